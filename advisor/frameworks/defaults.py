@@ -80,6 +80,10 @@ class AdapterDefaults:
         """Nothing is to be said of a setting."""
         return ()
 
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """Nothing is to be said of a job."""
+        return ()
+
     def option_names(self) -> Mapping[str, Collection[str]]:
         """None that is listed."""
         return {}
@@ -95,6 +99,10 @@ class AdapterDefaults:
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """None."""
         return frozenset()
+
+    def reductions(self, job: Job) -> int:
+        """All of them."""
+        return job.num_microbatches
 
     def graph_capture(self, job: Job) -> Capture | None:
         """None."""

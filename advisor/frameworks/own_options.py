@@ -20,11 +20,23 @@ ATTENTION: Final = "attn_implementation"
 LIGER: Final = "use_liger_kernel"
 TILED_MLP: Final = "tiled_mlp"
 FLAT_PARAMETERS: Final = "flat_parameters"
+MEGATRONS: Final = (
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "use_precision_aware_optimizer",
+    "fp8_recipe",
+    "transformer_engine_version",
+)
+"""Of Megatron and what it is built on."""
+PACKED: Final = "mean_packed_length"
 
 DETERMINISTIC: Final = "deterministic_mode"
 
+_LEAVE_OUT: Final = "leave it out, or --framework megatron_lm"
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _REFUSALS: Final = {
+    **dict.fromkeys(MEGATRONS, ("is an option of Megatron, and not modelled for {}", _LEAVE_OUT)),
+    PACKED: ("is not modelled for {}", _LEAVE_OUT),
     MUON: (
         "is Megatron's, and not modelled for {}",
         "--framework megatron_lm, or job.optimizer=adam",

@@ -60,11 +60,15 @@ class LayerSplits(Struct, frozen=True):
 
 
 class JobChange(Struct, frozen=True):
-    """Another job in words, why it may help, and how to make it (UserError where it is illegal)."""
+    """Another job in words, why it may help, and how to make it (UserError where it is illegal).
+
+    of_launches: it helps where the GPU waits for its processor, and nowhere else.
+    """
 
     words: str
     why: str
     make: Callable[[], Job]
+    of_launches: bool = False
 
 
 class RulesOverview(Struct, frozen=True, kw_only=True):
@@ -126,6 +130,10 @@ class RecomputeSettings(Protocol):
         """What is to be said of a legal setting."""
         ...
 
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """What is to be said of the job under any setting."""
+        ...
+
     def rules_overview(self, version: str) -> RulesOverview:
         """What a release takes, and every rule of it."""
         ...
@@ -181,7 +189,7 @@ class JobSupport(Protocol):
         ...
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """Changes of its own options by which the job may need less memory."""
+        """Changes of its own options by which the job may need less memory or time."""
         ...
 
 
@@ -206,6 +214,10 @@ class MemoryModel(Protocol):
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Submodules whose kernels CUDA graphs launch."""
+        ...
+
+    def reductions(self, job: Job) -> int:
+        """How many microbatches of a step reduce the gradients of sharded parameters."""
         ...
 
     def graph_capture(self, job: Job) -> Capture | None:

@@ -300,6 +300,12 @@ def chunk_texts(text: str) -> list[str]:
     return text.split("|")
 
 
+def holds_layers(model: ModelSpec, text: str) -> bool:
+    """Whether a pipeline_model_parallel_layout is of as many layers of both kinds as `model`."""
+    flat = "".join(chunk_texts(text))
+    return (flat.count("t"), flat.count("m")) == (model.num_layers, model.mtp_num_layers or 0)
+
+
 def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     text = layout.pipeline_model_parallel_layout
     chunks = chunk_texts(text)

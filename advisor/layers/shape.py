@@ -155,6 +155,13 @@ class RankShape(Struct, frozen=True, kw_only=True):
             return 0
         return elements * self.dtype.itemsize
 
+    def main_grad_traffic(self, elements: int) -> int:
+        """Bytes that are moved when such a tensor is added to its fp32 main_grad: it is read, the
+        other read and written (megatron-core 0.16.1 distributed_data_parallel.py:440)."""
+        if self.model.gradient_accumulation_fusion:
+            return 0
+        return elements * (self.dtype.itemsize + 2 * DType.FP32.itemsize)
+
     @property
     def column_parallel_workspace(self) -> int:
         """Bytes alive in a column-parallel backward beside output and input gradients.

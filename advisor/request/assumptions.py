@@ -90,9 +90,13 @@ def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
 
 
 def _of_options(facts: Facts) -> Iterator[str]:
-    config = facts.config
+    config, preset = facts.config, facts.choice.as_it_stands
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         yield "CUDA graphs keep a pool of their own"
+    elif "cuda_graph_impl" not in facts.given.job_fields and preset is not None:
+        graphs = preset.config.cuda_graph_impl
+        if graphs is not CudaGraphImpl.NONE:
+            yield f"no CUDA graphs: the preset's ({graphs}, of whole layers) are refused here"
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:

@@ -9,6 +9,7 @@ from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
@@ -106,8 +107,11 @@ def completed(
 ) -> ParallelLayout:
     """`layout` with what would make it illegal, and nobody said, settled: its layers split as
     evenly as can be where PP does not divide them (and the text of a recipe is left out where the
-    release reads none); experts not cut by tensor parallelism where EP x TP ranks are too many."""
-    if not as_text and "pipeline_model_parallel_layout" not in given:
+    release reads none, or it is of other layers); experts not cut by tensor parallelism where EP x
+    TP ranks are too many."""
+    text = layout.pipeline_model_parallel_layout
+    holds = as_text and (not text or holds_layers(model, text))
+    if not holds and "pipeline_model_parallel_layout" not in given:
         layout = replace(layout, pipeline_model_parallel_layout="")
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if model.num_layers % pp and vpp in virtual_degrees(model, pp):

@@ -220,7 +220,7 @@ def _advice(
 ) -> Answer:
     return Answer(
         job=job,
-        assumptions=resolution.assumptions,
+        assumptions=(*resolution.assumptions, *adapter_of(job.config.framework).remarks(job)),
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,

@@ -44,7 +44,8 @@ class Evaluator:
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         parts = job, self.shape, self.stages, self._pipeline
         self._memory = JobMemory(*parts, self._stack)
-        self._time = JobTime(*parts, calibration, self._stack.graphed_modules(job))
+        stack = self._stack
+        self._time = JobTime(*parts, calibration, stack.graphed_modules(job), stack.reductions(job))
         self.step_time_error = step_time_error(job.model, calibration)
         self._model_flops = model_flops(
             job.model,

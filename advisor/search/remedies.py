@@ -53,7 +53,8 @@ def find_remedies(
         return ()
     found: list[tuple[Order, Remedy]] = []
     stack = adapter_of(best.job.config.framework)
-    for change in _changes(best.job):
+    waits = best.time_seconds.host > SAME_TIME * best.step_time_seconds
+    for change in _changes(best.job, waits=waits):
         if stack.check(stack.none, change.job):
             continue
         settings = asked or stack.candidates(change.job)
@@ -109,16 +110,16 @@ def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
     )
 
 
-def _changes(job: Job) -> Iterator[_Change]:
-    """Legal variants of a job, one change each."""
-    for words, why, variant in _variants(job):
+def _changes(job: Job, *, waits: bool) -> Iterator[_Change]:
+    """Legal variants of a job, one change each. waits: the GPU waits for its processor."""
+    for words, why, variant in _variants(job, waits=waits):
         try:
             yield _Change(words, why, variant())
         except UserError:
             continue
 
 
-def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+def _variants(job: Job, *, waits: bool) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     layout, config = job.layout, job.config
     vpp = layout.virtual_pipeline_model_parallel_size
     for other in _other_chunk_counts(job):
@@ -156,7 +157,8 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
     for change in adapter_of(config.framework).job_changes(job):
-        yield change.words, change.why, change.make
+        if waits or not change.of_launches:
+            yield change.words, change.why, change.make
     yield from _attention_variants(job)
     if not config.expandable_segments:
         yield (

@@ -59,17 +59,21 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
 
 class ShardedWork(Struct, frozen=True, kw_only=True):
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
-    backward again where they were freed, and reduces its gradients; all beside the kernels.
+    backward again where they were freed, and the last `reductions` of them reduce gradients; all
+    beside the kernels.
 
     groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds
-    of a gathering's copies from the host, where the shards are there."""
+    of a gathering's copies from the host, where the shards are there. added: seconds of adding one
+    microbatch's whole gradients to those before, where they are not reduced."""
 
     groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int
     microbatches: int
+    reductions: int
     gathers_again: bool
     hidden_fraction: float
     from_host: float = 0.0
+    added: float = 0.0
 
     def exposed_seconds(self, forward: float, backward: float) -> float:
         """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches.
@@ -77,9 +81,13 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
         last reduce-scatter, which nothing can hide, are left out."""
         gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
         reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
-        back = reduce + (gather if self.gathers_again else 0.0)
-        one = self._exposed(gather, forward) + self._exposed(back, backward)
-        return self.microbatches * one
+        again = gather if self.gathers_again else 0.0
+        kept = self.microbatches - self.reductions
+        return (
+            self.microbatches * self._exposed(gather, forward)
+            + self.reductions * self._exposed(again + reduce, backward)
+            + kept * (self._exposed(again, backward) + self.added)
+        )
 
     def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
         return sum(

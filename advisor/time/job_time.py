@@ -33,6 +33,8 @@ from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_se
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
 
+_READ_READ_WRITTEN = 3
+"""Of an addition in place: both tensors are read, one is written."""
 _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
@@ -70,7 +72,8 @@ def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
 class JobTime:
     """Seconds of a step under any recompute; what does not depend on it is computed once.
 
-    Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs.
+    Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs;
+    `reductions` of the microbatches reduce gradients of sharded parameters.
     machine, network: rates, for reports.
     """
 
@@ -82,13 +85,14 @@ class JobTime:
         pipeline: Pipeline,
         calibration: Calibration,
         graphed: frozenset[Module],
+        reductions: int,
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
         self._stages, self._calibration = stages, calibration
         layout = job.layout
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
-        self._microbatches = job.num_microbatches
+        self._microbatches, self._reductions = job.num_microbatches, reductions
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
         self.network = network(layout, job.gpu, calibration, job.model)
@@ -211,14 +215,17 @@ class JobTime:
         sharding = layout.data_parallel_sharding
         if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
             shard = sum(part.elements / part.ranks for part in parts) * DType.BF16.itemsize
+            whole = sum(part.elements for part in parts) * DType.BF16.itemsize
             away = shard / self.machine.host_bytes_per_second
             return ShardedWork(
                 groups=tuple((part.elements, part.ranks, part.joined) for part in parts),
                 gradient_itemsize=itemsize,
                 microbatches=self._microbatches,
+                reductions=self._reductions,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self._calibration.hidden_fraction,
                 from_host=away if self._job.config.param_cpu_offload else 0.0,
+                added=_READ_READ_WRITTEN * whole / self.machine.memory_bytes_per_second,
             )
         sharded = layout.use_distributed_optimizer
         dealt = self._job.config.optimizer is Optimizer.DIST_MUON

@@ -200,8 +200,6 @@ def _known(scored: Sequence[Scored]) -> str:
 - Megatron-FSDP's own overlap, `delay_wgrad_compute` and the number of SMs of HybridEP are not told
   from what is without them. Asynchronous TP of torchtitan is predicted to take {predicted:.0%} off
   a step where one pair of runs has {measured:.0%} less.
-- An empty list of `cuda_graph_modules` over experts without drop-and-pad is predicted as graphs of
-  whole layers, which cannot be captured: name the modules.
 - Data loading, logging, checkpoints and evaluation are left out.
 """
 

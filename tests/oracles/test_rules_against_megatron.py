@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules import RULES, Authority, Verdict, first_refusal
+from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE
 from tests.oracles.megatron.configuration import (
-    BASE,
     REVISION,
     assert_same,
     claimed_outcome,
     report_transformer_engine,
 )
-from tests.oracles.megatron.configuration_cases import CASES, TE
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -143,6 +143,10 @@ class HuggingFace(TorchStack):
             upcasts=True,
         )
 
+    def reductions(self, job: Job) -> int:
+        """See fixed_memory."""
+        return job.num_microbatches if job.config.sync_each_batch else 1
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
         return shlex.join(training_arguments(_own(setting), job.config.framework_version))

@@ -40,7 +40,7 @@ from advisor.frameworks.megatron.plan import (
     reads_full_recompute,
 )
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.rules import check, notes, remarks
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
@@ -48,7 +48,14 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import DETERMINISTIC, HOST_OPTIMIZER, MUON, refuse_options
+from advisor.frameworks.own_options import (
+    DETERMINISTIC,
+    HOST_OPTIMIZER,
+    MEGATRONS,
+    MUON,
+    PACKED,
+    refuse_options,
+)
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -67,7 +74,12 @@ from advisor.memory.static import (
 )
 from advisor.models.layer_kind import LayerKind
 from advisor.models.layer_kinds import LINEAR_MIXERS
-from advisor.models.options import AttentionBackend, TransformerImpl
+from advisor.models.options import (
+    AttentionBackend,
+    FlexBackend,
+    TokenDispatcher,
+    TransformerImpl,
+)
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import RecomputePlan, Setting
@@ -118,8 +130,8 @@ class Megatron(Struct, frozen=True):
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """No mask of all pairs of positions, which flash and fused attention do without; and main
-        parameters of two bytes."""
+        """No mask of all pairs of positions, which flash and fused attention do without; main
+        parameters of two bytes; CUDA graphs."""
         if self._loads_attention_mask(job.config):
             config = replace(job.config, create_attention_mask=False)
             yield JobChange(
@@ -128,6 +140,24 @@ class Megatron(Struct, frozen=True):
                 partial(replace, job, config=config),
             )
         yield from self._param_remainders(job)
+        if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
+            yield from self._graphs(job)
+
+    def _graphs(self, job: Job) -> Iterator[JobChange]:
+        """Transformer Engine's graphs of what can be captured, from the release on that reads which
+        modules."""
+        revision = self._revision(job)
+        if revision.at_least(0, 16):
+            from advisor.frameworks.megatron.graphed import with_graphs
+
+            changed = with_graphs(job, revision)
+            modules = ",".join(changed.cuda_graph_modules)
+            yield JobChange(
+                f"job.cuda_graph_impl={changed.cuda_graph_impl} job.cuda_graph_modules={modules}",
+                "one launch for what a graph holds: the GPU waits less for its processor",
+                partial(replace, job, config=changed),
+                of_launches=True,
+            )
 
     def _param_remainders(self, job: Job) -> Iterator[JobChange]:
         """An Adam that holds the main parameters, where Bridge's precision keeps it from that."""
@@ -157,9 +187,10 @@ class Megatron(Struct, frozen=True):
     def check_options(self, config: JobConfig) -> None:
         """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
         muon.check_release."""
-        nemo = self.framework == Framework.NEMO
-        own = HOST_OPTIMIZER, DETERMINISTIC, *(() if nemo else (MUON,))
-        refuse_options(config, self.framework, own)
+        muon = () if self.framework == Framework.NEMO else (MUON,)
+        refuse_options(
+            config, self.framework, (HOST_OPTIMIZER, DETERMINISTIC, PACKED, *MEGATRONS, *muon)
+        )
         if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
             raise UserError(
                 "job.optimizer_cpu_offload",
@@ -182,8 +213,9 @@ class Megatron(Struct, frozen=True):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """With the Transformer Engine that the release asks for. Megatron has no layers of other
-        frameworks, and its own core attention none of multi-latent attention."""
+        """With the Transformer Engine that the release asks for, and without what of a recipe it
+        cannot capture or does not read. Megatron has no layers of other frameworks, and its own
+        core attention none of multi-latent attention."""
         self._check_variants(model)
         if model.transformer_impl.is_eager:
             raise UserError(
@@ -215,6 +247,13 @@ class Megatron(Struct, frozen=True):
         revision = resolve_revision(self.framework, config.framework_version)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
+        flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        if not flex and "moe_flex_dispatcher_backend" not in given:
+            model = replace(model, moe_flex_dispatcher_backend=FlexBackend.DEEPEP)
+        if config.cuda_graph_impl is not CudaGraphImpl.NONE or config.cuda_graph_modules:
+            from advisor.frameworks.megatron.captured import as_captured
+
+            config = as_captured(model, config, given, revision)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
@@ -286,6 +325,10 @@ class Megatron(Struct, frozen=True):
         """The rules that say something of it."""
         return notes(_own(setting), job, self._revision(job))
 
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """Options that it does not read beside others, and those that no prediction counts."""
+        return remarks(job, self._revision(job))
+
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
@@ -344,6 +387,10 @@ class Megatron(Struct, frozen=True):
         from advisor.frameworks.megatron.graphed import graphed_modules
 
         return graphed_modules(job)
+
+    def reductions(self, job: Job) -> int:
+        """The last one."""
+        return 1
 
     def graph_capture(self, job: Job) -> Capture | None:
         """See graphed.graph_capture."""

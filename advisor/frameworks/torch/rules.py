@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.base.fields import spelled
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
@@ -16,9 +17,15 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.models.options import Activation, CrossEntropyFusion, SoftmaxType, TransformerImpl
+from advisor.models.options import (
+    Activation,
+    AttentionBackend,
+    CrossEntropyFusion,
+    SoftmaxType,
+    TransformerImpl,
+)
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import variants
+from advisor.models.variants import of_providers, variants
 
 _ONE: Final = (
     "tensor_model_parallel_size",
@@ -47,8 +54,7 @@ class Problem(Struct, frozen=True):
         )
 
 
-_MEGATRON_ATTENTION: Final = (
-    ("mtp_num_layers", None),
+_MEGATRON_LAYERS: Final = (
     ("softmax_type", SoftmaxType.VANILLA),
     ("qk_l2_norm", False),
     ("no_rope_freq", None),
@@ -58,6 +64,8 @@ _MEGATRON_ATTENTION: Final = (
     ("hybrid_layer_pattern", None),
 )
 """Options of a model that only Megatron's layers have here, with their defaults."""
+_UNFUSED: Final = AttentionBackend.UNFUSED
+_WITHOUT_MTP: Final = "model.mtp_num_layers=null"
 
 
 def configured(
@@ -77,14 +85,10 @@ def configured(
         raise UserError(
             "job.precision", config.precision, f"is not modelled for {framework}", legal
         )
-    for field, default in _MEGATRON_ATTENTION:
+    for field, default in _MEGATRON_LAYERS:
         if getattr(model, field) != default:
-            without = f"model.{field}=null or " if default is None else ""
             raise UserError(
-                "--framework",
-                framework,
-                f"has no model of {field} here",
-                f"use {without}megatron_lm",
+                "--framework", framework, f"has no model of {field} here", _megatron(model)
             )
     if "transformer_impl" in given:
         if not model.transformer_impl.is_eager:
@@ -97,8 +101,12 @@ def configured(
         impl = model.transformer_impl
     _check_plain(model, impl)
     _check_kernels(model, config, impl)
+    asked = model
     if model.num_moe_experts is not None:
         model = eager_experts(model, impl, given)
+    if model.mtp_num_layers is not None:
+        nearest = f"{_WITHOUT_MTP}, or {_megatron(model)}"
+        raise UserError("--framework", framework, "has no model of mtp_num_layers here", nearest)
     multiple = 1
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by
@@ -109,18 +117,39 @@ def configured(
         cross_entropy_fusion=CrossEntropyFusion.NONE,
         make_vocab_size_divisible_by=multiple,
     )
+    _check_given(framework, asked, model, given)
     return model, replace(config, create_attention_mask=False)
+
+
+def _check_given(framework: str, asked: ModelSpec, run: ModelSpec, given: frozenset[str]) -> None:
+    """Refuse what somebody asked for and the layers do not run as."""
+    for field in asked.__struct_fields__:
+        value = getattr(asked, field)
+        if field in given and value != getattr(run, field):
+            nearest = f"model.{field}={spelled(getattr(run, field))}, or {_megatron(asked)}"
+            raise UserError(f"model.{field}", value, f"is not modelled for {framework}", nearest)
+    if "attention_backend" in given and asked.attention_backend is _UNFUSED:
+        relation = f"is Megatron's, and not modelled for {framework}"
+        nearest = f"model.attention_backend=flash, or {_megatron(asked)}"
+        raise UserError("model.attention_backend", asked.attention_backend, relation, nearest)
+
+
+def _megatron(model: ModelSpec) -> str:
+    """The framework of Megatron's family that builds `model`."""
+    provided = next(of_providers(model), None) is not None
+    return f"--framework {Framework.MEGATRON_BRIDGE if provided else Framework.MEGATRON_LM}"
 
 
 def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
     """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
     no latent attention here."""
     if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
+        without = "" if model.mtp_num_layers is None else f" {_WITHOUT_MTP}"
         raise UserError(
             "model.multi_latent_attention",
             True,
             "has no model in transformers' layers",
-            "use --framework torchtitan or megatron_lm",
+            f"--framework torchtitan{without}, or {_megatron(model)}",
         )
     field = "window_size" if model.window_size is not None else next(variants(model), None)
     if field is not None and impl is TransformerImpl.TORCH:

@@ -200,6 +200,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         forward_collectives=shape.column_parallel_forward(),
         backward_collectives=shape.column_parallel_backward(),
         backward_workspace=workspace,
+        extra_backward_bytes=shape.main_grad_traffic(weight.num_elements),
     )
 
 

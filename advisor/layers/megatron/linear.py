@@ -37,6 +37,7 @@ def column_parallel_linear(
         backward_workspace=(1 if shape.is_local else 2) * workspace
         + gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * inner),
+        extra_backward_bytes=shape.main_grad_traffic(width * inner),
     )
 
 
@@ -71,6 +72,7 @@ def row_parallel_linear(
         backward_workspace=shape.row_parallel_workspace
         + gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * inner),
+        extra_backward_bytes=shape.main_grad_traffic(width * inner),
     )
 
 
@@ -91,6 +93,7 @@ def duplicated_linear(
         gemm=shape.gemm(prod(source.shape[:2]), width, inner),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * inner),
+        extra_backward_bytes=shape.main_grad_traffic(width * inner),
     )
 
 

@@ -59,6 +59,7 @@ def _linear_fc1(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> O
         backward_workspace=shape.column_parallel_workspace
         + gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * model.hidden_size),
+        extra_backward_bytes=shape.main_grad_traffic(width * model.hidden_size),
     )
 
 
@@ -120,4 +121,5 @@ def _linear_fc2(shape: RankShape, source: Tensor, mlp: Mlp) -> Operator:
         backward_workspace=shape.row_parallel_workspace
         + gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * model.hidden_size),
+        extra_backward_bytes=shape.main_grad_traffic(width * model.hidden_size),
     )

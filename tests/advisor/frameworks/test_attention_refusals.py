@@ -41,3 +41,63 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            "--framework fsdp2 job.cuda_graph_impl=local",
+            "cuda_graph_impl = local: is an option",
+        ),
+        ("--framework torchtitan job.cuda_graph_modules=attn", "and not modelled for torchtitan"),
+        ("--framework deepspeed job.use_precision_aware_optimizer=true", "for deepspeed; leave it"),
+        ("--framework huggingface job.fp8_recipe=delayed", "or --framework megatron_lm"),
+        ("--framework fsdp2 job.transformer_engine_version=2.11", "is an option of Megatron"),
+        ("--framework huggingface job.mean_packed_length=1024", "is not modelled for huggingface"),
+        ("--framework fsdp2 model.cross_entropy_fusion=te", "model.cross_entropy_fusion=none, or"),
+        ("--framework fsdp2 model.gradient_accumulation_fusion=true", "fusion=false, or --frame"),
+        ("--framework huggingface model.attention_backend=unfused", "attention_backend=flash, or"),
+    ],
+)
+def test_options_of_megatron_are_none_of_a_pytorch_stack(
+    capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    test_one_line(capsys, f"--model llama3_8b {arguments}", says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            "deepseek_v3 --framework torchtitan",
+            "model.mtp_num_layers=null, or --framework",
+        ),
+        (
+            "deepseek_v3 --framework huggingface",
+            "model.mtp_num_layers=null, or --framework",
+        ),
+        ("nemotron3_nano_30b_a3b --framework huggingface", "here; --framework megatron_lm"),
+        ("llama4_scout_17b_16e --framework huggingface", "here; --framework megatron_bridge"),
+        ("gpt_oss_20b --framework torchtitan", "here; --framework megatron_lm"),
+    ],
+)
+def test_the_framework_that_is_named_instead_builds_the_model(
+    capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    asked = ["--model", *arguments.split(), "--gpus", "256xH100"]
+    assert main(asked) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    for way in error.strip().rpartition("; ")[2].split(", or "):
+        assert main([*asked, *way.split(), "--top", "1"]) in (0, 1)
+
+
+def test_a_recipe_s_layers_are_split_anew_where_the_model_has_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DeepSeek-V3's recipe puts its multi-token prediction into the last stage by name."""
+    asked = ["--model", "deepseek_v3", "--gpus", "1024xH100", "--format", "flags", "--top", "1"]
+    for layers, text in (("null", "Et|(tt|)*30L"), ("1", "Et|(tt|)*30mL")):
+        assert main([*asked, f"model.mtp_num_layers={layers}"]) in (0, 1)
+        assert text in capsys.readouterr().out

@@ -382,3 +382,18 @@ def test_what_is_faster_still_fits_when_it_is_asked_for() -> None:
     spec = often.change.rpartition(" with ")[2]
     (named,) = [c for c in changed.candidates if c.evaluation.setting.spec == spec]
     assert named.evaluation.fits
+
+
+def test_graphs_of_what_can_be_captured_are_proposed_where_the_gpu_waits() -> None:
+    """Qwen3's recipe without its graphs, on a budget that asks for recompute."""
+    job = {"model": "qwen3_30b_a3b", "gpus": "16xH100", "memory_budget": "61GiB"}
+    graphs = "job.cuda_graph_impl=transformer_engine job.cuda_graph_modules="
+    advice = ask(overrides=("job.cuda_graph_impl=none",), **job)
+    (found,) = [one for one in advice.remedies if one.change.startswith(graphs)]
+    assert found.effect_seconds < 0
+    assert found.fit_probability >= LIKELY
+    words = found.change.partition(" with ")[0].split()
+    changed = ask(overrides=tuple(words), **job)
+    assert not [one for one in changed.remedies if one.change.startswith(graphs)]
+    dense = ask(model="llama3_70b", gpus="32xH100")
+    assert not [one for one in dense.remedies if one.change.startswith(graphs)]

@@ -14,15 +14,9 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import first_refusal
 from advisor.frameworks.names import Framework
+from tests.advisor.frameworks.megatron.configuration_cases import BASE as BASE
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
-BASE: dict[str, Any] = {
-    "num_layers": 8,
-    "num_attention_heads": 8,
-    "num_query_groups": 8,
-    "add_bias_linear": False,
-    "moe_token_dispatcher_type": "alltoall",
-}
 # A gated delta net is described by more fields than any rule on recompute reads.
 _GATED_DELTA_NET = {
     "linear_attention_freq": 2,

@@ -6,6 +6,7 @@ from advisor.frameworks.megatron.rules.engine import (
     find,
     first_refusal,
     notes,
+    remarks,
     rules_in_force,
     without_effect,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "find",
     "first_refusal",
     "notes",
+    "remarks",
     "rules_in_force",
     "without_effect",
 ]

@@ -22,6 +22,7 @@ from advisor.frameworks.megatron.rules.rule import (
     arguments,
     config,
     function,
+    marked,
 )
 
 _KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
@@ -54,19 +55,49 @@ def _bad_hierarchy(raw: RawSettings, _: Revision) -> str:
     return " ".join(sizes) or "none"
 
 
+def _heads_of_rank(raw: RawSettings) -> tuple[int, int]:
+    """Attention heads and query groups of a TP rank; none where they are not known."""
+    heads, tp = raw.num_attention_heads or 0, raw.tensor_model_parallel_size
+    return heads // tp, max(1, (raw.num_query_groups or heads) // tp) if heads else 0
+
+
+def _divides_heads(raw: RawSettings) -> bool:
+    return all(heads % raw.context_parallel_size == 0 for heads in _heads_of_rank(raw))
+
+
+def _packed_since(raw: RawSettings, kind: str) -> tuple[int, int]:
+    """The first release that takes packed sequences in a kind."""
+    since = _PACKED_SINCE.get(kind, (0, 0))
+    return max(since, _PACKED_SINKS_SINCE) if _has_sinks(raw) else since
+
+
+def _other_kinds(raw: RawSettings, revision: Revision) -> str:
+    """The fix by a kind of one level that nothing stands against; by a whole sequence a rank where
+    there is none."""
+    release, kinds = _release(raw, revision), set(_KINDS[:3])
+    if not _divides_heads(raw):
+        kinds.discard("a2a")
+    if raw.window_size is not None:
+        kinds -= _RINGS
+    if _has_sinks(raw):
+        kinds &= {"a2a"}
+    if raw.multi_latent_attention and release < _LATENT_EVERYWHERE:
+        kinds &= _RINGS
+    if raw.packed_sequences:
+        kinds = {kind for kind in kinds if _packed_since(raw, kind) <= release}
+    ways = [marked("cp_comm_type", kind) for kind in _KINDS if kind in kinds]
+    return ", or ".join(ways) or marked("context_parallel_size", "1")
+
+
 def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
     """a2a needs attention heads and query groups of a TP rank that CP divides."""
-    heads, tp = raw.num_attention_heads, raw.tensor_model_parallel_size
-    cp = raw.context_parallel_size
-    if "a2a" not in _kinds(raw) or heads is None:
+    if "a2a" not in _kinds(raw) or _divides_heads(raw):
         return None
-    groups = max(1, (raw.num_query_groups or heads) // tp)
-    if heads // tp % cp == 0 and groups % cp == 0:
-        return None
+    heads, groups = _heads_of_rank(raw)
     return Problem(
-        f"cp_comm_type a2a over {cp} ranks, and a TP rank has {heads // tp} heads with {groups} "
-        "query groups",
-        "use p2p or all_gather, or a2a+p2p over fewer ranks",
+        f"cp_comm_type a2a over {raw.context_parallel_size} ranks, and a TP rank has {heads} heads "
+        f"with {groups} query groups",
+        _other_kinds(raw, revision),
         "AssertionError: The number of attention heads needs to be divisible by CP size!",
     )
 
@@ -82,8 +113,20 @@ def _window(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     return Problem(
         f"window_size = {raw.window_size} with cp_comm_type = {rings[0]}",
-        "use cp_comm_type a2a" + ("" if _has_sinks(raw) else " or all_gather"),
+        _other_kinds(raw, revision),
         "AssertionError: Context parallelism does not support sliding window attention with",
+    )
+
+
+def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Softmax with sinks needs cp_comm_type a2a."""
+    others = [kind for kind in _kinds(raw) if kind != "a2a"]
+    if not others or not _has_sinks(raw):
+        return None
+    return Problem(
+        f"softmax_type = {raw.softmax_type} with cp_comm_type = {others[0]}",
+        _other_kinds(raw, revision),
+        "AssertionError: Context parallelism only supports",
     )
 
 
@@ -95,14 +138,14 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
     if others:
         return Problem(
             f"multi_latent_attention with cp_comm_type = {others[0]}",
-            "use cp_comm_type p2p or a2a+p2p, or Transformer Engine 2.15",
+            f"{_other_kinds(raw, revision)}, or [transformer_engine_version=2.15]",
             "AssertionError: Context parallelism does not support MLA with",
         )
     if not _kinds(raw) or not (raw.fp8 and raw.fp8_dot_product_attention):
         return None
     return Problem(
         "multi_latent_attention with fp8_dot_product_attention over context-parallel ranks",
-        "drop fp8_dot_product_attention, or use Transformer Engine 2.15",
+        "[fp8_dot_product_attention], or [transformer_engine_version=2.15]",
         "ValueError: No dot product attention backend is available",
     )
 
@@ -113,15 +156,13 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     release = _release(raw, revision)
     for kind in _kinds(raw):
-        since = _PACKED_SINCE.get(kind, release)
-        if _has_sinks(raw):
-            since = max(since, _PACKED_SINKS_SINCE)
+        since = _packed_since(raw, kind)
         if release < since:
             return Problem(
                 f"packed sequences with cp_comm_type = {kind} and Transformer Engine "
                 f"{release[0]}.{release[1]}",
-                ("" if _has_sinks(raw) else "use cp_comm_type p2p, or ")
-                + f"use Transformer Engine {since[0]}.{since[1]}",
+                f"{_other_kinds(raw, revision)}, or "
+                + marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
                 "AssertionError: thd format is not supported",
             )
     return None
@@ -163,7 +204,7 @@ RULES: Final[dict[str, Rule]] = {
         "run.",
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
         reason="cp_comm_type a2a+p2p, and NeMo builds no hierarchical groups",
-        fix="use p2p, all_gather or a2a",
+        fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         authority=Authority.NEMO,
         source="nemo_toolkit 2.5.3 nemo/lightning",
     ),
@@ -171,7 +212,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="Context parallelism needs transformer_impl transformer_engine.",
         when=lambda raw, _: _kinds(raw) and raw.transformer_impl == "local",
         reason="context_parallel_size = {raw.context_parallel_size} with transformer_impl = local",
-        fix="use transformer_impl transformer_engine",
+        fix="[transformer_impl=transformer_engine]",
         raises="AssertionError: Context parallelism is only supported by TEDotProductAttention!",
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
@@ -181,7 +222,7 @@ RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.transformer_impl != "local",
         when=lambda raw, _: _kinds(raw) and raw.attention_backend == "unfused",
         reason="attention_backend = unfused has no context parallelism",
-        fix="use attention_backend fused, flash or auto",
+        fix="[attention_backend=auto]",
         raises="ValueError: No dot product attention backend is available",
         source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
     ),
@@ -192,18 +233,12 @@ RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.experimental_attention_variant != "dsa",
         when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
         reason="cp_comm_type = {found} is none of p2p, all_gather, a2a, a2a+p2p",
-        fix="use one of p2p, all_gather, a2a, a2a+p2p",
+        fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         raises="ValueError: Unsupported communication type: {found}!",
     ),
     "cp_exchanged_heads": _breaks(_exchanged_heads),
     "cp_window": _breaks(_window),
-    "cp_sinks": _crashes(
-        summary="Softmax with sinks needs cp_comm_type a2a.",
-        when=lambda raw, _: _has_sinks(raw) and [kind for kind in _kinds(raw) if kind != "a2a"][:1],
-        reason="softmax_type = {raw.softmax_type} with cp_comm_type = {found}",
-        fix="use cp_comm_type a2a",
-        raises="AssertionError: Context parallelism only supports",
-    ),
+    "cp_sinks": _breaks(_sinks),
     "cp_latent_attention": _breaks(_latent_attention),
     "cp_packed_sequences": _breaks(_packed_sequences),
 }

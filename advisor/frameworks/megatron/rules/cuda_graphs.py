@@ -3,13 +3,27 @@
 Releases before 0.16 do not look at the modules that a graph captures.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Final
 
-from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Lines,
+    Problem,
+    Rule,
+    Verdict,
+    config,
+    function,
+    marked,
+    names,
+)
+from advisor.frameworks.names import Framework
+
+_OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
 
 
 def _flags(raw: RawSettings, _: Revision) -> Problem | None:
@@ -19,17 +33,23 @@ def _flags(raw: RawSettings, _: Revision) -> Problem | None:
         return Problem(
             "enable_cuda_graph or external_cuda_graph with cuda_graph_impl = "
             f"{raw.cuda_graph_impl}",
-            "drop the old spelling",
+            " and ".join(marked(name) for name in _OLD_SPELLINGS if getattr(raw, name)),
             "AssertionError: Do not use enable_cuda_graph or external_cuda_graph with cuda_graph",
         )
     if raw.enable_cuda_graph and raw.external_cuda_graph:
         return Problem(
             "enable_cuda_graph and external_cuda_graph are both on",
-            "use cuda_graph_impl local or transformer_engine",
+            "[enable_cuda_graph], or [external_cuda_graph]",
             "AssertionError: enable_cuda_graph and external_cuda_graph cannot be enabled at the "
             "same",
         )
     return None
+
+
+def _capture(modules: Sequence[str], without: str = "") -> str:
+    """The fix that names `modules`, each once; none are left where all of a layer would be."""
+    left = dict.fromkeys(module for module in modules if module != without)
+    return marked("cuda_graph_modules", *left) if left else marked("cuda_graph_impl", "none")
 
 
 def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -39,9 +59,10 @@ def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
     if found is None:
         return None
     if "full" in found.names:
+        others = [module for module in wanted if module != "full"]
         return Problem(
-            f"{field} has full beside {names([m for m in wanted if m != 'full'])}",
-            f"leave {field} empty to capture the whole layer",
+            f"{field} has full beside {names(others)}",
+            _capture(others),
             "AssertionError: full scope cannot be used with other scopes.",
         )
     return Problem(
@@ -56,7 +77,7 @@ def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
     found = unknown((raw.cuda_graph_impl,), revision.cuda_graph_impls)
     if found is None:
         return None
-    old_spelling = "cuda_graph_impl local with cuda_graph_scope full_iteration"
+    old_spelling = "[cuda_graph_impl=local] and [cuda_graph_modules=full_iteration]"
     return Problem(
         f"cuda_graph_impl = {found}: not accepted by {revision.label}",
         old_spelling if found.first == "full_iteration" else found.advice,
@@ -70,17 +91,20 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
             f"cuda_graph_impl = full_iteration with cuda_graph_modules {names(graphs.modules)}",
-            "drop cuda_graph_modules",
+            "[cuda_graph_modules]",
             "AssertionError: cuda_graph_modules must be empty when cuda_graph_impl=",
         )
     if graphs.impl != "transformer_engine" or "full_iteration" not in graphs.modules:
         return None
+    newer = revision.at_least(0, 18)
     new = "AssertionError: cuda_graph_modules='full_iteration' cannot be combined with"
     old = "AssertionError: To use full iteration cuda graph, please use cuda_graph_impl=local"
     return Problem(
         "cuda_graph_impl = transformer_engine with scope full_iteration",
-        "use cuda_graph_impl full_iteration (local before 0.18)",
-        new if revision.at_least(0, 18) else old,
+        "[cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
+        if newer
+        else "[cuda_graph_impl=local] and [cuda_graph_modules=full_iteration]",
+        new if newer else old,
     )
 
 
@@ -127,41 +151,98 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
     if {"moe", "moe_router"} <= modules:
         return Problem(
             "the graph captures both moe and moe_router",
-            "drop one of the two",
+            _capture(graphs_of(raw, revision).modules, without="moe"),
             f"AssertionError: {revision.cuda_graph_field} must not contain both moe and moe_router",
         )
     if "moe_preprocess" in modules and "moe_router" not in modules:
         return Problem(
             "the graph captures moe_preprocess without moe_router",
-            "add moe_router",
+            _capture((*graphs_of(raw, revision).modules, "moe_router")),
             "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
         )
     return None
 
 
+def _has_capacity(raw: RawSettings) -> bool:
+    factor = raw.moe_expert_capacity_factor
+    return factor is not None and factor >= 0
+
+
+def _is_dropless(raw: RawSettings) -> bool:
+    """Whether there are experts that take as many tokens as come."""
+    return raw.has_experts and not (_has_capacity(raw) and raw.moe_pad_expert_input_to_capacity)
+
+
+def _copies_counts(raw: RawSettings) -> bool:
+    """Whether the dispatch copies to the host before it exchanges anything."""
+    copies = _has_capacity(raw) or raw.moe_router_padding_for_fp8
+    return raw.moe_token_dispatcher_type == "alltoall" and copies
+
+
 def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
     """A graph captures moe only with drop-and-pad; moe_preprocess needs a fixed shape as well."""
     modules = _captured(raw, revision)
-    factor = raw.moe_expert_capacity_factor
-    capacity = factor is not None and factor >= 0
-    if not raw.has_experts or (capacity and raw.moe_pad_expert_input_to_capacity):
+    if not _is_dropless(raw):
         return None
     if "moe" in modules:
         return Problem(
             "the graph captures moe, whose shapes vary without drop-and-pad",
-            "capture moe_router, or set moe_expert_capacity_factor and "
-            "moe_pad_expert_input_to_capacity",
+            _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
             "AssertionError: moe cuda graph is only supported with drop-padding MoE.",
         )
-    copies = capacity or raw.moe_router_padding_for_fp8
-    if "moe_preprocess" not in modules or raw.moe_token_dispatcher_type != "alltoall" or not copies:
+    if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
     return Problem(
         "the graph captures moe_preprocess, which copies to the host with a capacity factor or "
         "moe_router_padding_for_fp8",
-        "drop moe_preprocess",
+        _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
         "AssertionError: moe_preprocess cuda graph is not supported when there are DtoH copies",
     )
+
+
+def _refused_by_bridge(graphs: Graphs, revision: Revision) -> bool:
+    """Whether launchers.py has a rule against all such graphs."""
+    bridge = revision.framework == Framework.MEGATRON_BRIDGE and revision.at_least(0, 19)
+    return bridge and graphs.impl == "local"
+
+
+def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph that names no modules captures dropless experts, which wait for the host."""
+    graphs = graphs_of(raw, revision)
+    fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
+    whole = graphs.on and not graphs.iteration and not graphs.modules
+    if not whole or not _is_dropless(raw) or fixed or _refused_by_bridge(graphs, revision):
+        return None
+    field = revision.cuda_graph_field
+    return Problem(
+        f"{field} is empty, which captures whole layers, and experts that take as many tokens as "
+        "come wait for the host to count them, which no graph can hold",
+        _capture(beside_experts(raw, graphs.impl)),
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+    )
+
+
+def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph captures mlp only where some layer is dense."""
+    if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
+        return None
+    return Problem(
+        "the graph captures mlp, and every layer is a mixture of experts",
+        _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
+        "AssertionError: mlp cuda graph is only supported for dense layers, but not found in the",
+    )
+
+
+def beside_experts(raw: RawSettings, impl: str) -> tuple[str, ...]:
+    """What can be captured beside experts that take as many tokens as come; all of a dense model
+    under two names."""
+    if not raw.has_experts:
+        return "attn", "mlp"
+    mixers = ("attn", "mamba") if "M" in (raw.hybrid_layer_pattern or "") else ("attn",)
+    engine, copies = impl == "transformer_engine", _copies_counts(raw)
+    if replayed(raw, "moe") if engine else copies:
+        return mixers
+    return (*mixers, "moe_router") if copies else (*mixers, "moe_router", "moe_preprocess")
 
 
 _OF_EXPERTS: Final[dict[str, Rule]] = {
@@ -171,20 +252,19 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
         given=lambda raw, _: not raw.has_experts,
         when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
         reason="the graph captures {found} of a dense model",
-        fix="capture attn and mlp, or leave the list empty for the whole layer",
+        fix="[cuda_graph_modules=attn mlp]",
         raises="AssertionError: moe cuda graph is only supported for MoE.",
         source=config(0, 0, 0, 1754, 1996, 2271, 2495),
     ),
-    "cuda_graph_mlp_of_experts": Guard(
-        summary="A graph captures mlp only where some layer is dense.",
-        when=lambda raw, revision: not raw.has_dense_mlp and "mlp" in _captured(raw, revision),
-        reason="the graph captures mlp, and every layer is a mixture of experts",
-        fix="capture moe_router and moe_preprocess instead",
-        raises="AssertionError: mlp cuda graph is only supported for dense layers, but not found "
-        "in the",
-        source=config(0, 0, 0, 1760, 2002, 2277, 2501),
-    ),
+    "cuda_graph_mlp_of_experts": function(_mlp_of_experts, config(0, 0, 0, 1760, 2002, 2277, 2501)),
     "cuda_graph_dropless": function(_dropless, config(0, 0, 0, 1769, 2011, 2286, 2510)),
+    # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
+    "cuda_graph_whole_experts": function(
+        _whole_layers,
+        Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
+        Verdict.CRASHES,
+        Authority.TRAINING,
+    ),
 }
 
 
@@ -226,7 +306,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
         when=_beside_any_recompute,
         reason="CUDA graphs ({found}) with recompute_granularity = {raw.recompute_granularity}",
-        fix="drop one of the two, or use megatron-core 0.16 or newer",
+        fix="drop one of the two, or [>=0.16]",
         raises="ValueError: CUDA graphs not supported with activation recomputation.",
         source=config(1173, 1270, 1402, 0, 0, 0, 0),
     ),
@@ -237,7 +317,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
             module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
         ][:1],
         reason="the graph captures attn, and {found} is recomputed inside it",
-        fix="drop {found}, or use megatron-core 0.16 or newer",
+        fix="drop {found}, or [>=0.16]",
         raises="ValueError: attn cuda graph is not supported with {found} recompute.",
         source=config(0, 0, 1406, 0, 0, 0, 0),
     ),
@@ -265,7 +345,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         when=lambda raw, revision: _captures(raw, revision, "attn"),
         reason="core_attn is recomputed inside a CUDA graph and attention_dropout = "
         "{raw.attention_dropout:g}",
-        fix="set attention_dropout 0, or drop core_attn",
+        fix="[attention_dropout=0], or drop core_attn",
         raises="AssertionError: attention dropout is not supported with graphed attention "
         "recomputation.",
         source=config(0, 0, 0, 1805, 2047, 2321, 2545),
@@ -278,7 +358,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         ],
         reason="{found} is recomputed inside a CUDA graph and hidden_dropout = "
         "{raw.hidden_dropout:g}",
-        fix="set hidden_dropout 0, or drop {found}",
+        fix="[hidden_dropout=0], or drop {found}",
         raises="AssertionError: hidden dropout is not supported with graphed MLP/MoE "
         "recomputation.",
         source=config(0, 0, 0, 1812, 2054, 2329, 2553),
@@ -289,7 +369,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         when=lambda raw, revision: _captures(raw, revision, "moe"),
         reason="moe is recomputed inside a CUDA graph and moe_input_jitter_eps = "
         "{raw.moe_input_jitter_eps:g}",
-        fix="drop moe_input_jitter_eps, or moe",
+        fix="[moe_input_jitter_eps], or drop moe",
         raises="AssertionError: moe_input_jitter_eps is not supported with graphed moe "
         "recomputation.",
         source=config(0, 0, 0, 1823, 2065, 2347, 2571),

@@ -22,7 +22,7 @@ from advisor.frameworks.megatron.rules import (
     unmodelled,
 )
 from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
-from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 
@@ -93,15 +93,27 @@ def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> I
         problem = rule.problem(raw, revision)
         if problem is None:
             continue
+        fix, change = _fix(problem.fix, raw, revision)
         yield Finding(
             rule=name,
             verdict=rule.verdict,
             authority=rule.authority,
             reason=problem.reason,
-            fix=problem.fix,
+            fix=fix,
+            change=change,
             raises=problem.raises,
             source=rule.cited(revision),
         )
+
+
+def _fix(change: str, raw: RawSettings, revision: Revision) -> tuple[str, str]:
+    """In Megatron's words, and as `fixes` reads it."""
+    if "[" not in change:
+        return change, change
+    from advisor.frameworks.megatron.rules.fixes import in_options, with_dependents
+
+    change = with_dependents(change, raw)
+    return in_options(change, revision), change
 
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
@@ -111,16 +123,30 @@ def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Reje
 
 def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
     """What is to be said of a legal setting: labels that act on nothing or buy nothing,
-    promotions, what the environment must hold."""
-    return _notes(setting, job_facts(job), revision)
+    promotions, what the environment must hold; not what remarks say."""
+    said = remarks(job, revision)
+    return tuple(note for note in _notes(setting, job_facts(job), revision) if note not in said)
+
+
+def remarks(job: Job, revision: Revision) -> tuple[str, ...]:
+    """What is to be said of a job under any setting: options that nothing reads, and those that no
+    prediction counts."""
+    return tuple(finding.reason for finding in _of_job(job_facts(job), revision))
 
 
 def without_effect(
     setting: RecomputeSetting, job: Job, revision: Revision
 ) -> tuple[Rejection, ...]:
     """The parts of `setting` that Megatron accepts and ignores, as rejections."""
-    found = _find(setting, job_facts(job), revision)
-    return tuple(_rejection(setting, f) for f in found if f.verdict is Verdict.NO_EFFECT)
+    of_job = _of_job(job_facts(job), revision)
+    found = (f for f in _find(setting, job_facts(job), revision) if f not in of_job)
+    return tuple(_rejection(setting, f, revision) for f in found if f.verdict is Verdict.NO_EFFECT)
+
+
+@lru_cache(maxsize=1024)
+def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
+    found = _find(NONE, facts, revision)
+    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in unmodelled.RULES)
 
 
 @lru_cache(maxsize=65536)
@@ -128,7 +154,8 @@ def _rejections(
     setting: RecomputeSetting, facts: JobFacts, revision: Revision
 ) -> tuple[Rejection, ...]:
     found = _find(setting, facts, revision)
-    return tuple(_rejection(setting, finding) for finding in found if finding.verdict.illegal)
+    illegal = (finding for finding in found if finding.verdict.illegal)
+    return tuple(_rejection(setting, finding, revision) for finding in illegal)
 
 
 @lru_cache(maxsize=65536)
@@ -142,13 +169,17 @@ def _find(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tup
     return find(lower(setting, facts, revision), revision)
 
 
-def _rejection(setting: RecomputeSetting, finding: Finding) -> Rejection:
+def _rejection(setting: RecomputeSetting, finding: Finding, revision: Revision) -> Rejection:
     breaks = finding.verdict in (Verdict.CRASHES, Verdict.HANGS)
-    consequence = f" ({finding.verdict})" if breaks else ""
+    consequence, fix = f" ({finding.verdict})" if breaks else "", finding.fix
+    if finding.change != fix:
+        from advisor.frameworks.megatron.rules.fixes import as_keys
+
+        fix = as_keys(finding.change, revision)
     return Rejection(
         setting=setting,
         rule=finding.rule,
         reason=finding.reason + consequence,
-        fix=finding.fix,
+        fix=fix,
         source=finding.source,
     )

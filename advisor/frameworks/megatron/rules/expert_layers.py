@@ -5,7 +5,16 @@ from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
+from advisor.frameworks.megatron.rules.rule import (
+    Guard,
+    Problem,
+    Rule,
+    config,
+    function,
+    marked,
+    names,
+)
 
 _AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
@@ -29,7 +38,7 @@ def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     old = "ValueError: Flex token dispatcher does not support moe_pad_expert_input_to_capacity"
     return Problem(
         "moe_token_dispatcher_type = flex on DeepEP with moe_pad_expert_input_to_capacity",
-        "use alltoall, or drop moe_pad_expert_input_to_capacity",
+        "[moe_token_dispatcher_type=alltoall], or [moe_pad_expert_input_to_capacity]",
         new if revision.at_least(0, 16) else old,
     )
 
@@ -39,7 +48,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         summary="expert_model_parallel_size > 1 needs num_moe_experts.",
         when=lambda raw, _: raw.expert_model_parallel_size != 1 and raw.num_moe_experts is None,
         reason="expert_model_parallel_size = {raw.expert_model_parallel_size} in a dense model",
-        fix="use expert_model_parallel_size 1",
+        fix="[expert_model_parallel_size]",
         raises="ValueError: num_moe_experts must be non None to use expert-parallel.",
         source=config(704, 739, 808, 1048, 1180, 1326, 1468),
     ),
@@ -47,7 +56,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         summary="num_moe_experts must be at least 1.",
         when=lambda raw, _: raw.num_moe_experts is not None and raw.num_moe_experts <= 0,
         reason="num_moe_experts = {raw.num_moe_experts}",
-        fix="leave it unset in a dense model",
+        fix="[num_moe_experts]",
         raises="ValueError: num_moe_experts must be non-negative.",
         source=config(707, 742, 811, 1051, 1231, 1389, 1531),
     ),
@@ -55,7 +64,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         summary="moe_ffn_hidden_size needs num_moe_experts (up to 0.17).",
         when=lambda raw, _: raw.moe_ffn_hidden_size is not None and raw.num_moe_experts is None,
         reason="moe_ffn_hidden_size = {raw.moe_ffn_hidden_size} in a dense model",
-        fix="drop moe_ffn_hidden_size",
+        fix="[moe_ffn_hidden_size]",
         raises="AssertionError: moe_ffn_hidden_size must be None when num_experts is not set.",
         source=config(716, 751, 820, 1060, 1240, 0, 0),
     ),
@@ -69,7 +78,8 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             and raw.moe_shared_expert_intermediate_size <= 0
         ),
         reason="moe_shared_expert_intermediate_size = {raw.moe_shared_expert_intermediate_size}",
-        fix="give shared experts times the ffn size of each, or leave it unset",
+        fix="[moe_shared_expert_intermediate_size], or give shared experts times the ffn size of "
+        "each",
         raises="ValueError: moe_shared_expert_intermediate_size must be num_shared_experts",
         source=config(731, 766, 835, 1085, 1265, 1462, 1639),
     ),
@@ -79,7 +89,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         when=_shared_overlap_dispatchers,
         reason="moe_shared_expert_overlap with moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
-        fix="use moe_token_dispatcher_type alltoall, or drop moe_shared_expert_overlap",
+        fix="[moe_token_dispatcher_type=alltoall], or [moe_shared_expert_overlap]",
         raises="ValueError: moe_shared_expert_overlap only works with {found} token",
         source=config(739, 774, 843, 1093, 1273, 1471, 1648),
     ),
@@ -91,7 +101,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         ),
         reason="moe_expert_capacity_factor with moe_router_load_balancing_type = "
         "{raw.moe_router_load_balancing_type}",
-        fix="use aux_loss, seq_aux_loss or none",
+        fix="[moe_router_load_balancing_type=aux_loss], or [moe_expert_capacity_factor]",
         raises="ValueError: moe_expert_capacity_factor only works with aux_loss",
         source=config(747, 792, 866, 1116, 1296, 1494, 1671),
     ),
@@ -102,7 +112,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             and (raw.moe_expert_capacity_factor is None or raw.moe_expert_capacity_factor < 0)
         ),
         reason="moe_pad_expert_input_to_capacity without moe_expert_capacity_factor",
-        fix="set moe_expert_capacity_factor, or drop the padding",
+        fix="[moe_pad_expert_input_to_capacity], or set moe_expert_capacity_factor",
         raises="ValueError: moe_expert_capacity_factor must be set to use moe_pad_expert_input",
         source=config(753, 804, 883, 1133, 1313, 1511, 1688),
     ),
@@ -114,6 +124,9 @@ def _expert_tensor_parallel(raw: RawSettings) -> int:
     return raw.expert_tensor_parallel_size or raw.tensor_model_parallel_size
 
 
+_PADDINGS: Final = ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization")
+
+
 def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     """Padding of the router's output needs fp8 or fp4 and a dispatcher that can do it."""
     newer = revision.at_least(0, 16)
@@ -123,7 +136,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     if not raw.fp8 and not (newer and raw.fp4):
         return Problem(
             "the router pads for quantization, and neither fp8 nor fp4 is set",
-            "drop moe_router_padding_for_fp8 (or _for_quantization)",
+            " and ".join(marked(name) for name in _PADDINGS if getattr(raw, name)),
             f"ValueError: {'fp8/fp4' if newer else 'fp8'} must be specified when moe_router",
         )
     if raw.moe_token_dispatcher_type not in _WITHOUT_PADDING:
@@ -131,7 +144,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     return Problem(
         f"the router pads for quantization with moe_token_dispatcher_type = "
         f"{raw.moe_token_dispatcher_type}",
-        "use moe_token_dispatcher_type alltoall or flex",
+        "[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         "ValueError: allgather and alltoall_seq dispatcher does not support",
     )
 
@@ -146,7 +159,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
             and str(_expert_tensor_parallel(raw))
         ),
         reason="add_bias_linear in a MoE model with expert_tensor_parallel_size = {found}",
-        fix="set add_bias_linear off (--disable-bias-linear), or use expert_tensor_parallel_size 1",
+        fix="[add_bias_linear=false], or [expert_tensor_parallel_size=1]",
         raises="AssertionError: Bias in Moe is only supported when ETP==1",
         source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
     ),
@@ -157,7 +170,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         ),
         reason="moe_router_enable_expert_bias with moe_router_score_function = "
         "{raw.moe_router_score_function}",
-        fix="use moe_router_score_function sigmoid",
+        fix="[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
         raises="ValueError: Expert bias for aux-loss-free routing only supports sigmoid",
         source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
     ),
@@ -171,7 +184,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
             and raw.moe_router_load_balancing_type != "sinkhorn"
         ),
         reason="moe_router_topk = 1 without moe_router_pre_softmax",
-        fix="set moe_router_pre_softmax",
+        fix="[moe_router_pre_softmax=true]",
         raises="ValueError: Please use --moe-router-pre-softmax when topk is 1.",
         source=config(1140, 1237, 1343, 1640, 1882, 2111, 2335),
     ),
@@ -183,24 +196,23 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
     """The overlap excludes full recompute, and its method and number of layers."""
     if not raw.overlap_moe_expert_parallel_comm:
         return None
-    fix = "use selective recompute, or drop overlap_moe_expert_parallel_comm"
     if raw.full:
         return Problem(
             "full recompute with overlap_moe_expert_parallel_comm",
-            fix,
+            "use selective recompute, or [overlap_moe_expert_parallel_comm]",
             f"AssertionError: disable full recomputation when enabling {_OVERLAP}",
         )
     if raw.recompute_method is not None:
         return Problem(
             f"recompute_method = {raw.recompute_method} with overlap_moe_expert_parallel_comm",
-            fix,
+            "[recompute_method], or [overlap_moe_expert_parallel_comm]",
             f"AssertionError: disable recomputation method when enabling {_OVERLAP}",
         )
     if raw.recompute_num_layers is None:
         return None
     return Problem(
         f"recompute_num_layers = {raw.recompute_num_layers} with overlap_moe_expert_parallel_comm",
-        fix,
+        "[recompute_num_layers], or [overlap_moe_expert_parallel_comm]",
         f"AssertionError: recompute_num_layers must be None when enabling {_OVERLAP}",
     )
 
@@ -211,20 +223,21 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
     if not raw.overlap_moe_expert_parallel_comm or layers is None:
         return None
     newest = revision.at_least(0, 19)
+    needs_pipeline = revision.at_least(0, 16) and not revision.at_least(0, 18)
+    alone = needs_pipeline and raw.pipeline_model_parallel_size == 1
     if layers > 1 or (layers == 0 and not newest):
         old = "MTP layernum only supports 1 when enabling"
         new = "MTP supports at most one layer when enabling"
         return Problem(
             f"mtp_num_layers = {layers} with overlap_moe_expert_parallel_comm",
-            "use one MTP layer, or leave it unset",
+            "[mtp_num_layers]" if alone else "[mtp_num_layers=1], or [mtp_num_layers]",
             f"AssertionError: {new if newest else old} overlap_moe_expert_parallel_comm.",
         )
-    needs_pipeline = revision.at_least(0, 16) and not revision.at_least(0, 18)
-    if layers == 0 or not needs_pipeline or raw.pipeline_model_parallel_size > 1:
+    if layers == 0 or not alone:
         return None
     return Problem(
         "an MTP layer with overlap_moe_expert_parallel_comm and no pipeline",
-        "use pipeline_model_parallel_size 2 or more, or megatron-core 0.18",
+        "[mtp_num_layers], or [>=0.18]",
         "AssertionError: Pipeline model parallel size must be larger than 1 when enabling",
     )
 
@@ -239,9 +252,10 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
     if (te and not captured) or (not te and revision.at_least(0, 18)):
         return None
     what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
+    capture = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
     return Problem(
         f"overlap_moe_expert_parallel_comm with a CUDA graph that {what}",
-        "use cuda_graph_impl transformer_engine without mlp and moe",
+        f"[cuda_graph_impl=transformer_engine] and {capture}",
         "AssertionError: CUDA graph scope on moe and mlp is not supported with",
     )
 
@@ -256,7 +270,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         ),
         reason="overlap_moe_expert_parallel_comm with pipeline_model_parallel_size = "
         "{raw.pipeline_model_parallel_size} and no virtual_pipeline_model_parallel_size",
-        fix="set virtual_pipeline_model_parallel_size, or drop overlap_moe_expert_parallel_comm",
+        fix="set virtual_pipeline_model_parallel_size, or [overlap_moe_expert_parallel_comm]",
         raises="AssertionError: If enabling EP A2A overlap, virtual_pipeline_model_parallel_size "
         "must",
         source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
@@ -266,7 +280,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: raw.expert_model_parallel_size <= 1,
         reason="overlap_moe_expert_parallel_comm with expert_model_parallel_size = "
         "{raw.expert_model_parallel_size}",
-        fix="drop overlap_moe_expert_parallel_comm",
+        fix="[overlap_moe_expert_parallel_comm]",
         raises="AssertionError: overlap_moe_expert_parallel_comm is only supported with expert "
         "model parallelism",
         source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
@@ -276,7 +290,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: raw.moe_token_dispatcher_type not in ("alltoall", "flex"),
         reason="overlap_moe_expert_parallel_comm with moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
-        fix="use moe_token_dispatcher_type alltoall or flex",
+        fix="[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         raises="AssertionError: overlap_moe_expert_parallel_comm is supported with alltoall/flex "
         "token dispatcher",
         source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
@@ -289,7 +303,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         # Megatron looks at the list whatever the granularity.
         when=lambda raw, _: "moe" in raw.effective_modules or raw.moe_layer_recompute,
         reason="recompute_modules has moe with overlap_moe_expert_parallel_comm",
-        fix="recompute moe_act instead, or drop overlap_moe_expert_parallel_comm",
+        fix="recompute moe_act instead, or [overlap_moe_expert_parallel_comm]",
         raises="AssertionError: disable moe in recompute_modules when enabling "
         "overlap_moe_expert_parallel_comm",
         source=config(0, 0, 0, 0, 2123, 2428, 2698),
@@ -298,7 +312,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         summary="The overlap excludes moe_shared_expert_overlap.",
         when=lambda raw, _: raw.moe_shared_expert_overlap,
         reason="moe_shared_expert_overlap with overlap_moe_expert_parallel_comm",
-        fix="drop moe_shared_expert_overlap",
+        fix="[moe_shared_expert_overlap]",
         raises="AssertionError: disable moe_shared_expert_overlap when enabling "
         "overlap_moe_expert_parallel_comm",
         source=config(0, 1333, 1476, 1887, 2132, 2437, 2707),
@@ -309,7 +323,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (from 0.14 on).",
         when=lambda raw, _: raw.delay_wgrad_compute and not raw.overlap_moe_expert_parallel_comm,
         reason="delay_wgrad_compute without overlap_moe_expert_parallel_comm",
-        fix="drop delay_wgrad_compute",
+        fix="[delay_wgrad_compute]",
         raises="AssertionError: overlap_moe_expert_parallel_comm must be enabled when enabling "
         "delay_wgrad_compute",
         source=config(0, 1342, 1485, 1911, 2156, 2456, 2751),

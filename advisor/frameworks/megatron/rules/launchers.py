@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import unknown
+from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
 from advisor.frameworks.megatron.rules.rule import (
     Authority,
     Guard,
@@ -24,6 +25,7 @@ from advisor.frameworks.megatron.rules.rule import (
     arguments,
     config,
     function,
+    marked,
     names,
 )
 
@@ -37,9 +39,19 @@ def _te_graphs(raw: RawSettings, revision: Revision) -> bool:
     return graphs_of(raw, revision).impl == "transformer_engine"
 
 
-def _local_layer_graphs(raw: RawSettings, revision: Revision) -> bool:
+def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only."""
     graphs = graphs_of(raw, revision)
-    return graphs.impl == "local" and not graphs.iteration
+    if graphs.impl != "local" or graphs.iteration or not revision.at_least(0, 19):
+        return None
+    engine = marked("cuda_graph_impl", "transformer_engine")
+    if raw.has_experts or any(module.startswith("moe") for module in graphs.modules):
+        engine += f" and {marked('cuda_graph_modules', *beside_experts(raw, 'transformer_engine'))}"
+    return Problem(
+        "cuda_graph_impl = local that captures layers or modules",
+        f"{engine}, or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]",
+        'ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
+    )
 
 
 _offload_needs_te_impl = _argument(
@@ -47,7 +59,8 @@ _offload_needs_te_impl = _argument(
     given=lambda raw, _: raw.fine_grained_activation_offloading,
     when=lambda raw, _: raw.transformer_impl != "transformer_engine",
     reason="fine_grained_activation_offloading with transformer_impl = {raw.transformer_impl}",
-    fix="use transformer_impl transformer_engine, or drop the offload",
+    fix="[transformer_impl=transformer_engine], or [fine_grained_activation_offloading] and "
+    "[offload_modules]",
     raises="AssertionError: Fine-grained activation offloading is only supported with",
     source=arguments(1548, 1723, 1855),
 )
@@ -94,7 +107,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="--recompute-method does not go with selective recompute.",
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
         reason="recompute_method = {raw.recompute_method} with recompute_granularity = selective",
-        fix="drop recompute_method",
+        fix="[recompute_method]",
         raises="AssertionError: recompute method is not yet supported for selective recomputing",
         source=arguments(1191, 1371, 1386),
     ),
@@ -116,7 +129,7 @@ RULES: Final[dict[str, Rule]] = {
         ),
         when=lambda raw, revision: graphs_of(raw, revision).on and graphs_of(raw, revision).impl,
         reason="CUDA graphs ({found}) with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        fix="drop expandable_segments, or use megatron-core 0.16 with NCCL_GRAPH_REGISTER=0",
+        fix="[expandable_segments], or [>=0.16] (with NCCL_GRAPH_REGISTER=0)",
         raises="AssertionError: expandable_segments:True may not be safe when using CUDA Graphs "
         "with",
         source=arguments(1575, 1749, 1881),
@@ -140,13 +153,8 @@ RULES: Final[dict[str, Rule]] = {
         authority=Authority.BRIDGE,
         source=_bridge.keywords["source"],
     ),
-    "bridge_local_graphs": _bridge(
-        summary="Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only.",
-        given=lambda _, revision: revision.at_least(0, 19),
-        when=_local_layer_graphs,
-        reason="cuda_graph_impl = local that captures layers or modules",
-        fix="use cuda_graph_impl transformer_engine or full_iteration",
-        raises='ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
+    "bridge_local_graphs": function(
+        _bridge_local_graphs, _bridge.keywords["source"], authority=Authority.BRIDGE
     ),
     "bridge_offload_environment": replace(
         _offload_environment, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
@@ -175,13 +183,14 @@ def _muon_up_to_0_17(raw: RawSettings, revision: Revision) -> bool:
 
 def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
     """Plain muon up to 0.17 goes without overlapped reductions and gathers."""
-    overlaps = raw.overlap_grad_reduce or raw.overlap_param_gather
+    both = ("overlap_grad_reduce", "overlap_param_gather")
+    overlaps = [name for name in both if getattr(raw, name)]
     if raw.optimizer != "muon" or not overlaps or not _muon_up_to_0_17(raw, revision):
         return None
     what = "grad reduce" if raw.overlap_grad_reduce else "param gather"
     return Problem(
         f"optimizer = muon with overlap_{what.replace(' ', '_')}",
-        f"drop --overlap-{what.replace(' ', '-')}, or use dist_muon",
+        f"{' and '.join(marked(name, 'false') for name in overlaps)}, or [optimizer=dist_muon]",
         f"AssertionError: Muon optimizer does not support overlap {what}.",
     )
 
@@ -212,7 +221,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         summary="muon and dist_muon came with megatron-core 0.16.",
         when=lambda _, revision: not revision.at_least(*FIRST_RELEASE),
         reason="optimizer = {raw.optimizer}, which {revision.label} does not have",
-        fix="use megatron-core 0.16 or newer, or optimizer adam",
+        fix="[>=0.16], or [optimizer=adam]",
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3",
     ),
@@ -221,8 +230,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = {raw.optimizer} with use_distributed_optimizer",
-        fix="drop --use-distributed-optimizer; dist_muon deals whole tensors to data-parallel "
-        "ranks",
+        fix="[use_distributed_optimizer]; dist_muon deals whole tensors to data-parallel ranks",
         raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
         source=_ARGUMENTS,
     ),
@@ -241,7 +249,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         summary="The precision-aware optimizer, and with it its offload, is Adam's alone.",
         when=lambda raw, _: raw.use_precision_aware_optimizer,
         reason="use_precision_aware_optimizer with optimizer = {raw.optimizer}",
-        fix="drop --use-precision-aware-optimizer, or use optimizer adam",
+        fix="[use_precision_aware_optimizer], or [optimizer=adam]",
         raises="AssertionError: --use-precision-aware-optimizer only supported with adam",
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
     ),

@@ -41,7 +41,7 @@ def _sequence_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
     return Problem(
         "sequence_parallel is on and tensor_model_parallel_size = "
         f"{raw.tensor_model_parallel_size}",
-        "turn sequence_parallel off, or use tensor_model_parallel_size >= 2",
+        "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
         new if revision.at_least(0, 15) else old,
     )
 
@@ -53,14 +53,14 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
     if not raw.fp8:
         return Problem(
             "fp8_output_proj is on and fp8 is not",
-            "set fp8, or drop fp8_output_proj",
+            "[fp8_output_proj], or set fp8",
             "ValueError: fp8_output_proj must be used together with fp8 mode.",
         )
     if raw.fp8_recipe == "mxfp8":
         return None
     return Problem(
         f"fp8_output_proj with fp8_recipe = {raw.fp8_recipe or 'delayed'}",
-        "use fp8_recipe mxfp8, or drop fp8_output_proj",
+        "[fp8_recipe=mxfp8], or [fp8_output_proj]",
         "ValueError: fp8_output_proj requires fp8_recipe='mxfp8'",
     )
 
@@ -75,7 +75,7 @@ RULES: Final[dict[str, Rule]] = {
             raw.defer_embedding_wgrad_compute and raw.pipeline_model_parallel_size <= 1
         ),
         reason="defer_embedding_wgrad_compute with pipeline_model_parallel_size = 1",
-        fix="drop defer_embedding_wgrad_compute",
+        fix="[defer_embedding_wgrad_compute]",
         raises="ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is "
         "not",
         source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
@@ -106,7 +106,7 @@ RULES: Final[dict[str, Rule]] = {
             and raw.context_parallel_size != 1
         ),
         reason="gated_delta_net with context_parallel_size = {raw.context_parallel_size}",
-        fix="use context_parallel_size 1, or megatron-core 0.18",
+        fix="[context_parallel_size=1], or [>=0.18]",
         raises="AssertionError: Gated delta net does not support context parallel for now",
         source=config(0, 0, 0, 983, 1115, 0, 0),
     ),
@@ -114,7 +114,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="Delayed scaling cannot keep the first and last layers in bf16.",
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
         reason="first_last_layers_bf16 with fp8_recipe = delayed",
-        fix="use fp8_recipe tensorwise, blockwise or mxfp8, or drop first_last_layers_bf16",
+        fix="[fp8_recipe=tensorwise], or [first_last_layers_bf16]",
         raises="ValueError: Delayed scaling does not support first / last layer in BF16.",
         source=config(669, 704, 766, 990, 1122, 1260, 1402),
     ),
@@ -135,7 +135,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="fp8_param (--fp8-param-gather) needs fp8.",
         when=lambda raw, _: raw.fp8_param and not raw.fp8,
         reason="fp8_param is on and fp8 is not",
-        fix="set fp8 (--fp8-format hybrid), or drop fp8_param (--fp8-param-gather)",
+        fix="[fp8_param] (--fp8-param-gather), or set fp8 (--fp8-format hybrid)",
         raises="ValueError: fp8_param must be used together with fp8 mode.",
         source=config(698, 733, 795, 1027, 1159, 1297, 1439),
     ),
@@ -144,7 +144,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="fp4 and fp8 exclude each other.",
         when=lambda raw, _: raw.fp4 and raw.fp8,
         reason="fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set",
-        fix="choose one of them",
+        fix="[fp4], or [fp8]",
         raises="ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
         source=config(0, 0, 802, 1034, 1166, 1312, 1454),
     ),

@@ -6,7 +6,7 @@ from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function
+from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function, marked
 from advisor.frameworks.option_status import Status
 
 _PASSING: Final = {
@@ -34,11 +34,11 @@ def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
 def _absence(row: Option, revision: Revision) -> Problem:
     raises = f"TypeError: no such field: {row.name}"
     if row.since is None or row.ended_before(revision):
-        return Problem(f"{revision.label} has no {row.name} any more", f"drop {row.name}", raises)
+        return Problem(f"{revision.label} has no {row.name} any more", marked(row.name), raises)
     release = "main" if row.since == (0, 20) else "{}.{}".format(*row.since)
     return Problem(
         f"{revision.label} has no {row.name}, which came with megatron-core {release}",
-        _INSTEAD.get(row.name, f"use megatron-core {release} or newer, or drop {row.name}"),
+        _INSTEAD.get(row.name, "[>={}.{}], or {}".format(*row.since, marked(row.name))),
         raises,
     )
 

@@ -88,7 +88,8 @@ def arguments(*lines: int) -> Lines:
 
 
 class Problem(Struct, frozen=True):
-    """One violation. raises: exception and start of its message, where something is raised."""
+    """One violation. fix: as `fixes` reads it. raises: exception and start of its message, where
+    something is raised."""
 
     reason: str
     fix: str
@@ -180,15 +181,21 @@ def function(
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A rule that fired on somebody's settings."""
+    """A rule that fired on somebody's settings. change: its fix as `fixes` reads it."""
 
     rule: str
     verdict: Verdict
     authority: Authority
     reason: str
     fix: str
+    change: str
     source: str
     raises: str = ""
+
+
+def marked(name: str, *values: str) -> str:
+    """The change of an option, as `fixes` reads it; without values back to its default."""
+    return f"[{name}={' '.join(values)}]" if values else f"[{name}]"
 
 
 def names(modules: Sequence[str]) -> str:

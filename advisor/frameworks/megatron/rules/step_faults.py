@@ -94,7 +94,7 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: _biased_mlp(raw, "local"),
         reason="recompute_modules has mlp and add_bias_linear is on: the first backward replays "
         "the MLP for ever",
-        fix="drop mlp, set add_bias_linear off (--disable-bias-linear), or use full recompute",
+        fix="drop mlp, or [add_bias_linear=false], or use full recompute",
         verdict=Verdict.HANGS,
         source=_BIASED_MLP,
     ),
@@ -115,7 +115,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         given=lambda _, revision: not revision.at_least(0, 17),
         when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
         reason="{revision.label} knows no | in a hybrid pattern",
-        fix="use megatron-core 0.17, or leave the stages even",
+        fix="[>=0.17], or leave the stages even",
         raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
     ),

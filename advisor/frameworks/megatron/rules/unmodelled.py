@@ -1,13 +1,21 @@
-"""Options that Megatron obeys and no prediction knows of."""
+"""Options that Megatron does not read beside others, or obeys and no prediction knows of."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import Authority, Problem, Rule, Verdict, function
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    function,
+    names,
+)
 from advisor.frameworks.option_status import Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
@@ -34,8 +42,46 @@ def _set(raw: RawSettings, rows: dict[str, Option]) -> Iterator[Option]:
             yield rows[name]
 
 
+def _unread_modules(raw: RawSettings, revision: Revision) -> str:
+    """What is to be captured, where nothing is."""
+    modules = graphs_of(raw, revision).modules
+    return "" if graphs_of(raw, revision).on else names(modules)
+
+
 _HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
+    "flex_backend_unread": Guard(
+        summary="moe_flex_dispatcher_backend is read by the flex dispatcher alone.",
+        given=lambda raw, revision: raw.has_experts and revision.at_least(0, 16),
+        when=lambda raw, _: (
+            raw.moe_token_dispatcher_type != "flex"
+            and raw.moe_flex_dispatcher_backend not in ("", "deepep")
+        ),
+        reason="moe_flex_dispatcher_backend {raw.moe_flex_dispatcher_backend} is read by the flex "
+        "dispatcher alone",
+        fix="[moe_token_dispatcher_type=flex], or [moe_flex_dispatcher_backend]",
+        verdict=Verdict.NO_EFFECT,
+        authority=Authority.TRAINING,
+        source="megatron-core 0.16.1 moe/token_dispatcher.py:1347, 0.19.2 :1769",
+    ),
+    "graph_modules_unread": Guard(
+        summary="The modules of CUDA graphs are read where there are graphs.",
+        when=_unread_modules,
+        reason="{revision.cuda_graph_field} {found} without cuda_graph_impl captures nothing",
+        fix="[cuda_graph_modules], or set cuda_graph_impl",
+        verdict=Verdict.NO_EFFECT,
+        authority=Authority.TRAINING,
+        source="megatron-core 0.19.2 transformer_config.py:2464",
+    ),
+    "untimed_delay": Guard(
+        summary="No time is predicted of delay_wgrad_compute.",
+        when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
+        reason="no prediction counts delay_wgrad_compute",
+        fix="nothing to change",
+        verdict=Verdict.NOTE,
+        authority=Authority.TRAINING,
+        source="docs/times.md",
+    ),
     "refused_options": function(_refused_options, _HERE, Verdict.NOTE, Authority.TRAINING),
     "unpriced_options": function(_unpriced_options, _HERE, Verdict.NOTE, Authority.TRAINING),
 }

@@ -153,7 +153,7 @@ def _linear(
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
         extra_forward_bytes=beside + biased,
-        extra_backward_bytes=beside + biased,
+        extra_backward_bytes=beside + biased + shape.main_grad_traffic(weights[0].num_elements),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(weights[0].num_elements),
     )

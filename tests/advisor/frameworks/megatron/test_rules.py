@@ -18,6 +18,7 @@ from advisor.frameworks.megatron.rules import (
     check,
     find,
     notes,
+    remarks,
     without_effect,
 )
 from advisor.frameworks.megatron.rules.conditions import Unknown
@@ -404,6 +405,74 @@ def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> Non
 def test_the_precision_of_a_job(precision, fp8, recipe, make_job) -> None:
     raw = lower(NONE, job_facts(make_job(precision=precision)), lm())
     assert (raw.fp8, raw.fp8_recipe) == (fp8, recipe)
+
+
+GRAPHS = {"cuda_graph_impl": "transformer_engine", "num_moe_experts": 8}
+DROPS = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",)}
+
+
+@pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
+@pytest.mark.parametrize(
+    ("more", "instead"),
+    [
+        ({}, "attn moe_router moe_preprocess"),
+        ({"cuda_graph_impl": "local"}, "attn moe_router moe_preprocess"),
+        ({"moe_router_padding_for_fp8": True, "fp8": "hybrid"}, "attn moe_router"),
+        (RECOMPUTED, "attn"),
+        ({"hybrid_layer_pattern": "M*-E"}, "attn mamba moe_router moe_preprocess"),
+        ({"cuda_graph_modules": ("attn",)}, ""),
+        ({"cuda_graph_impl": "none"}, ""),
+        ({"num_moe_experts": None}, ""),
+        (DROPS, ""),
+    ],
+)
+def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
+    more, instead, version
+) -> None:
+    raw = RawSettings(**{"moe_token_dispatcher_type": "alltoall", **GRAPHS, **more})
+    found = {f.rule: f for f in find(raw, lm(version))}.get("cuda_graph_whole_experts")
+    assert (found is not None) == bool(instead)
+    if found is not None:
+        assert found.verdict is Verdict.CRASHES
+        assert found.fix.endswith(f" {instead}")
+        named = find(raw.changed(cuda_graph_modules=tuple(instead.split())), lm(version))
+        assert not [f for f in named if f.verdict.illegal]
+
+
+def test_a_graph_of_the_whole_iteration_is_left_alone() -> None:
+    whole = {**GRAPHS, "cuda_graph_impl": "full_iteration"}
+    assert "cuda_graph_whole_experts" not in rules_of(lm("0.19"), **whole)
+
+
+def test_what_is_said_of_a_job_is_said_once(make_job) -> None:
+    """Beside any setting, and it makes none of them one that cannot act."""
+    unread = "cuda_graph_modules attn without cuda_graph_impl captures nothing"
+    job, setting = make_job(cuda_graph_modules=("attn",)), parse_setting("selective:mlp")
+    assert remarks(job, lm()) == (unread,)
+    assert unread not in notes(setting, job, lm())
+    assert not without_effect(setting, job, lm())
+    assert not remarks(make_job(), lm())
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        ({"moe_flex_dispatcher_backend": "hybridep"}, "flex_backend_unread"),
+        ({"moe_flex_dispatcher_backend": "deepep"}, ""),
+        ({"moe_flex_dispatcher_backend": "hybridep", "moe_token_dispatcher_type": "flex"}, ""),
+        ({"cuda_graph_modules": ("attn",)}, "graph_modules_unread"),
+        ({"cuda_graph_modules": ("attn",), "cuda_graph_impl": "transformer_engine"}, ""),
+        (
+            {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True}
+            | {"expert_model_parallel_size": 2},
+            "untimed_delay",
+        ),
+    ],
+)
+def test_options_without_effect(raw, rule) -> None:
+    experts = {"num_moe_experts": 8, "moe_token_dispatcher_type": "alltoall"}
+    assert list(rules_of(lm(), **{**experts, **raw})) == ([rule] if rule else [])
 
 
 def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.frameworks.torch.setting import every, parse_setting, sequential
+from advisor.frameworks.torch.setting import FULL, every, parse_setting, sequential
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
@@ -357,3 +357,30 @@ def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, ma
     assert config.parallelism.data_parallel_shard_degree == 8
     assert config.parallelism.fsdp_reshard_after_forward == "default"
     assert vars(config.compile) == ({"enable": True} if spec == "budget:0.25" else {})
+
+
+@pytest.mark.parametrize(
+    ("framework", "overrides", "each"),
+    [
+        ("huggingface", (), False),
+        ("huggingface", ("job.sync_each_batch=true",), True),
+        ("fsdp2", (), True),
+        ("deepspeed", (), True),
+    ],
+)
+def test_accelerate_reduces_with_the_last_microbatch_unless_told_otherwise(
+    framework: str, overrides: tuple[str, ...], each: bool
+) -> None:
+    stack, job = stack_job(framework, overrides=overrides, global_batch_size=64)
+    assert job.num_microbatches == 4
+    assert stack.reductions(job) == (4 if each else 1)
+
+
+def test_reducing_every_microbatch_takes_time_between_nodes() -> None:
+    """Short sequences on eight nodes."""
+    seconds = []
+    for overrides in ((), ("job.sync_each_batch=true",)):
+        options = {"seq_length": 1024, "micro_batch_size": 1, "global_batch_size": 1024}
+        _, job = stack_job("huggingface", "64xH100", overrides=overrides, **options)
+        seconds.append(Evaluator(job, load_calibration(job.gpu)).evaluate(FULL).step_time_seconds)
+    assert seconds[1] > 1.02 * seconds[0]

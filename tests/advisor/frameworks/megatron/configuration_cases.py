@@ -2,6 +2,14 @@
 
 from typing import Any
 
+BASE: dict[str, Any] = {
+    "num_layers": 8,
+    "num_attention_heads": 8,
+    "num_query_groups": 8,
+    "add_bias_linear": False,
+    "moe_token_dispatcher_type": "alltoall",
+}
+"""A small model, in which each of the cases stands."""
 MOE: dict[str, Any] = {"num_moe_experts": 8, "moe_grouped_gemm": True}
 PADDED: dict[str, Any] = {
     "moe_expert_capacity_factor": 1.0,

@@ -1,0 +1,100 @@
+"""What a fix changes, for people who write Megatron's options and for those who write KEY=VALUE.
+
+A rule's fix is words in which ``[name=value]`` gives an option a value (a list is separated by
+spaces), ``[name]`` its default, and ``[>=0.16]`` means that release or a newer one. Ways are apart
+by ``, or ``; what belongs to one way by ``and``.
+"""
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.base.fields import spelled
+from advisor.base.record import defaults
+from advisor.frameworks.megatron.options.option import Kind
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision, releases
+from advisor.frameworks.megatron.rules.rule import marked
+from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+
+_PARTS: Final[dict[str, type[Struct]]] = {
+    "model": ModelSpec,
+    "layout": ParallelLayout,
+    "job": JobConfig,
+}
+_MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
+_BETWEEN: Final = re.compile(r"\] and \[")
+
+
+_BESIDE: Final = {
+    "overlap_moe_expert_parallel_comm": "delay_wgrad_compute",
+    "moe_expert_capacity_factor": "moe_pad_expert_input_to_capacity",
+    "cuda_graph_impl": "enable_cuda_graph",
+}
+
+
+def with_dependents(fix: str, raw: RawSettings) -> str:
+    """`fix`, which with an option drops what is set and needs it, or is its old spelling."""
+    for name, other in _BESIDE.items():
+        if getattr(raw, other):
+            changes = rf"\[{name}(?:=[^\]]*)?\]"
+            fix = re.sub(changes, rf"\g<0> and {marked(other)}", fix)
+    return fix
+
+
+def in_options(fix: str, revision: Revision) -> str:
+    """A fix in Megatron's own words: ``use cuda_graph_modules attn``, ``drop NAME``."""
+    return _MARK.sub(lambda mark: _option(mark, revision), fix)
+
+
+def as_keys(fix: str, revision: Revision) -> str:
+    """A fix as a request writes it: ``job.cuda_graph_modules=attn``, ``--framework-version 0.16``;
+    in Megatron's own words where no KEY means the option. A framework without such a release gives
+    way to Megatron-LM."""
+    together = _BETWEEN.sub("] [", fix)
+    return _MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
+
+
+_OTHERWISE: Final = {"transformer_engine_version": "Transformer Engine"}
+
+
+def _option(mark: re.Match[str], revision: Revision) -> str:
+    if mark["release"]:
+        number = _number(mark["release"])
+        newer = "" if number == releases(Framework.MEGATRON_LM)[-1].number else " or newer"
+        return f"use megatron-core {mark['release'] if newer else 'main'}{newer}"
+    row, value = SETTINGS[mark["name"]], mark["value"]
+    name = _OTHERWISE.get(row.name) or row.name_in(revision)
+    if value is None:
+        return f"drop {name}"
+    if row.kind is not Kind.SWITCH:
+        return f"use {name} {value}"
+    return f"set {name}" if value == "true" else f"turn {name} off"
+
+
+def _key(mark: re.Match[str], revision: Revision) -> str:
+    """Empty where there is none."""
+    if mark["release"]:
+        able = (r for r in releases(revision.framework) if r.number >= _number(mark["release"]))
+        first = next(able, None)
+        return (
+            f"--framework-version {first.version}"
+            if first
+            else f"--framework {Framework.MEGATRON_LM}"
+        )
+    row, value = SETTINGS[mark["name"]], mark["value"]
+    part, _, field = row.ours.partition(".")
+    if part not in _PARTS or field != row.name:
+        return ""
+    if value is None:
+        value = spelled(defaults(_PARTS[part])[field])
+    return f"{row.ours}={value.replace(' ', ',')}"
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))

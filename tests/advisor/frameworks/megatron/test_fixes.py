@@ -1,0 +1,194 @@
+"""A fix, done as it is printed, ends what it is about and begins nothing else."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from advisor.cli.main import main
+from advisor.frameworks.megatron.options.option import Kind
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO, Revision
+from advisor.frameworks.megatron.rules import Finding, find
+from advisor.frameworks.megatron.rules.fixes import as_keys, in_options
+from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, MOE, TE
+
+OVERLAP = {"overlap_moe_expert_parallel_comm": True, **MOE}
+CP = {"context_parallel_size": 4}
+MORE: tuple[dict[str, Any], ...] = (
+    {"cuda_graph_impl": TE, **MOE},
+    {"cuda_graph_impl": "local", **MOE},
+    {"cuda_graph_impl": "local", "cuda_graph_modules": ("attn",)},
+    {"cuda_graph_impl": TE, "hybrid_layer_pattern": "M*-E", **MOE},
+    {"cuda_graph_impl": TE, "moe_router_padding_for_fp8": True, "fp8": "hybrid", **MOE},
+    {"cuda_graph_impl": "local", "cuda_graph_modules": ("mlp",), **OVERLAP},
+    {"cuda_graph_impl": TE, "cuda_graph_modules": ("moe", "moe_router"), **MOE},
+    {"cuda_graph_impl": TE, "cuda_graph_modules": ("moe",), **MOE},
+    {"cuda_graph_impl": TE, "expandable_segments": True},
+    {"delay_wgrad_compute": True, **OVERLAP},
+    {"delay_wgrad_compute": True, **OVERLAP, "expert_model_parallel_size": 1},
+    {"delay_wgrad_compute": True, **OVERLAP, "recompute_num_layers": 1},
+    {**OVERLAP, "mtp_num_layers": 1},
+    {**OVERLAP, "mtp_num_layers": 2, "pipeline_model_parallel_size": 2},
+    {**OVERLAP, "moe_token_dispatcher_type": "allgather"},
+    {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+    | {"moe_router_load_balancing_type": "sinkhorn", **MOE},
+    {"moe_pad_expert_input_to_capacity": True, **MOE},
+    {"cp_comm_type": ("p2p",), "window_size": "128,0", **CP},
+    {"cp_comm_type": ("a2a",), "num_query_groups": 2, **CP},
+    {"cp_comm_type": ("a2a",), "num_query_groups": 2, "window_size": "128,0", **CP},
+    {"cp_comm_type": ("p2p",), "softmax_type": "learnable", **CP},
+    {"cp_comm_type": ("p2p",), "softmax_type": "learnable", "num_query_groups": 2, **CP},
+    {"cp_comm_type": ("a2a",), "multi_latent_attention": True, **CP},
+    {"cp_comm_type": ("all_gather",), "packed_sequences": True, **CP},
+    {"cp_comm_type": ("allgather",), **CP},
+    {"cp_comm_type": ("a2a+p2p",), "hierarchical_context_parallel_sizes": ("2", "2"), **CP},
+    {"transformer_impl": "local", **CP},
+    {"attention_backend": "unfused", **CP},
+    {"distribute_saved_activations": True},
+    {"optimizer": "muon", "overlap_grad_reduce": True, "overlap_param_gather": True},
+    {"optimizer": "dist_muon", "use_distributed_optimizer": True},
+    {"optimizer": "muon", "use_precision_aware_optimizer": True},
+    {"hybrid_layer_pattern": "M*|-E"},
+)
+REVISIONS = (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO)
+_MARK = re.compile(r"\[(?:>=([\d.]+)|(\w+)(?:=([^\]]*))?)\]")
+
+
+def _done(way: str, raw: RawSettings, revision: Revision) -> Iterator[tuple[RawSettings, Revision]]:
+    """The settings of a way of a fix, under the releases that it speaks of."""
+    values, releases = dict(raw.given), [revision]
+    for release, name, text in _MARK.findall(way):
+        if release:
+            number = tuple(map(int, release.split(".")))
+            same = (r for r in MEGATRON_CORE if r.number >= number)
+            releases = [next(same)]
+        elif text:
+            values[name] = _value(name, text)
+        else:
+            values.pop(name, None)
+    yield from ((RawSettings(**values), one) for one in releases)
+
+
+def _value(name: str, text: str) -> object:
+    kind = SETTINGS[name].kind
+    if kind is Kind.LIST:
+        return tuple(text.split())
+    return {"true": True, "false": False}.get(text) if kind is Kind.SWITCH else kind.value(text)
+
+
+def _illegal(raw: RawSettings, revision: Revision) -> set[str]:
+    return {found.rule for found in find(raw, revision) if found.verdict.illegal}
+
+
+def _ways(raw: RawSettings, revision: Revision) -> Iterator[tuple[Finding, str]]:
+    for found in find(raw, revision):
+        yield from ((found, way) for way in found.change.split(", or ") if "[" in way)
+
+
+@pytest.mark.parametrize("revision", REVISIONS, ids=lambda r: f"{r.framework}-{r.version}")
+def test_every_way_of_a_fix_ends_the_finding_and_begins_no_other(revision: Revision) -> None:
+    tried = 0
+    for case in (*CASES, *MORE):
+        raw = RawSettings(**{**BASE, **case})
+        before = _illegal(raw, revision)
+        for found, way in _ways(raw, revision):
+            for changed, release in _done(way, raw, revision):
+                about = case, found.rule, way
+                after = find(changed, release)
+                assert found.reason not in {one.reason for one in after}, about
+                # the next field that the release lacks, and what only then is asked
+                if found.rule != "unknown_field":
+                    assert found.rule not in {one.rule for one in after}, about
+                    assert release is not revision or not _illegal(changed, revision) - before, (
+                        about
+                    )
+                tried += 1
+    assert tried > 50
+
+
+def test_enough_rules_have_such_a_fix() -> None:
+    rules = {
+        found.rule
+        for revision in REVISIONS
+        for case in (*CASES, *MORE)
+        for found, _ in _ways(RawSettings(**{**BASE, **case}), revision)
+    }
+    assert len(rules) >= 45
+
+
+def test_no_mark_is_printed() -> None:
+    for revision in REVISIONS:
+        for case in (*CASES, *MORE):
+            for found in find(RawSettings(**{**BASE, **case}), revision):
+                assert "[" not in found.fix, found
+                assert "[" not in as_keys(found.change, revision), found
+
+
+def test_both_spellings() -> None:
+    newest, old = MEGATRON_CORE[-1], MEGATRON_CORE[-4]
+    change = "[cuda_graph_modules=attn moe_router] and [delay_wgrad_compute], or [>=0.18]"
+    assert in_options(change, newest) == (
+        "use cuda_graph_modules attn moe_router and drop delay_wgrad_compute, or use megatron-core "
+        "0.18 or newer"
+    )
+    assert in_options("[cuda_graph_modules=attn]", old) == "use cuda_graph_scope attn"
+    assert in_options("[add_bias_linear=false]", newest) == "turn add_bias_linear off"
+    assert as_keys(change, newest) == (
+        "job.cuda_graph_modules=attn,moe_router layout.delay_wgrad_compute=false, or "
+        "--framework-version 0.18"
+    )
+    assert as_keys("[>=0.18]", MEGATRON_BRIDGE[0]) == "--framework-version 0.5"
+    assert as_keys("[cuda_graph_modules]", newest) == "job.cuda_graph_modules="
+    assert as_keys("[mtp_num_layers]", newest) == "model.mtp_num_layers=null"
+    assert as_keys("[moe_input_jitter_eps]", newest) == "drop moe_input_jitter_eps"
+    assert as_keys("drop core_attn", newest) == "drop core_attn"
+
+
+QWEN = "--model qwen3_30b_a3b --gpus 16xH100 --framework megatron_lm"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=",
+        f"{QWEN} job.cuda_graph_impl=full_iteration job.cuda_graph_modules=attn",
+        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=full_iteration",
+        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=moe",
+        f"{QWEN} job.cuda_graph_impl=transformer_engine job.cuda_graph_modules=mlp",
+        f"{QWEN} layout.overlap_moe_expert_parallel_comm=false layout.delay_wgrad_compute=true",
+        f"{QWEN} --framework-version 0.12 layout.overlap_moe_expert_parallel_comm=true",
+        f"{QWEN} --framework megatron_bridge job.cuda_graph_impl=local job.cuda_graph_modules=",
+        f"{QWEN} --framework megatron_bridge job.cuda_graph_impl=local job.cuda_graph_modules=attn",
+        "--model llama3_8b --gpus 8xH100 layout.delay_wgrad_compute=true",
+        "--model llama3_8b --gpus 8xH100 job.cuda_graph_impl=local job.expandable_segments=true "
+        "--framework-version 0.15",
+        "--model gpt_oss_20b --gpus 64xH100 --cp 2 layout.cp_comm_type=p2p",
+        "--model deepseek_v3 --gpus 1024xH100 layout.overlap_moe_expert_parallel_comm=true "
+        "--framework-version 0.16 model.mtp_num_layers=2",
+    ],
+)
+def test_the_keys_of_a_refusal_typed_as_printed_give_an_answer(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last of a KEY counts. Where something else stands against the job as well, that is said
+    next, and ended in the same way."""
+    reasons = set()
+    lines = [asked]
+    for _ in range(4):
+        following = []
+        for line in lines:
+            if main([*line.split(), "--format", "csv", "--top", "1"]) in (0, 1):
+                capsys.readouterr()
+                continue
+            reason, _, fix = capsys.readouterr().err.strip().rpartition("; ")
+            assert reason not in reasons, reason
+            reasons.add(reason)
+            ways = [re.sub(r" \(.*\)", "", way) for way in fix.split(", or ")]
+            assert all(re.search(r"\w+\.\w+=|--framework-version", way) for way in ways), fix
+            following += [f"{line} {way}" for way in ways]
+        lines = following
+    assert reasons
+    assert not lines
