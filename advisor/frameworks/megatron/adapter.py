@@ -148,7 +148,7 @@ class Megatron(Struct, frozen=True):
         modules."""
         revision = self._revision(job)
         if revision.at_least(0, 16):
-            from advisor.frameworks.megatron.graphed import with_graphs
+            from advisor.frameworks.megatron.job_graphs import with_graphs
 
             changed = with_graphs(job, revision)
             modules = ",".join(changed.cuda_graph_modules)

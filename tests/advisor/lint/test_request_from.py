@@ -578,7 +578,7 @@ UNTAKEN = {
 
 @pytest.mark.parametrize("name", REALISTIC)
 def test_a_realistic_file_is_the_job_that_its_framework_runs(name: str) -> None:
-    """What Megatron-LM's own parser (megatron-core 0.19.2) makes of the three scripts for it was
+    """What Megatron-LM's own parser (megatron-core 0.19.2) makes of its scripts that say so was
     compared option by option."""
     gpus, recompute, expected = REALISTIC[name]
     read = read_job(str(JOBS / name), {"gpus": gpus})
