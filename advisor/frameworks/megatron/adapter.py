@@ -251,7 +251,7 @@ class Megatron(Struct, frozen=True):
         if not flex and "moe_flex_dispatcher_backend" not in given:
             model = replace(model, moe_flex_dispatcher_backend=FlexBackend.DEEPEP)
         if config.cuda_graph_impl is not CudaGraphImpl.NONE or config.cuda_graph_modules:
-            from advisor.frameworks.megatron.captured import as_captured
+            from advisor.frameworks.megatron.job_graphs import as_captured
 
             config = as_captured(model, config, given, revision)
         release = config.transformer_engine_version or revision.transformer_engine

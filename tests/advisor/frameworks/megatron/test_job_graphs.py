@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.captured import as_captured
+from advisor.frameworks.megatron.job_graphs import as_captured
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl, JobConfig
