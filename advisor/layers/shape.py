@@ -20,6 +20,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
     ``eager_attention`` say how transformers' layers run (JobConfig); under ``autocast`` their
     weights and the residual stream are fp32, and linear layers compute on 16-bit copies.
+    ``compiled_loss``: torch.compile fuses the loss, so that no logits in fp32 are in memory.
     ``sorts_routing_map``: whether an unfused permutation of tokens to experts sorts all pairs of
     them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
     router's type at its end alone. ``frees_last_depth``: whether logits and losses of the last
@@ -51,6 +52,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     tiled_mlp: bool = False
     eager_attention: bool = False
     autocast: bool = False
+    compiled_loss: bool = False
     sorts_routing_map: bool = False
     scores_in_fp32: bool = False
     frees_last_depth: bool = False

@@ -306,7 +306,10 @@ def replayed_operators(
 
 
 def computed_again(members: tuple[Operator, ...], run: ReplayRun) -> tuple[Operator, ...]:
-    """The operators that the replay of `run` comes to; those that it keeps are looked up."""
+    """The operators that the replay of `run` comes to; those that it keeps are looked up, but for
+    a compiler's choice, whose replay is what is left alone."""
+    if run.kept is not None:
+        members = tuple(operator for operator in members if operator.name not in run.keeps)
     early = run.checkpoint is Checkpoint.EARLY_STOP
     return computed_until_stop(members) if early else members
 

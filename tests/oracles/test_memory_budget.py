@@ -1,4 +1,8 @@
-"""What a budget keeps of a block, against torch.compile's own partitioner."""
+"""What torch.compile keeps of a block, by itself, under a budget or inside a checkpoint, against
+its own partitioner."""
+
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -7,18 +11,33 @@ pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imp
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
+    checkpoint_wrapper,
+)
+
 from advisor.frameworks.torch.partitioner.aten_layer import aten_graph  # noqa: E402
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402
 from advisor.frameworks.torch.partitioner.partition import partition  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import budget  # noqa: E402
+from advisor.frameworks.torch.setting import (  # noqa: E402
+    Granularity,
+    OpPolicy,
+    TorchSetting,
+    budget,
+    parse_setting,
+)
+from advisor.layers.operators import total_bytes  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.layers.transformer import transformer_layer  # noqa: E402
+from advisor.layers.transformer import head_groups, transformer_layer  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.memory.liveness import footprint  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 
 from .recorded import measured  # noqa: E402
 from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402
+from .test_stack_policies import listed_policy, titan_policy  # noqa: E402
 
 TITAN, FACE = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 FLASH, CUDNN = AttentionKernel
@@ -72,3 +91,50 @@ def test_torch_on_a_cpu_keeps_the_same() -> None:
     shape, number = shape_of(LLAMA, TITAN), len(BUDGETS)
     found = zip(_predicted(shape, CUDNN)[:number], _found(shape, None)[:number], strict=True)
     assert {predicted - kept for predicted, kept in found} <= {0, 16}
+
+
+@pytest.mark.parametrize("impl", [TITAN, FACE])
+@pytest.mark.parametrize("name", ["llama3_8b", "qwen3_8b"])
+@pytest.mark.parametrize("spec", ["none", "full", *(f"op:{policy}" for policy in OpPolicy)])
+def test_checkpoints_within_a_compiled_block(name: str, impl: TransformerImpl, spec: str) -> None:
+    """With the CPU's attention, which the policies list, and which hands out no state of random
+    numbers: 24 bytes."""
+    shape, setting = shape_of(MODELS[name], impl), parse_setting(spec)
+
+    def live() -> tuple[int, ...]:
+        from .stacks.partitioned import kept_when_compiled  # seconds of imports
+
+        return kept_when_compiled(shape, _wrapper(setting), None)
+
+    (found,) = measured("kept_when_compiled", shape, spec, by=live)
+    how = Semantics(hooked=Checkpoint.NON_REENTRANT, counts_addmm=False, compiled=True)
+    plan = chunk_plan(setting, shape, shape.model.layer_kinds[:1], how)
+    assert 0 <= chunk_footprint(shape, plan, False, False).kept - found <= 24
+
+
+def test_compiled_loss() -> None:
+    """What the loss keeps, and the gradient that it hands back; no logits in fp32."""
+    shape = replace(shape_of(LLAMA, TITAN, seq=512), compiled_loss=True)
+
+    def live() -> tuple[int, ...]:
+        from .stacks.partitioned import loss_handed_on
+
+        return loss_handed_on(shape)
+
+    kept, gradient = measured("loss_handed_on", shape, by=live)
+    (loss,) = dict(head_groups(shape))["loss"]
+    assert total_bytes(loss.saved) == kept
+    assert total_bytes(loss.inputs) == gradient
+    whole = footprint((loss,), ())
+    assert whole.forward.num_bytes == pytest.approx(kept, abs=8)
+    assert whole.backward.num_bytes == pytest.approx(kept + gradient, abs=8)
+
+
+def _wrapper(setting: TorchSetting) -> Callable[[nn.Module], nn.Module]:
+    if setting.policy is OpPolicy.TORCHTITAN:
+        return titan_policy
+    if setting.policy is not None:
+        return partial(listed_policy, policy=setting.policy)
+    if setting.granularity is Granularity.FULL:
+        return partial(checkpoint_wrapper, preserve_rng_state=False)
+    return lambda made: made

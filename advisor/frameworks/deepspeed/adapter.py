@@ -100,6 +100,11 @@ class DeepSpeed(TorchStack):
             offload=InputStorage(offloaded=True, overlapped=asynchronous, beside=kept),
         )
 
+    def compiles_blocks(self, job: Job) -> bool:
+        """Not in stage 3, whose hooks gather each module's weights: they break the graph."""
+        whole = job.layout.data_parallel_sharding is not DataParallelSharding.FULL
+        return super().compiles_blocks(job) and whole
+
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
         yield from offload_problems(job)

@@ -128,6 +128,10 @@ class HuggingFace(TorchStack):
         """What the Trainer warns of, and Accelerate does."""
         return tuple(_notes(_own(setting), job))
 
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """The loss is in the model's forward, which is compiled as a whole."""
+        return replace(shape, compiled_loss=job.config.torch_compile)
+
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:

@@ -1,7 +1,7 @@
 """What the PyTorch stacks have in common, and plain PyTorch with FSDP2 itself."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from advisor.frameworks.own_options import (
     WEIGHTS_DTYPE,
 )
 from advisor.frameworks.protocols import FixedMemory, RulesOverview
-from advisor.frameworks.torch.budget import kernels_note
+from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
@@ -60,6 +60,11 @@ from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+_AS_WITHOUT: Final = (
+    "what torch.compile keeps of these layers is not modelled: counted is what they keep without "
+    "it, which is more"
+)
 
 
 class TorchStack(AdapterDefaults):
@@ -202,19 +207,30 @@ class TorchStack(AdapterDefaults):
         return Semantics()
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """Remarks: what else a budget may keep."""
+        """Remarks: what else a budget may keep, and whether what a compiler keeps is known."""
         own = as_torch(setting)
         if own.budget is None:
-            return ()
+            return tuple(self._unknown_to_compiler(job))
         kind, kernel = job.model.layer_kinds[0], self.semantics(job).attention
         note = kernels_note(block_shape(job), kind, own.budget, kernel)
         return (note,) if note else ()
+
+    def _unknown_to_compiler(self, job: Job) -> Iterator[str]:
+        if self.compiles_blocks(job):
+            known = (is_known(block_shape(job), kind) for kind in {*job.model.layer_kinds})
+            if not all(known):
+                yield _AS_WITHOUT
 
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
         """See plan.chunk_plan."""
-        return chunk_plan(as_torch(setting), shape, layers, self.semantics(job))
+        how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
+        return chunk_plan(as_torch(setting), shape, layers, how)
+
+    def compiles_blocks(self, job: Job) -> bool:
+        """Whether a block is one graph of torch.compile."""
+        return job.config.torch_compile
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]

@@ -1,4 +1,4 @@
-"""What a memory budget of torch.compile keeps of a layer, as a plan."""
+"""What torch.compile keeps of a layer, by itself, under a memory budget or a policy, as a plan."""
 
 from functools import lru_cache
 
@@ -7,7 +7,12 @@ from advisor.base.units import human_bytes
 from advisor.frameworks.torch.partitioner.aten_layer import UnknownGraphError, aten_graph
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
-from advisor.frameworks.torch.partitioner.partition import Partition, partition
+from advisor.frameworks.torch.partitioner.partition import (
+    FASTEST,
+    Partition,
+    partition,
+    partition_by_policy,
+)
 from advisor.layers.operators import LAYER_INPUT, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -25,16 +30,42 @@ def budget_run(
     this is.
     """
     operators = transformer_layer(shape, kind)
-    chosen = _partition(shape, operators, budget, kernel)
-    kept = _kept(operators, chosen)
-    others = _kept(operators, _partition(shape, operators, budget, _other(kernel)))
-    again = {node.owner for node in chosen.computed_again if node.tensor is not None}
+    graph = aten_graph(shape, operators, kernel)
+    chosen = partition(graph, budget)
+    others = partition(aten_graph(shape, operators, _other(kernel)), budget)
+    sigma = abs(_num_bytes(_kept(operators, chosen)) - _num_bytes(_kept(operators, others)))
+    return _run(operators, chosen, partition(graph, FASTEST), sigma)
+
+
+@lru_cache(maxsize=256)
+def policy_run(
+    shape: RankShape, kind: LayerKind, saved: frozenset[str], kernel: AttentionKernel
+) -> ReplayRun:
+    """The layer as one run, compiled, of whose operators those of the names `saved` are not
+    computed again; what no other operator needs of them is not kept."""
+    operators = transformer_layer(shape, kind)
+    graph = aten_graph(shape, operators, kernel)
+    return _run(operators, partition_by_policy(graph, saved), partition(graph, FASTEST))
+
+
+def is_known(shape: RankShape, kind: LayerKind) -> bool:
+    """Whether the graph of a layer is known."""
+    return not shape.precision.is_quantized and unknown_operator(shape, (kind,)) is None
+
+
+def _run(
+    operators: tuple[Operator, ...], chosen: Partition, free: Partition, sigma: int = 0
+) -> ReplayRun:
+    """What is computed again of `chosen` and not of `free` is work of its own; the rest is done
+    within the backward's kernels."""
+    fused = {*free.computed_again}
+    again = {n.owner for n in chosen.computed_again if n.tensor is not None and n not in fused}
     return ReplayRun(
         modules=frozenset(operator.module for operator in operators),
         keeps=frozenset(operator.name for operator in operators if operator.name not in again),
         checkpoint=Checkpoint.EARLY_STOP,
-        kept=kept,
-        kept_bytes_sigma=abs(_num_bytes(kept) - _num_bytes(others)),
+        kept=_kept(operators, chosen),
+        kept_bytes_sigma=sigma,
     )
 
 
@@ -68,12 +99,6 @@ def unknown_operator(shape: RankShape, kinds: tuple[LayerKind, ...]) -> str | No
 def _other(kernel: AttentionKernel) -> AttentionKernel:
     (other,) = (one for one in AttentionKernel if one is not kernel)
     return other
-
-
-def _partition(
-    shape: RankShape, operators: tuple[Operator, ...], budget: float, kernel: AttentionKernel
-) -> Partition:
-    return partition(aten_graph(shape, operators, kernel), budget)
 
 
 def _num_bytes(tensors: tuple[Tensor, ...]) -> int:

@@ -10,8 +10,9 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.frameworks.torch.budget import budget_run
+from advisor.frameworks.torch.budget import budget_run, is_known, policy_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
+from advisor.frameworks.torch.partitioner.partition import FASTEST
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
 from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
@@ -33,7 +34,7 @@ class Semantics(Struct, frozen=True, kw_only=True):
     """Where stacks differ: the kind of checkpoint by use_reentrant; whether `selective:n` begins
     with the first block (n-th otherwise); whether matmuls with a bias count as matmuls; how inputs
     of checkpoints go to the host, and how many of the newest do not; the attention kernel; which
-    communication torchtitan has in its list of operators."""
+    communication torchtitan has in its list of operators; whether each block is compiled."""
 
     hooked: Checkpoint = Checkpoint.EARLY_STOP
     use_reentrant: bool = False
@@ -43,6 +44,7 @@ class Semantics(Struct, frozen=True, kw_only=True):
     newest_stay: int = 0
     attention: AttentionKernel = AttentionKernel.FLASH
     saved_collectives: frozenset[CollectiveKind] = frozenset()
+    compiled: bool = False
 
     def checkpoint(self, setting: TorchSetting) -> Checkpoint:
         """How the checkpoints of `setting` replay."""
@@ -96,8 +98,16 @@ def _segments(
                 shards_input=Option.PARTITION_ACTIVATIONS in setting.options,
             )
         else:
-            yield Segment(held)
+            yield Segment(held, runs=_plain_runs(shape, held[0], how))
         index += step
+
+
+def _plain_runs(shape: RankShape, kind: LayerKind, how: Semantics) -> tuple[ReplayRun, ...]:
+    """Of a block without checkpoint: none, or what torch.compile makes of it by itself. A block
+    whose graph is not known keeps what it does eagerly, which is more."""
+    if not (how.compiled and is_known(shape, kind)):
+        return ()
+    return (budget_run(shape, kind, FASTEST, how.attention),)
 
 
 def _checkpoints(setting: TorchSetting, num_layers: int) -> tuple[int, int]:
@@ -123,6 +133,8 @@ def _policy_run(
     assert setting.policy is not None
     operators = transformer_layer(shape, kind)
     kept = kept_by_policy(operators, setting.policy, how)
+    if how.compiled and is_known(shape, kind):
+        return policy_run(shape, kind, kept, how.attention)
     modules = frozenset(operator.module for operator in operators)
     return ReplayRun(modules, keeps=kept, checkpoint=how.hooked)
 

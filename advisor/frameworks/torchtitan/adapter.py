@@ -137,6 +137,10 @@ class TorchTitan(TorchStack):
         is_budget = as_torch(setting).granularity is Granularity.BUDGET
         return (*said, _COMPILE_NOTE) if is_budget else said
 
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """The loss is compiled with the blocks (compile.components)."""
+        return replace(shape, compiled_loss=job.config.torch_compile)
+
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:

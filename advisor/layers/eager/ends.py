@@ -71,7 +71,9 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
     rows = output_weight(shape).shape[0]
     if shape.use_liger_kernel:
         return (("head", _fused_head(shape, rows)),)
-    return ("head", _output_head(shape, rows)), ("loss", _cross_entropy(shape, rows))
+    fused = shape.compiled_loss and shape.tp == 1 and not shape.autocast
+    loss = _compiled_cross_entropy if fused else _cross_entropy
+    return ("head", _output_head(shape, rows)), ("loss", loss(shape, rows))
 
 
 @cached_operators
@@ -99,6 +101,18 @@ def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
     final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     return final, liger_loss(shape, normed, output_weight(shape))
+
+
+@cached_operators
+def _compiled_cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+    """The loss as torch.compile fuses it: of the 16-bit logits it keeps, in fp32, the largest one
+    and the logarithm of the sum of a token [micro_batch_size, seq_length, 1], and going back it
+    makes their 16-bit gradient (torch 2.13's partitioner; tests/oracles)."""
+    logits = activation(shape, "logits", vocabulary)
+    of_tokens = activation(shape, "loss_of_tokens", 1)
+    kept = tuple(in_fp32(of_tokens, name) for name in ("largest_logit", "log_sum"))
+    loss = Tensor("loss", (1,), DType.FP32)
+    return (pointwise("cross_entropy", Module.LOSS, (logits,), loss, saved=(logits, *kept)),)
 
 
 @cached_operators

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import fx
+from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import partitioners
 from torch._guards import detect_fake_mode
@@ -33,11 +33,9 @@ def under_budgets(
     graph, its input among them, weights and what else it is called with not; then the FLOPs of
     matmuls and attention that the backward runs again. With a GPU's kernels, or the CPU's."""
     found: list[int] = []
-    size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
+    size = _hidden_size(shape)
 
     def partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        with V.set_fake_mode(detect_fake_mode()):
-            graph = _recursive_joint_graph_passes(graph)
         choose = partitioners.choose_saved_values_set
 
         def at_each_budget(joint: fx.Graph, info: Any, memory_budget: float = 1) -> Any:
@@ -52,26 +50,116 @@ def under_budgets(
         with patch.object(partitioners, "choose_saved_values_set", at_each_budget):
             return partitioners.min_cut_rematerialization_partition(graph, inputs, **options)
 
+    _compiled(shape, partition, kernel)
+    return tuple(found)
+
+
+def kept_when_compiled(
+    shape: RankShape, wrap: Callable[[nn.Module], nn.Module], kernel: AttentionKernel | None
+) -> tuple[int, ...]:
+    """Bytes that the forward graph of the shape's block, wrapped in a checkpoint, hands to its
+    backward graph, its input among them, weights, states of random numbers and what else it is
+    called with not."""
+    found: list[int] = []
+    size = _hidden_size(shape)
+
+    def partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        forward, backward = partitioners.min_cut_rematerialization_partition(
+            graph, inputs, **options
+        )
+        called_with = [
+            node
+            for node in forward.graph.find_nodes(op="placeholder")
+            if tuple(node.meta["val"].shape) != size
+        ]
+        handed = backward.graph.find_nodes(op="placeholder")
+        saved = [
+            node
+            for node in handed
+            if "tangents" not in node.name and node.meta["val"].dtype is not torch.uint8
+        ]
+        found.append(_num_bytes(saved, called_with))
+        return forward, backward
+
+    _compiled(shape, partition, kernel, wrap)
+    return tuple(found)
+
+
+def loss_handed_on(shape: RankShape) -> tuple[int, int]:
+    """Bytes that the forward graph of torchtitan's loss hands to its backward graph, labels not
+    among them, and those that the backward graph returns."""
+    from .titan import import_titan
+
+    loss = import_titan("components.loss").cross_entropy_loss
+    found: list[tuple[int, int]] = []
+
+    def partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        forward, backward = partitioners.min_cut_rematerialization_partition(
+            graph, inputs, **options
+        )
+        handed = [node.meta["val"] for node in backward.graph.find_nodes(op="placeholder")]
+        (returned,) = backward.graph.find_nodes(op="output")
+        gradients = [node.meta["val"] for node in returned.args[0] if node is not None]
+        found.append(
+            (
+                sum(t.nbytes for t in handed if t.dtype is not torch.int64 and t.numel() > 1),
+                sum(t.nbytes for t in gradients),
+            )
+        )
+        return forward, backward
+
+    size = (shape.micro_batch_size, shape.seq_length)
+    logits = (*size, shape.model.vocab_size)
+    torch._dynamo.reset()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        compiled = torch.compile(loss, backend=_backend(partition, select_decomp_table()))
+        compiled(
+            torch.empty(logits, dtype=torch.bfloat16, requires_grad=True),
+            torch.empty(size, dtype=torch.int64),
+        )
+    return found[0]
+
+
+def _backend(partition: Callable[..., Any], decompositions: dict[Any, Any]) -> Any:
+    """Graphs as `partition` leaves them, not compiled."""
+
     def run(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
         return graph.forward
+
+    return aot_autograd(
+        fw_compiler=run, bw_compiler=run, partition_fn=partition, decompositions=decompositions
+    )
+
+
+def _hidden_size(shape: RankShape) -> tuple[int, ...]:
+    return (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
+
+
+def _compiled(
+    shape: RankShape,
+    partition: Callable[..., Any],
+    kernel: AttentionKernel | None,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
+) -> None:
+    """Compile the shape's block, so that its joint graph is given to `partition`."""
+
+    def prepared(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        with V.set_fake_mode(detect_fake_mode()):
+            graph = _recursive_joint_graph_passes(graph)
+        return partition(graph, inputs, **options)
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     torch._dynamo.reset()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _kernels_of(kernel) as decompositions:
-            backend = aot_autograd(
-                fw_compiler=run,
-                bw_compiler=run,
-                partition_fn=partition,
-                decompositions=decompositions,
-            )
+            backend = _backend(prepared, decompositions)
             made, rest, named = block(shape)
-            compiled = torch.compile(made, backend=backend, dynamic=False)
-            compiled(torch.empty(size, requires_grad=True), *rest, **named)
+            compiled = torch.compile(wrap(made) if wrap else made, backend=backend, dynamic=False)
+            hidden = torch.empty(_hidden_size(shape), requires_grad=True)
+            compiled(hidden, *rest, **named)
     finally:
         torch.set_default_dtype(before)
-    return tuple(found)
 
 
 def _num_bytes(saved: list[fx.Node], called_with: list[fx.Node]) -> int:

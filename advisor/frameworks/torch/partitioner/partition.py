@@ -1,11 +1,11 @@
-"""What torch.compile keeps of a graph for its backward under a memory budget.
+"""What torch.compile keeps of a graph for its backward, under a memory budget or a policy.
 
 Source: torch 2.13 _functorch/partitioners.py (choose_saved_values_set, solve_min_cut), with its
 default options. Two more of its bans, of what is read far apart and of long chains, change nothing
 within a layer and are left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -14,6 +14,8 @@ from advisor.frameworks.torch.partitioner.graph import FAR, Graph, Kind, Node, f
 from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
 from advisor.frameworks.torch.partitioner.min_cut import INFINITE, Network
 
+FASTEST: Final = 1.0
+"""torch's default budget: what is computed again costs the backward's kernels nothing."""
 _GIGA: Final = 1e9
 _SMALLER: Final = 4
 """A reduction, which is not computed again, makes less than its input's bytes over this."""
@@ -30,7 +32,7 @@ class Bans(Struct, frozen=True):
     materialized: bool
 
 
-_FASTEST: Final = Bans(unlisted=True, materialized=True)
+_FOR_SPEED: Final = Bans(unlisted=True, materialized=True)
 _MORE_AGGRESSIVE: Final = Bans(unlisted=True, materialized=False)
 _AGGRESSIVE: Final = Bans(unlisted=False, materialized=False)
 
@@ -50,9 +52,9 @@ def partition(graph: Graph, budget: float) -> Partition:
     if budget == 0:
         again = (n for n in graph.nodes if n.forward and n.computed and n.distance < FAR)
         return Partition(tuple(inputs), tuple(again))
-    fastest = _cut(graph, _banned(graph, _FASTEST))
+    fastest = _cut(graph, _banned(graph, _FOR_SPEED))
     least, most = _gigabytes(inputs), _gigabytes(fastest.kept)
-    if budget == 1 or most <= least:
+    if budget == FASTEST or most <= least:
         return fastest
     for bans in (_MORE_AGGRESSIVE, _AGGRESSIVE):
         banned = _banned(graph, bans)
@@ -67,6 +69,30 @@ def partition(graph: Graph, budget: float) -> Partition:
     saved = dp_knapsack(memory, [float(max(node.flops, 1)) for node in candidates], budget)
     dropped = {node for index, node in enumerate(candidates) if index not in saved}
     return _cut(graph, {node: None for node in banned if node not in dropped})
+
+
+def partition_by_policy(graph: Graph, saved: Container[str]) -> Partition:
+    """What a selective checkpoint inside the graph keeps: matmuls and attention of the operators
+    `saved` are tagged MUST_SAVE, all else PREFER_RECOMPUTE, which compels torch to (solve_min_cut);
+    of what is tagged, what the backward does not come to is dropped (_extract_fwd_bwd_modules)."""
+
+    def stays(node: Node) -> bool:
+        source = node.inputs[0] if node.kind is Kind.PICK else node
+        return source.kind in (Kind.COSTLY, Kind.OTHER) and source.owner in saved
+
+    kept: dict[Node, None] = {}
+    again: dict[Node, None] = {}
+    needed = [node for node in graph.nodes if any(user.backward for user in node.users)]
+    while needed:
+        node = needed.pop()
+        if node in kept or node in again:
+            continue
+        if not node.computed or stays(node):
+            kept[node] = None
+        else:
+            again[node] = None
+            needed.extend(node.inputs)
+    return Partition(tuple(kept), tuple(again))
 
 
 def _gigabytes(nodes: Iterable[Node]) -> float:

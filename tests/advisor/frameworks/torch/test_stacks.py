@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.frameworks.torch.setting import FULL, every, parse_setting, sequential
+from advisor.frameworks.torch.setting import FULL, NONE, every, parse_setting, sequential
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
@@ -384,3 +385,44 @@ def test_reducing_every_microbatch_takes_time_between_nodes() -> None:
         _, job = stack_job("huggingface", "64xH100", overrides=overrides, **options)
         seconds.append(Evaluator(job, load_calibration(job.gpu)).evaluate(FULL).step_time_seconds)
     assert seconds[1] > 1.02 * seconds[0]
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "fsdp2"])
+def test_compiled_without_a_budget_is_a_budget_of_one(framework: str) -> None:
+    """activation_memory_budget = 1 is torch's default."""
+    _, job = stack_job(framework, overrides=("job.torch_compile=true",))
+    evaluator = Evaluator(job, load_calibration(job.gpu))
+    plain, one = (evaluator.evaluate(parse_setting(spec)) for spec in ("none", "budget:1"))
+    assert plain.peak == one.peak
+    assert plain.time_seconds == one.time_seconds
+    assert plain.time_seconds.recompute == 0.0
+
+
+@pytest.mark.parametrize("spec", ["none", "full", "op:torchtitan"])
+def test_compiled_blocks_keep_no_more(spec: str) -> None:
+    """Less without a checkpoint and under a policy, whose last linear layer nothing needs again;
+    a checkpoint keeps its input either way."""
+    kept = {}
+    for compiled in ("false", "true"):
+        _, job = stack_job("torchtitan", overrides=(f"job.torch_compile={compiled}",))
+        found = Evaluator(job, load_calibration(job.gpu)).evaluate(parse_setting(spec))
+        (kept[compiled],) = found.saved_bytes_per_layer.values()
+    output = 2 * job.config.seq_length * job.model.hidden_size * DType.BF16.itemsize
+    if spec == "op:torchtitan":
+        assert kept["false"] - kept["true"] == pytest.approx(output, abs=32)
+    else:
+        assert (kept["true"] < kept["false"]) == (spec == "none")
+
+
+def test_layers_unknown_to_the_compiler_are_said() -> None:
+    stack, job = stack_job(
+        "torchtitan", model="qwen3_30b_a3b", overrides=("job.torch_compile=true",)
+    )
+    assert any("torch.compile keeps" in note for note in stack.notes(NONE, job))
+
+
+def test_compiled_blocks_are_printed() -> None:
+    stack, job = stack_job("fsdp2", overrides=("job.torch_compile=true",))
+    flags = stack.setting_flags(parse_setting("full"), job)
+    assert flags.index("checkpointing(model") < flags.index("block.compile()")
+    assert flags.index("block.compile()") < flags.index("fully_shard")
