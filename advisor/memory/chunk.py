@@ -259,9 +259,45 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
     for index in range(len(single) - 1, -1, -1):
         block = single[index]
         beside = named.get(block.name) or ends_of_layers.get(index, found.layer)
-        raised.append(_raised(block, beside, left))
-        left += beside.left * block.count
+        raise_block = _raised_checkpoint if block.several else _raised
+        raised.append(raise_block(block, beside, left))
+        left += beside.left * block.count * max(1, len(block.several))
     return tuple(reversed(raised))
+
+
+def _raised_checkpoint(block: Block, beside: ShardingOverhead, left: int) -> Block:
+    """A checkpoint around several layers with `beside` it what is gathered and reduced for one, and
+    `left` bytes of later blocks.
+
+    Its replay gathers its layers one after another: the last one's parameters are there already,
+    the all-gather of the one before has begun, that of the running one lives to the layer's end.
+    Parameters stay until their layer has gone back. Source: torch 2.13
+    distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_forward, wait_for_unshard).
+    """
+    number, each = len(block.several), beside.again
+    alone = beside.backward - beside.ahead + left
+    passes = [Peak(0, "")] * 2
+    for index, layer in enumerate(block.several):
+        shards = (number - 1 - index) * beside.left
+        ahead = 0 if index else beside.ahead
+        others = index * each
+        runs_last = index == number - 1
+        replay = alone + each * (min(index + 3, number) - runs_last)
+        back = alone + others + ahead + shards
+        end = layer.end + beside.exit - beside.ahead + others + ahead + left + shards
+        passes = [
+            peak.or_higher(layer.replay.num_bytes + replay, layer.replay.point)
+            .or_higher(inside.num_bytes + back, inside.point)
+            .or_higher(end, "reduce-scatter")
+            for peak, inside in zip(passes, (layer.backward, layer.held_backward), strict=True)
+        ]
+    forward = Peak(block.forward.num_bytes + beside.forward, block.forward.point)
+    return replace(
+        block,
+        forward=forward.or_higher(block.entry + beside.entry, "all-gather"),
+        backward=passes[0],
+        held_backward=passes[1],
+    )
 
 
 def _raised(block: Block, beside: ShardingOverhead, left: int) -> Block:

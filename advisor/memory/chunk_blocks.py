@@ -25,6 +25,16 @@ from advisor.plan.recompute_plan import (
 )
 
 
+class ReplayedLayer(Struct, frozen=True, kw_only=True):
+    """A layer of a checkpoint around several: peaks of its replay, while gradients wait, and of its
+    backward, also where the caller keeps the incoming gradient; bytes when it has gone back."""
+
+    replay: Peak
+    backward: Peak
+    held_backward: Peak
+    end: int
+
+
 class Block(Struct, frozen=True, kw_only=True):
     """Consecutive equal units of a chunk: layers, checkpoints, or one of its ends.
 
@@ -33,6 +43,7 @@ class Block(Struct, frozen=True, kw_only=True):
     input: input and gradient stay (a whole checkpoint's gradient is that of the layer before).
     entry: bytes of the input, which alone is alive when the block begins. cached: 16-bit copies of
     weights that autocast holds to the end of the forward, and the block does not keep.
+    several: a checkpoint around several layers, one by one from the first.
     joined_gradient: the gradients of all depths of multi-token prediction are one tensor, which
     lives until the first depth is through; its bytes beyond the block's own.
     """
@@ -48,6 +59,7 @@ class Block(Struct, frozen=True, kw_only=True):
     left_gradient: int = 0
     entry: int = 0
     cached: int = 0
+    several: tuple[ReplayedLayer, ...] = ()
 
     @property
     def left_behind(self) -> int:
@@ -211,6 +223,7 @@ def _hooked_block(shape: RankShape, segment: Segment) -> Block:
     early = segment.checkpoint is Checkpoint.EARLY_STOP
     forward = backward = held = Peak()
     below = 0
+    several = []
     for index, kind in enumerate(segment.layers):
         operators = transformer_layer(shape, kind)
         layer, kept = footprint(operators, ()), kept_tensors(operators, ())
@@ -222,12 +235,19 @@ def _hooked_block(shape: RankShape, segment: Segment) -> Block:
         again = walk_forward(computed_until_stop(operators) if stops else operators, kept).peak
         arrived = gradients_before_replay(operators) if index == segment.num_layers - 1 else hidden
         below += _input_beside(shape, kind) if index == 0 else 0
-        backward, held = (
-            peak.or_higher(below + again.num_bytes + arrived, "replay").or_higher(
-                below + inside.num_bytes, inside.point
-            )
-            for peak, inside in ((backward, layer.backward), (held, layer.held_backward))
+        one = ReplayedLayer(
+            replay=Peak(below + again.num_bytes + arrived, "replay"),
+            backward=_beside(layer.backward, below),
+            held_backward=_beside(layer.held_backward, below),
+            end=below + hidden,
         )
+        backward, held = (
+            peak.or_higher(one.replay.num_bytes, one.replay.point).or_higher(
+                inside.num_bytes, inside.point
+            )
+            for peak, inside in ((backward, one.backward), (held, one.held_backward))
+        )
+        several.append(one)
         below += layer.kept
     return Block(
         name=f"checkpoint of {segment.num_layers}",
@@ -235,4 +255,9 @@ def _hooked_block(shape: RankShape, segment: Segment) -> Block:
         forward=forward,
         backward=backward,
         held_backward=held,
+        several=tuple(several) if segment.num_layers > 1 else (),
     )
+
+
+def _beside(peak: Peak, num_bytes: int) -> Peak:
+    return Peak(peak.num_bytes + num_bytes, peak.point)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.units import MIB
 from advisor.layers.operators import Module, Operator
@@ -71,11 +72,12 @@ class Recorder(Arena):
 
 
 class UnitTrace(Struct, frozen=True):
-    """Requests of one unit of a chunk, in either pass: a layer, a checkpoint, an end of the model;
-    numbers of the names as if the unit were the first of its chunk."""
+    """Requests of one unit of a chunk, in either pass: a layer, a checkpoint of `layers`, an end of
+    the model; numbers of the names as if the unit were the first of its chunk."""
 
     forward: tuple[Request, ...]
     backward: tuple[Request, ...]
+    layers: int = 1
 
 
 class ChunkTrace(Struct, frozen=True):
@@ -97,7 +99,7 @@ def chunk_trace(
     """Requests of a chunk under `plan`, as chunk.chunk_footprint adds them up; `first` holds the
     embedding, `last` norm, head and loss. Left out: requests up to NEGLIGIBLE bytes, attention
     masks. working_set: what is gathered and reduced beside each unit, as one request a pass, and
-    what it leaves."""
+    what it leaves (of a checkpoint around several layers, those of its replay)."""
     units = [
         ("layer", _checkpoint(shape, segment) if segment.whole else _layer(shape, segment))
         for segment in plan.segments
@@ -137,9 +139,12 @@ def _with_working_set(
     raised = []
     for index, (name, unit) in enumerate(units):
         beside = named.get(name) or ends.get(index, found.layer)
-        gone, left = (_GATHERED, 0), (_LEFT, max(0, beside.left))
+        gone, left = (_GATHERED, 0), (_LEFT, max(0, beside.left * unit.layers))
+        gathered = beside.backward
+        if unit.layers > 1:
+            gathered += unit.layers * beside.again - beside.ahead
         forward = ((_GATHERED, beside.forward), *unit.forward, gone)
-        backward = ((_GATHERED, beside.backward), *unit.backward, gone, left)
+        backward = ((_GATHERED, gathered), *unit.backward, gone, left)
         raised.append((name, UnitTrace(forward, backward)))
     return raised
 
@@ -215,7 +220,8 @@ def _checkpoint(shape: RankShape, segment: Segment) -> UnitTrace:
         forward.append(enters)
     else:
         forward = [event for event in forward if event != enters]
-    return _numbered(forward, (*again, *backward, *leaves, enters))
+    found = _numbered(forward, (*again, *backward, *leaves, enters))
+    return replace(found, layers=segment.num_layers)
 
 
 def _ends(operators: Sequence[Operator]) -> tuple[str, str]:

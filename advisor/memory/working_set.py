@@ -10,13 +10,17 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
     its input alone, at `exit` from its backward beside the gradient that it hands on, its own
     weights' gradients included; and what it leaves behind when it has gone back: its gradient
-    shards, less gathered parameters that it then frees."""
+    shards, less gathered parameters that it then frees. ahead: of `backward` and `exit`, what is
+    gathered for the block that goes back next. again: what one layer's gathering takes where a
+    checkpoint around several gathers them all again."""
 
     entry: int = 0
     forward: int = 0
     backward: int = 0
     exit: int = 0
     left: int = 0
+    ahead: int = 0
+    again: int = 0
 
 
 class WorkingSet(Struct, frozen=True, kw_only=True):

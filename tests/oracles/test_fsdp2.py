@@ -14,12 +14,15 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint_sequential  # noqa: E402
 
 from advisor.frameworks.torch.parameter_groups import (  # noqa: E402
     Sharding,
     fsdp_static,
     fsdp_working_set,
 )
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import sequential  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
@@ -93,6 +96,70 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
     assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
     assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
+
+
+def _in_segments(segments: int) -> Callable[[Any], None]:
+    def checkpoint(model: Any) -> None:
+        def forward(tokens: torch.Tensor) -> Any:
+            calls: Any = [
+                lambda hidden, block=block: block(hidden, model.freqs_cis, None)
+                for block in model.layers.values()
+            ]
+            embedded = model.tok_embeddings(tokens)
+            hidden = checkpoint_sequential(
+                calls, segments, embedded, use_reentrant=False, preserve_rng_state=False
+            )
+            return model.output(model.norm(hidden))
+
+        model.forward = forward
+
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("layers", "segments", "seq", "reshards"),
+    [(4, 2, 2048, True), (6, 2, 2048, True), (7, 3, 64, True), (8, 2, 256, True)]
+    + [(8, 4, 4096, True), (6, 2, 2048, False), (4, 4, 2048, True)],
+)
+def test_checkpoint_sequential_over_groups(
+    layers: int, segments: int, seq: int, reshards: bool
+) -> None:
+    """A segment's replay gathers all its blocks, and each stays until it has gone back."""
+    shape = shape_of(replace(SMALL_HEAD, num_layers=layers), TransformerImpl.TORCH, seq=seq)
+    options = {"root_holds_ends": True, "reshards": reshards}
+    step = Step(
+        *measured(
+            "sequential_step",
+            shape,
+            segments,
+            options,
+            by=lambda: astuple(titan_step(shape, _in_segments(segments), **options)),
+        )
+    )
+    sharding = Sharding(ranks=RANKS, **options)
+    plan = chunk_plan(sequential(segments), shape, (DENSE,) * layers, Semantics())
+    working_set = fsdp_working_set(shape, sharding)
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    chunk = ModelChunk((DENSE,) * layers, embedding=True, head=True)
+    elements = stage_elements(shape, (chunk,))
+    gathered = fsdp_static(elements, sharding).weights - sharding.shard(elements)
+    forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
+    assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
+    assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
+
+
+def test_torchs_own_tracker_sees_the_peak_of_segments() -> None:
+    shape = shape_of(replace(SMALL_HEAD, num_layers=6), TransformerImpl.TORCH, seq=2048)
+    tracked = titan_step(shape, _in_segments(2), root_holds_ends=True, measure=tracked_peak)
+    sharding = Sharding(ranks=RANKS, root_holds_ends=True)
+    plan = chunk_plan(sequential(2), shape, (DENSE,) * 6, Semantics())
+    chunk = ModelChunk((DENSE,) * 6, embedding=True, head=True)
+    static = fsdp_static(stage_elements(shape, (chunk,)), sharding)
+    frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
+    predicted = chunk_footprint(
+        shape, plan, True, True, working_set=fsdp_working_set(shape, sharding)
+    ).backward.num_bytes
+    assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("mode", PLANS)

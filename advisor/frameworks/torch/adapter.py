@@ -288,13 +288,15 @@ class Fsdp2(TorchStack):
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
-        if setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1:
-            reason = (
-                "a segment spans several FSDP groups, whose order of gathering in the "
-                "replay is not modelled"
-            )
-            fix = "selective or full"
-            yield Problem("checkpoint_sequential.with_fsdp2", reason, fix, self.source)
+        cut = setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
+        if cut and setting.use_reentrant:
+            reason = "the backward of a segment's replay ends FSDP2's for all groups"
+            source = "torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback"
+            fix = "leave +use_reentrant out"
+            yield Problem("checkpoint_sequential.reentrant", reason, fix, source)
+        if cut and job.config.flat_parameters:
+            reason = "a segment spans several of FSDP1's groups, which is not modelled"
+            yield Problem("checkpoint_sequential.fsdp1", reason, "selective or full", "advisor")
         if setting.granularity is Granularity.SEQUENTIAL and setting.options:
             reason = "offload_wrapper takes a module, checkpoint_sequential functions"
             fix = "full+offload"

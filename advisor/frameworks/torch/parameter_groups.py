@@ -205,6 +205,8 @@ def _layer(
         forward=gathered + own,
         backward=own + ahead + sharding.reduced(above),
         exit=ahead + _reduction(sharding, layer),
+        ahead=ahead,
+        again=own,
     )
 
 
@@ -222,7 +224,8 @@ def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
 
 
 def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
-    return ShardingOverhead(
+    return replace(
+        beside,
         entry=beside.entry + forward,
         forward=beside.forward + forward,
         backward=beside.backward + backward,

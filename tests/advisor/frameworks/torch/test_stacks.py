@@ -44,9 +44,9 @@ def test_candidates_are_each_stacks_own() -> None:
     ]
     assert specs("torchtitan", framework_version="0.3") == ["none", "full", "op:torchtitan"]
     policies = ["op:save_attention", "op:save_matmul"]
-    assert specs("fsdp2") == ["none", "full", "full+offload", *every_nth, *policies]
-    one = specs("fsdp2", gpus="1xH200")
-    assert one[-3:] == ["sequential:2", "sequential:6", "sequential:32"]  # round(sqrt(32)) = 6
+    segments = ["sequential:2", "sequential:6", "sequential:32"]  # round(sqrt(32)) = 6
+    assert specs("fsdp2") == ["none", "full", "full+offload", *every_nth, *policies, *segments]
+    assert specs("fsdp2", gpus="1xH200")[-3:] == segments
     away = "full+cpu_checkpointing"
     assert specs("deepspeed") == ["none", "full", away]
     zero_1 = ("layout.data_parallel_sharding=optimizer",)
@@ -72,7 +72,13 @@ def test_candidates_are_each_stacks_own() -> None:
         ("torchtitan", "full+use_reentrant", {}, "checkpoint.reentrant"),
         ("torchtitan", "op:save_matmul", {}, "op.unknown_policy"),
         ("torchtitan", "sequential:4", {}, "setting.unknown_to_framework"),
-        ("fsdp2", "sequential:4", {}, "checkpoint_sequential.with_fsdp2"),
+        ("fsdp2", "sequential:4+use_reentrant", {}, "checkpoint_sequential.reentrant"),
+        (
+            "fsdp2",
+            "sequential:4",
+            {"overrides": ("job.flat_parameters=true",)},
+            "checkpoint_sequential.fsdp1",
+        ),
         ("fsdp2", "sequential:33", {"gpus": "1xH200"}, "checkpoint_sequential.segments"),
         ("fsdp2", "sequential:1", {"gpus": "1xH200"}, "checkpoint_sequential.last_segment"),
         ("fsdp2", "selective:64", {}, "checkpoint.every_n_blocks"),
