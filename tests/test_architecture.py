@@ -120,6 +120,7 @@ SAME_ROLE = frozenset(
         "attention",
         "block",
         "checks",
+        "context_parallel",
         "core_attention",
         "ends",
         "experts",

@@ -128,11 +128,14 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return self.pipeline_model_parallel_size * self.virtual_pipeline_model_parallel_size
 
     @property
+    def sharding_ranks(self) -> int:
+        """Ranks over which FSDP and ZeRO cut a model's states: DP x CP."""
+        return self.data_parallel_size * self.context_parallel_size
+
+    @property
     def optimizer_shards(self) -> int:
         """Ranks over which the distributed optimizer shards: DP x CP; 1 where it is off."""
-        if not self.use_distributed_optimizer:
-            return 1
-        return self.data_parallel_size * self.context_parallel_size
+        return self.sharding_ranks if self.use_distributed_optimizer else 1
 
     @property
     def expert_tensor_degree(self) -> int:
@@ -242,16 +245,20 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
 
 
 def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
-    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A)."""
+    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A); that of eager torch
+    gives several the same key/value head (DeepSpeed ulysses_sp.py)."""
     tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
     groups = max(1, model.num_query_groups // tp)
-    if model.num_attention_heads // tp % ranks or groups % ranks:
+    copied = model.transformer_impl.is_eager and ranks % groups == 0
+    if model.num_attention_heads // tp % ranks or (groups % ranks and not copied):
         raise UserError(
             "layout.cp_comm_type",
             layout.cp_comm_type,
             f"exchanges heads among {ranks} ranks, and a rank of TP {tp} has "
             f"{model.num_attention_heads // tp} with {groups} key/value heads",
-            "use p2p or all_gather, or a2a+p2p over fewer ranks",
+            "use fewer ranks"
+            if model.transformer_impl.is_eager
+            else "use p2p or all_gather, or a2a+p2p over fewer ranks",
         )
 
 

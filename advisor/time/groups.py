@@ -37,7 +37,7 @@ def parameter_groups(
     dense = ParameterGroup(
         elements=stage_elements(shape, chunks) - experts,
         shards=layout.optimizer_shards,
-        ranks=layout.data_parallel_size * layout.context_parallel_size,
+        ranks=layout.sharding_ranks,
         joined=data_parallel_link(gpu, calibration, layout),
     )
     if layout.expert_model_parallel_size == 1:

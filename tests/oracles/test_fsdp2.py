@@ -118,8 +118,15 @@ def _in_segments(segments: int) -> Callable[[Any], None]:
 
 @pytest.mark.parametrize(
     ("layers", "segments", "seq", "reshards"),
-    [(4, 2, 2048, True), (6, 2, 2048, True), (7, 3, 64, True), (8, 2, 256, True)]
-    + [(8, 4, 4096, True), (6, 2, 2048, False), (4, 4, 2048, True)],
+    [
+        (4, 2, 2048, True),
+        (6, 2, 2048, True),
+        (7, 3, 64, True),
+        (8, 2, 256, True),
+        (8, 4, 4096, True),
+        (6, 2, 2048, False),
+        (4, 4, 2048, True),
+    ],
 )
 def test_checkpoint_sequential_over_groups(
     layers: int, segments: int, seq: int, reshards: bool

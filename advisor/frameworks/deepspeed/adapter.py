@@ -15,6 +15,7 @@ from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_
 from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
+from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     kernel_arguments,
@@ -39,6 +40,7 @@ from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
+from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
 
 _CALLS = (
@@ -52,6 +54,10 @@ _TRAINER = (
 _ALONE = (
     "partition_activations cuts over the model-parallel group, which has one rank here: it saves "
     "nothing and copies every input"
+)
+_ULYSSES = (
+    "sequence_parallel_size alone exchanges no heads: DistributedAttention (deepspeed.sequence.layer) "
+    "has to be around the model's attention, and each rank to be given its part of the sequence"
 )
 _TIMING = "synchronizes at every checkpoint: slower than predicted, and no byte less"
 _COMPILED = "engine.compile() is called behind deepspeed.initialize; the file has no word for it"
@@ -82,6 +88,7 @@ class DeepSpeed(TorchStack):
         DataParallelSharding.OPTIMIZER,
         DataParallelSharding.NONE,
     )
+    context_kinds = (CpCommType.A2A,)
     options = tuple(option for option in Option if option is not Option.OFFLOAD)
     source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
 
@@ -135,6 +142,8 @@ class DeepSpeed(TorchStack):
             yield _ALONE
         if {Option.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Option.PROFILE} & {*setting.options}:
             yield _TIMING
+        if job.layout.context_parallel_size > 1 and calls_deepspeed(job):
+            yield _ULYSSES
         host = host_bytes(job, parameter_count(job.model).total)
         if host:
             yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory a GPU"
@@ -163,6 +172,11 @@ class DeepSpeed(TorchStack):
     def assumed_flags(self, job: Job) -> str:
         """The same."""
         return self.layout_flags(job)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Accelerate's Ulysses beside the allocator's option, where a Trainer runs the model."""
+        said = super().environment(setting, job)
+        return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """The JSON file alone."""

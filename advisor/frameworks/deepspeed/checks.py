@@ -16,6 +16,7 @@ from advisor.frameworks.deepspeed.options import (
     OPTIONS,
     PARAMETERS,
     REMOVED,
+    SEQUENCE,
     STAGE,
     STEPS,
     ZERO,
@@ -200,7 +201,8 @@ def _batch(keys: Keys) -> Iterator[Finding]:
     yield from illegal_values(keys, batch, _is_batch_or_auto, reason, "1", _CONFIG, "batch")
     total, micro, steps = (keys.number(key) for key in batch)
     if total and micro and total > 0 and micro > 0:
-        each, world = micro * max(steps or 1, 1), keys.num_gpus
+        sequence = max(keys.number(SEQUENCE) or 1, 1)
+        each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
         if total % each or (world and steps and total != each * world):
             reason = (
                 f"train_batch_size {total} is not micro batch {micro} x accumulation "

@@ -7,7 +7,7 @@ runtime/activation_checkpointing/config.py, runtime/pipe/engine.py.
 import json
 from typing import Any, Final
 
-from advisor.frameworks.deepspeed.options import SHARDINGS
+from advisor.frameworks.deepspeed.options import SEQUENCE, SHARDINGS
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
@@ -26,6 +26,8 @@ def deepspeed_config(setting: TorchSetting, job: Job) -> str:
         "bf16": {"enabled": True},
         "zero_optimization": {"stage": STAGES[sharding], **_offloading(job)},
     }
+    if job.layout.context_parallel_size > 1:
+        config[SEQUENCE] = job.layout.context_parallel_size
     if not calls_deepspeed(job):  # transformers' layers never read the section
         return json.dumps(config)
     return json.dumps(config | _checkpointing(setting, job))

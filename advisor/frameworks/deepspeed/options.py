@@ -17,6 +17,7 @@ STAGE: Final = f"{ZERO}.stage"
 MICRO_BATCH: Final = "train_micro_batch_size_per_gpu"
 BATCH: Final = "train_batch_size"
 STEPS: Final = "gradient_accumulation_steps"
+SEQUENCE: Final = "sequence_parallel_size"
 INTERVAL: Final = "pipeline.activation_checkpoint_interval"
 SHARDINGS: Final = {
     0: DataParallelSharding.NONE,
@@ -44,6 +45,7 @@ _DEFAULT: Final = "predicted at its default"
 OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(MICRO_BATCH, None, "job.micro_batch_size", kind=int),
     option(BATCH, None, "job.global_batch_size", kind=int),
+    option(SEQUENCE, 1, "layout.context_parallel_size"),
     option("pipeline.stages", "auto", "layout.pipeline_model_parallel_size", kind=int),
     option(INTERVAL, 0, "recompute"),
     option(STAGE, 0, "layout.data_parallel_sharding", kind=object, means=SHARDINGS),

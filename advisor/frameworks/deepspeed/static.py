@@ -35,7 +35,7 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
     """Memory of one rank beside its activations, by ZeRO stage."""
     sharding = job.layout.data_parallel_sharding
     elements = stage_elements(shape, chunks)
-    ranks = job.layout.data_parallel_size
+    ranks = job.layout.sharding_ranks
     buffers = (*torch_buffers(job, shape), *_buckets(elements, sharding))
     static = _static(elements, sharding, ranks)
     working_set = _working_set(shape, elements, sharding, ranks)
@@ -55,7 +55,7 @@ def elements_that_stay(elements: int, job: Job) -> int:
     Stage 3 offloads whole groups of sub_group_size: with a ratio r the first int((1 - r) x groups)
     stay, none of a single one (stage3.py _create_fp32_partitions).
     """
-    shard = _shard(elements, job.layout.data_parallel_size, cut=True)
+    shard = _shard(elements, job.layout.sharding_ranks, cut=True)
     groups = -(-shard // SUB_GROUP_ELEMENTS)
     return min(shard, int((1 - job.config.offloaded_fraction) * groups) * SUB_GROUP_ELEMENTS)
 
@@ -63,7 +63,7 @@ def elements_that_stay(elements: int, job: Job) -> int:
 def host_bytes(job: Job, elements: int) -> int:
     """Pinned host memory of one rank, of a model of `elements`: states and fp32 gradients of
     its shard, and its 16-bit parameters (stage 1, 2: a copy on the way back) or gradients."""
-    shard, total = _shard(elements, job.layout.data_parallel_size, cut=True), 0
+    shard, total = _shard(elements, job.layout.sharding_ranks, cut=True), 0
     if job.config.optimizer_cpu_offload:
         total += (shard - elements_that_stay(elements, job)) * (_FP32_STATES + 1) * 4
         total += shard * DType.BF16.itemsize

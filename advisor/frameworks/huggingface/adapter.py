@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks.huggingface.options import OPTIONS
+from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     REDUCE_DTYPE,
     accelerate_file,
@@ -88,7 +89,7 @@ class HuggingFace(TorchStack):
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Gradients reduced with every microbatch."""
         config = job.config
-        apart = job.layout.data_parallel_size > 1 and job.num_microbatches > 1
+        apart = job.num_gpus > 1 and job.num_microbatches > 1
         if apart and not config.sync_each_batch:
             yield JobChange(
                 "job.sync_each_batch=true (Accelerate)",
@@ -158,6 +159,10 @@ class HuggingFace(TorchStack):
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""
         return shlex.join(job_arguments(job))
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Context parallelism beside the allocator's option: a Trainer has no argument for it."""
+        return (*super().environment(setting, job), *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType
+from advisor.frameworks.huggingface.parallelism_config import PARALLELISM, STRATEGIES
 from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
 from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
@@ -22,6 +23,9 @@ STEPS: Final = "gradient_accumulation_steps"
 RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
 INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
 INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
+_FIELD: Final = f"{PARALLELISM}.{PARALLELISM}_"
+CP_SIZE: Final = f"{_FIELD}cp_size"
+SP_SIZE: Final = f"{_FIELD}sp_size"
 _DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
 _OPTIMIZERS: Final = {
     "adamw_torch": "adam",
@@ -126,13 +130,33 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
+    option(CP_SIZE, 1, "layout.context_parallel_size"),
+    option(SP_SIZE, 1, "layout.context_parallel_size"),
+    option(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
+    option(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
+    *checked(
+        PARALLELISM,
+        {
+            "counted with the GPUs": f"{PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size",
+            "there is one": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
+        },
+    ),
+    *harmless(
+        PARALLELISM,
+        {
+            "lengths and the name of the kernel": f"""
+                {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
+                {PARALLELISM}_sp_attn_implementation
+            """
+        },
+    ),
     option("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
     *checked("", {"": "distributed_type", "the number of GPUs": "num_processes"}),
     *unpriced(
         "",
         {
             "not modelled": """
-                use_cpu fp8_config parallelism_config megatron_lm_config downcast_bf16
+                use_cpu fp8_config megatron_lm_config downcast_bf16
                 dynamo_config dynamo_backend fp16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo
                 tpu_env tpu_vm
             """

@@ -10,6 +10,7 @@ from advisor.frameworks.huggingface.accelerate_checks import findings as acceler
 from advisor.frameworks.huggingface.checks import checkpointing, findings
 from advisor.frameworks.huggingface.options import (
     CHECKPOINTING,
+    CP_SIZE,
     DEEPSPEED,
     FSDP,
     INSIDE,
@@ -19,9 +20,11 @@ from advisor.frameworks.huggingface.options import (
     OPTIM,
     OPTIONS,
     SECTIONS,
+    SP_SIZE,
     STEPS,
 )
 from advisor.frameworks.huggingface.other_trainers import OTHERS_OWN, put_trainers_names
+from advisor.frameworks.huggingface.parallelism_config import PARALLELISM
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
@@ -134,9 +137,13 @@ class HuggingFaceReader(KeyedReader):
         kernels = KERNELS.get(str(keys.get(OPTIM)))
         if kernels is not None:
             found["job.optimizer_implementation"] = keys.means(OPTIM, kernels)
+        ranks = {key: keys.number(key) or 1 for key in (CP_SIZE, SP_SIZE)}
+        key = max(ranks, key=lambda key: ranks[key])
+        if ranks[key] > 1:
+            found["layout.context_parallel_size"] = keys.means(key, ranks[key])
         micro, steps, num_gpus = map(keys.number, (MICRO_BATCH, STEPS, "num_processes"))
         if micro and num_gpus:
-            batch = micro * (steps or 1) * num_gpus
+            batch = micro * (steps or 1) * num_gpus // ranks[key]
             found["job.global_batch_size"] = keys.means(MICRO_BATCH, batch)
         return found
 
@@ -257,8 +264,14 @@ def _in_command(command: Command) -> Iterator[Keys]:
             name = option.name.lstrip("-").replace("-", "_")
             if name.startswith("fsdp_"):
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
+            elif name.startswith(f"{PARALLELISM}_"):
+                keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
             elif name in ("mixed_precision", "num_processes", "use_fsdp"):
                 keys.put(name, option.text, option.place, option.name)
+    for variable, word in command.environment.items():
+        name = variable.lower()
+        if name.startswith(f"{PARALLELISM}_"):
+            keys.put(f"{PARALLELISM}.{name}", word.text, word.place, variable)
     for option in options(command.words[at:]):
         _put(keys, option)
     own = any(name in _OWN for name in keys.under(""))

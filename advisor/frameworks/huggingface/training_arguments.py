@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
+from advisor.frameworks.huggingface.parallelism_config import PARALLELISM, parallelism
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
@@ -95,6 +96,9 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         f"  {key}: {str(value).lower() if isinstance(value, bool) else value}"
         for key, value in values.items()
     ]
+    if found := parallelism(job):
+        lines.append(f"{PARALLELISM}:")
+        lines += [f"  {PARALLELISM}_{name}: {value}" for name, value in found.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -56,7 +56,7 @@ from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
-from advisor.models.options import TransformerImpl
+from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
@@ -68,7 +68,8 @@ _AS_WITHOUT: Final = (
 
 
 class TorchStack(AdapterDefaults):
-    """A stack that shards by data parallelism alone; subclasses say what differs."""
+    """A stack of data and context parallelism; subclasses say what differs. context_kinds: the
+    first is what it does unless told otherwise."""
 
     versions: ClassVar[tuple[str, ...]]
     newest_with_experts: ClassVar[str | None] = None
@@ -81,6 +82,7 @@ class TorchStack(AdapterDefaults):
         DataParallelSharding.FULL,
         DataParallelSharding.GRADIENTS,
     )
+    context_kinds: ClassVar[tuple[CpCommType, ...]] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: ClassVar[tuple[Precision, ...]] = (Precision.BF16,)
     source: ClassVar[str]
     key_options: ClassVar[Collection[KeyOption]] = ()
@@ -150,13 +152,17 @@ class TorchStack(AdapterDefaults):
         return configured(self.framework, model, config, self.impl, given, self.precisions)
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
-        """All GPUs data parallel."""
-        return data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+        """Data parallel, and context parallel where that is asked for."""
+        return self._layout(given, num_gpus)
 
     def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
         """One of every sharding."""
-        first = data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+        first = self._layout(given, num_gpus)
         return (replace(first, data_parallel_sharding=sharding) for sharding in self.shardings)
+
+    def _layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
+        known = self.shardings, self.context_kinds
+        return data_parallel_layout(self.framework, given, num_gpus, *known)
 
     def parse(self, text: str) -> Setting:
         """A SPEC of the PyTorch stacks."""
@@ -187,7 +193,7 @@ class TorchStack(AdapterDefaults):
         return tuple(problem.rejection(own) for problem in found)
 
     def _layout_problems(self, job: Job) -> Iterator[Problem]:
-        yield from refused_layout(job)
+        yield from refused_layout(job, self.context_kinds)
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from foreign_word(self.framework, setting, self.granularities, self.source)

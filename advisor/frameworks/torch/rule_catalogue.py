@@ -87,6 +87,7 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
     yield from (with_options(FULL, option) for option in Option)
     yield from (sequential(number) for number in (1, 2, layers + 1))
     yield with_options(sequential(2), Option.OFFLOAD)
+    yield replace(sequential(2), use_reentrant=True)
     yield from (op(policy) for policy in OpPolicy)
     yield from (uniform(2), budget(0.5))
 

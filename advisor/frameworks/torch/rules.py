@@ -10,6 +10,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
+from advisor.base.units import divisors
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
@@ -20,6 +21,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import (
     Activation,
     AttentionBackend,
+    CpCommType,
     CrossEntropyFusion,
     SoftmaxType,
     TransformerImpl,
@@ -31,11 +33,12 @@ _ONE: Final = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
 )
-_DATA_PARALLEL: Final = ("data_parallel_size", "data_parallel_sharding", "sequence_parallel")
+_CP: Final = "context_parallel_size"
+_CP_KIND: Final = "cp_comm_type"
+_OWN: Final = (_CP, _CP_KIND, "data_parallel_size", "data_parallel_sharding", "sequence_parallel")
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 
 
@@ -194,10 +197,12 @@ def data_parallel_layout(
     given: dict[str, Any],
     num_gpus: int,
     shardings: tuple[DataParallelSharding, ...],
+    kinds: tuple[CpCommType, ...],
 ) -> ParallelLayout:
-    """All GPUs are data parallel; the first of `shardings` is the default."""
+    """Data parallel over what context parallelism leaves of the GPUs; the first of `shardings` and
+    of `kinds` of context parallelism are the defaults."""
     legal = "|".join(shardings)
-    modelled = f"all GPUs are data parallel, layout.data_parallel_sharding={legal}"
+    modelled = f"data and context parallelism are, layout.data_parallel_sharding={legal}"
     sharding = given_sharding(framework, given, shardings, _ONE, modelled)
     if given.get("sequence_parallel"):
         raise UserError(
@@ -206,8 +211,29 @@ def data_parallel_layout(
             f"needs tensor parallelism, which is not modelled for {framework}",
             "leave it out",
         )
-    size = given.get("data_parallel_size", num_gpus)
-    return ParallelLayout(data_parallel_size=size, data_parallel_sharding=sharding)
+    ranks, kind = context_ranks(framework, given, num_gpus, kinds)
+    return ParallelLayout(
+        context_parallel_size=ranks,
+        cp_comm_type=kind,
+        data_parallel_size=given.get("data_parallel_size", num_gpus // ranks),
+        data_parallel_sharding=sharding,
+    )
+
+
+def context_ranks(
+    framework: str, given: dict[str, Any], num_gpus: int, kinds: tuple[CpCommType, ...]
+) -> tuple[int, CpCommType]:
+    """Degree and kind of context parallelism that are given, the first of `kinds` by default;
+    UserError where `num_gpus` are no multiple, or the framework has no such kind."""
+    ranks, kind = given.get(_CP, 1), given.get(_CP_KIND) or kinds[0]
+    if ranks < 1 or num_gpus % ranks:
+        legal = f"one of {', '.join(map(str, divisors(num_gpus)))}"
+        relation = f"must divide the number of GPUs = {num_gpus}"
+        raise UserError(f"layout.{_CP}", ranks, relation, legal)
+    if kind not in kinds:
+        relation = f"{framework} has no such context parallelism"
+        raise UserError(f"layout.{_CP_KIND}", kind, relation, " or ".join(kinds))
+    return ranks, kind
 
 
 def given_sharding(
@@ -232,7 +258,7 @@ def given_sharding(
                 "leave it out, or --framework megatron_lm",
             )
     for name, value in given.items():
-        if name not in (*_ONE, *_DATA_PARALLEL):
+        if name not in (*_ONE, *_OWN):
             relation = f"is an option of Megatron, not of {framework}"
             raise UserError(f"layout.{name}", value, relation, "leave it out")
     name = "data_parallel_sharding"
@@ -243,11 +269,34 @@ def given_sharding(
     return sharding
 
 
-def refused_layout(job: Job) -> Iterator[Problem]:
+def refused_layout(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
     """A remedy or a search may ask for degrees that these stacks have not."""
     if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
-        reason = "only data-parallel layouts are modelled"
-        yield Problem("layout.data_parallel_only", reason, "TP, PP and CP 1", "advisor")
+        reason = "only data and context parallelism are modelled"
+        yield Problem("layout.data_parallel_only", reason, "TP and PP 1", "advisor")
+    yield from context_problems(job, kinds)
+
+
+def context_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
+    """Attention that does not run over context-parallel ranks, and groups that they do not share:
+    masks are dropped, and Accelerate wants FSDP2. kinds: of context parallelism that there are."""
+    if job.layout.context_parallel_size == 1:
+        return
+    if job.layout.cp_comm_type not in kinds:
+        reason = f"{job.config.framework} has no context parallelism by {job.layout.cp_comm_type}"
+        fix = f"layout.cp_comm_type={kinds[0]}"
+        yield Problem("layout.cp_comm_type", reason, fix, "advisor")
+    model, config = job.model, job.config
+    eager = config.attn_implementation is AttnImplementation.EAGER
+    if eager or model.window_size is not None or model.attn_logit_softcapping is not None:
+        reason = "attention over several ranks has no mask: no window, no cap, no eager scores"
+        source = "DeepSpeed 0.19.8 ulysses_sp.py, torch 2.13 _context_parallel/_attention.py"
+        yield Problem("layout.context_parallel_attention", reason, "CP 1", source)
+    if config.flat_parameters:
+        source = "accelerate 1.15.0 commands/launch.py"
+        reason = "a parallelism_config needs FSDP2"
+        fix = "leave job.flat_parameters out"
+        yield Problem("layout.context_parallel_fsdp1", reason, fix, source)
 
 
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
@@ -290,6 +339,8 @@ def block_shape(job: Job) -> RankShape:
         micro_batch_size=config.micro_batch_size,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
+        context_parallel_size=layout.context_parallel_size,
+        cp_comm_type=layout.cp_comm_type,
         precision=config.precision,
         use_liger_kernel=config.use_liger_kernel,
         tiled_mlp=config.tiled_mlp,

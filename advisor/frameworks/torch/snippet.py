@@ -1,8 +1,8 @@
 """Python that applies a setting and its job to a model whose transformer blocks are `blocks`.
 
 Order: checkpoints first, then compile, then fully_shard (torchtitan, accelerate). Names are those
-of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, torch.distributed.optim and
-checkpoint_wrapper.
+of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, torch.distributed.optim,
+checkpoint_wrapper, device_mesh and tensor.experimental (context_parallel).
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.job.job import AttnImplementation, Job, Optimizer, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
-from advisor.models.options import TransformerImpl
+from advisor.models.options import CpCommType, TransformerImpl
 
 _KERNELS: Final = {
     OptimizerImplementation.FUSED: ("fused", True),
@@ -24,6 +24,7 @@ _QUANTIZED: Final = {
 }
 _COMPILE: Final = "[block.compile() for block in model.layers]"
 _MATMULS: Final = ("torch.ops.aten.mm.default", "torch.ops.aten.addmm.default")
+_ROTATES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
 _ATTENTION: Final = tuple(
     f"torch.ops.aten._scaled_dot_product_{kernel}_attention.default"
     for kernel in ("flash", "efficient", "cudnn")
@@ -33,6 +34,7 @@ _ATTENTION: Final = tuple(
 def snippet(setting: TorchSetting, job: Job) -> str:
     """Statements joined by semicolons: those that the setting and the job need."""
     parts = (
+        _context_parallelism(job),
         _weights(job),
         _attention(job),
         _checkpoints(setting),
@@ -68,6 +70,22 @@ def _optimizer(job: Job) -> str:
     if config.optimizer_implementation is OptimizerImplementation.FUSED:
         return ""
     return f"optimizer = torch.optim.AdamW(model.parameters(), lr=lr, {name}={value})"
+
+
+def _context_parallelism(job: Job) -> str:
+    """The ranks; and what each step is to run within, with the tensors that it cuts."""
+    layout = job.layout
+    if layout.context_parallel_size == 1:
+        return ""
+    (method,) = (name for name, kind in _ROTATES.items() if kind is layout.cp_comm_type)
+    sizes = f"({layout.data_parallel_size}, {layout.context_parallel_size})"
+    return (
+        f'mesh = init_device_mesh("cuda", {sizes}, mesh_dim_names=("dp", "cp")); '
+        'both = mesh["dp", "cp"]._flatten("dp_cp"); '
+        f'set_rotate_method("{method}"); '
+        'around_step = partial(context_parallel, mesh["cp"], buffers=[tokens, labels], '
+        "buffer_seq_dims=[1, 1])"
+    )
 
 
 def _attention(job: Job) -> str:
@@ -129,9 +147,10 @@ def _sharding(job: Job) -> str:
     reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     if job.config.flat_parameters:
         return _flat_sharding(job, reshards)
+    mesh = ", mesh=both" if job.layout.context_parallel_size > 1 else ""
     policy = f"MixedPrecisionPolicy(torch.bfloat16, torch.{job.config.main_grads_dtype})"
     return (
-        f"[fully_shard(module, mp_policy={policy}, reshard_after_forward={reshards}) "
+        f"[fully_shard(module{mesh}, mp_policy={policy}, reshard_after_forward={reshards}) "
         "for module in (*model.layers, model)]"
     )
 

@@ -45,7 +45,7 @@ def eager_memory(
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
     sharding = Sharding(
-        ranks=layout.data_parallel_size,
+        ranks=layout.sharding_ranks,
         expert_ranks=layout.expert_data_parallel_size if apart else 0,
         reshards=layout.data_parallel_sharding is DataParallelSharding.FULL,
         root_holds_ends=root_holds_ends,

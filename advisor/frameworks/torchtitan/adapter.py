@@ -93,15 +93,15 @@ class TorchTitan(TorchStack):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """FSDP, TP and EP."""
-        return titan_layout(given, num_gpus, self.shardings)
+        return titan_layout(given, num_gpus, self.shardings, self.context_kinds)
 
     def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
         """All of them."""
-        first = titan_layout(given, num_gpus, self.shardings)
+        first = titan_layout(given, num_gpus, self.shardings, self.context_kinds)
         return titan_layouts(first, num_gpus, self.shardings)
 
     def _layout_problems(self, job: Job) -> Iterator[Problem]:
-        yield from layout_problems(job)
+        yield from layout_problems(job, self.context_kinds)
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)

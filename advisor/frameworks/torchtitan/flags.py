@@ -12,6 +12,7 @@ from typing import Any, Final
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
+from advisor.models.options import CpCommType
 
 Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 
@@ -111,6 +112,10 @@ def _job(job: Job) -> Sections:
         degrees["tensor_parallel_degree"] = layout.tensor_model_parallel_size
         if layout.tp_comm_overlap:
             degrees["enable_async_tensor_parallel"] = True
+    if layout.context_parallel_size > 1:
+        degrees["context_parallel_degree"] = layout.context_parallel_size
+        gathers = layout.cp_comm_type is CpCommType.ALL_GATHER
+        degrees["context_parallel_rotate_method"] = "allgather" if gathers else "alltoall"
     if layout.expert_model_parallel_size > 1:
         degrees["expert_parallel_degree"] = layout.expert_model_parallel_size
         degrees["expert_tensor_parallel_degree"] = layout.expert_tensor_degree

@@ -27,6 +27,12 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
     option(f"{PARALLELISM}.pipeline_parallel_degree", 1, "layout.pipeline_model_parallel_size"),
     option(f"{PARALLELISM}.context_parallel_degree", 1, "layout.context_parallel_size"),
+    option(
+        f"{PARALLELISM}.context_parallel_rotate_method",
+        "allgather",
+        "layout.cp_comm_type",
+        means={"allgather": "all_gather", "alltoall": "p2p"},
+    ),
     option(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
     option(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
     option(ASYNC_TP, False, "layout.tp_comm_overlap"),
@@ -37,13 +43,13 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
                 enable_approx_mid_point_recompute
             """,
-            "pipelines and CP are not modelled": """
+            "pipelines are not modelled, CP balances its load": """
                 pipeline_parallel_split_points module_fqns_per_model_part
                 pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
                 pipeline_parallel_layers_per_stage pipeline_parallel_schedule
                 pipeline_parallel_schedule_csv pipeline_parallel_microbatch_size
                 pipeline_parallel_microbatches pipeline_parallel_expert_parallel_overlap
-                context_parallel_load_balancer context_parallel_rotate_method
+                context_parallel_load_balancer
             """,
         },
     ),

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch.rules import Problem, given_sharding
+from advisor.frameworks.torch.rules import Problem, context_problems, context_ranks, given_sharding
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.models.options import CpCommType
 
 _TP: Final = "tensor_model_parallel_size"
 _OVERLAP: Final = "tp_comm_overlap"
@@ -23,17 +24,19 @@ _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = (
     "pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
 )
 _SOURCE: Final = "torchtitan distributed/parallel_dims.py"
 
 
 def titan_layout(
-    given: dict[str, Any], num_gpus: int, shardings: tuple[DataParallelSharding, ...]
+    given: dict[str, Any],
+    num_gpus: int,
+    shardings: tuple[DataParallelSharding, ...],
+    kinds: tuple[CpCommType, ...],
 ) -> ParallelLayout:
-    """FSDP over what TP leaves of the GPUs; experts over EP of them, cut by TP as well where EP is
+    """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where EP is
     1 (torchtitan then knows no other way) or where ETP says so."""
-    modelled = "FSDP, TP and EP are"
+    modelled = "FSDP, TP, CP and EP are"
     sharded = {name: value for name, value in given.items() if name != _OVERLAP}
     sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
@@ -53,12 +56,15 @@ def titan_layout(
             f"must divide the number of GPUs = {num_gpus}",
             f"one of {', '.join(map(str, divisors(num_gpus)))}",
         )
+    cp, kind = context_ranks(Framework.TORCHTITAN, given, num_gpus // tp, kinds)
     return ParallelLayout(
         tensor_model_parallel_size=tp,
         sequence_parallel=tp > 1,
+        context_parallel_size=cp,
+        cp_comm_type=kind,
         expert_model_parallel_size=ep,
         expert_tensor_parallel_size=given.get(_ETP) or (1 if ep > 1 else None),
-        data_parallel_size=given.get("data_parallel_size", num_gpus // tp),
+        data_parallel_size=given.get("data_parallel_size", num_gpus // (tp * cp)),
         data_parallel_sharding=sharding,
         tp_comm_overlap=given.get(_OVERLAP, False),
     )
@@ -68,7 +74,8 @@ def titan_layouts(
     first: ParallelLayout, num_gpus: int, shardings: tuple[DataParallelSharding, ...]
 ) -> Iterator[ParallelLayout]:
     """TP up to 8, EP over any number of GPUs that TP does not rule out, and every sharding."""
-    for tp in (size for size in (1, 2, 4, 8) if num_gpus % size == 0):
+    cp = first.context_parallel_size
+    for tp in (size for size in (1, 2, 4, 8) if num_gpus % (size * cp) == 0):
         for ep in divisors(num_gpus):
             for sharding in shardings:
                 yield replace(
@@ -77,18 +84,19 @@ def titan_layouts(
                     sequence_parallel=tp > 1,
                     expert_model_parallel_size=ep,
                     expert_tensor_parallel_size=1 if ep > 1 else None,
-                    data_parallel_size=num_gpus // tp,
+                    data_parallel_size=num_gpus // (tp * cp),
                     data_parallel_sharding=sharding,
                 )
 
 
-def layout_problems(job: Job) -> Iterator[Problem]:
+def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
     """What torchtitan asserts or comes to an end with."""
     layout, model = job.layout, job.model
     tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
     if any(getattr(layout, name) != 1 for name in _ONE):
-        reason = "pipelines and CP of torchtitan are not modelled"
-        yield Problem("layout.not_modelled", reason, "PP 1 and CP 1", "advisor")
+        reason = "pipelines of torchtitan are not modelled"
+        yield Problem("layout.not_modelled", reason, "PP 1", "advisor")
+    yield from context_problems(job, kinds)
     if layout.expert_tensor_degree not in ((1, tp) if ep > 1 else (tp,)):
         reason = "Currently we only support ETP=TP or ETP=1"
         if ep == 1:

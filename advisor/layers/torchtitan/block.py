@@ -5,9 +5,9 @@ infra/parallelize.py (apply_tp), models/qwen3 for the norms of q and k. LayerNor
 dropout, where a model has them, are torch's own modules in the same places.
 """
 
+from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import (
     activation,
-    attention,
     by_head,
     dropout,
     fused_norm,
@@ -102,18 +102,18 @@ def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tupl
         projections.append(linear(shape, name, Module.LINEAR_QKV, source, out, bias=bias))
     query, key, value = (operator.outputs[0] for operator in projections)
     query, key, middle = _position_heads(shape, query, key)
-    core = attention(shape, query, key, value)
-    held = (source, query, key, value, *core.outputs)
+    core = attention_over_ranks(shape, query, key, value)
+    held = (source, query, key, value, *core[-1].outputs)
     wo = linear(
         shape,
         "wo",
         Module.LINEAR_PROJ,
-        core.outputs[0],
+        core[-1].outputs[0],
         whole_hidden(shape, "wo_out"),
         bias=model.add_bias_linear,
         holds=held,
     )
-    return (*projections, *middle, core, wo), held
+    return (*projections, *middle, *core, wo), held
 
 
 def _position_heads(

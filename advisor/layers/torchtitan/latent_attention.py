@@ -7,9 +7,9 @@ block mask is not counted.
 
 from msgspec.structs import replace
 
+from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import (
     activation,
-    attention,
     fused_norm,
     in_fp32,
     linear,
@@ -27,18 +27,18 @@ def latent_attention(shape: RankShape, source: Tensor) -> tuple[Operators, tuple
     it returns: parts of what the projections wrote are views of it."""
     query, q_operators, q_held = _query(shape, source)
     key, value, kv_operators, kv_held = _key_value(shape, source)
-    core = attention(shape, query, key, value)
-    held = (source, *q_held, *kv_held, query, key, *core.outputs)
+    core = attention_over_ranks(shape, query, key, value)
+    held = (source, *q_held, *kv_held, query, key, *core[-1].outputs)
     wo = linear(
         shape,
         "wo",
         Module.LINEAR_PROJ,
-        core.outputs[0],
+        core[-1].outputs[0],
         whole_hidden(shape, "wo_out"),
         bias=False,
         holds=held,
     )
-    return (*q_operators, *kv_operators, core, wo), held
+    return (*q_operators, *kv_operators, *core, wo), held
 
 
 def _query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators, tuple[Tensor, ...]]:

@@ -6,6 +6,7 @@ models/gemma2/modeling_gemma2.py (eager_attention_forward); torch 2.13 transform
 
 from msgspec.structs import replace
 
+from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import activation, attention, in_fp32, pointwise
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -24,7 +25,7 @@ def core_attention(
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
-    return (attention(shape, query, key, value),)
+    return attention_over_ranks(shape, query, key, value)
 
 
 def _is_masked(shape: RankShape) -> bool:

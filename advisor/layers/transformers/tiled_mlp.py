@@ -15,7 +15,7 @@ from advisor.layers.transformers.liger import liger_swiglu
 def tiled_mlp(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """Operators of an MLP whose inner tensors are of one part of the tokens; GEMMs are of all."""
     model = shape.model
-    parts = -(-shape.seq_length // model.hidden_size)
+    parts = -(-shape.local_seq // model.hidden_size)
     size = (-(-shape.tokens // parts), model.ffn_hidden_size)
     gate, up, activated, product = (
         Tensor(f"tile.{name}", size, shape.dtype)
