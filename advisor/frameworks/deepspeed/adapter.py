@@ -56,8 +56,9 @@ _ALONE = (
     "nothing and copies every input"
 )
 _ULYSSES = (
-    "sequence_parallel_size alone exchanges no heads: DistributedAttention (deepspeed.sequence.layer) "
-    "has to be around the model's attention, and each rank to be given its part of the sequence"
+    "sequence_parallel_size alone exchanges no heads: DistributedAttention "
+    "(deepspeed.sequence.layer) has to be around the model's attention, and each rank to be given "
+    "its part of the sequence"
 )
 _TIMING = "synchronizes at every checkpoint: slower than predicted, and no byte less"
 _COMPILED = "engine.compile() is called behind deepspeed.initialize; the file has no word for it"

@@ -34,8 +34,8 @@ def titan_layout(
     shardings: tuple[DataParallelSharding, ...],
     kinds: tuple[CpCommType, ...],
 ) -> ParallelLayout:
-    """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where EP is
-    1 (torchtitan then knows no other way) or where ETP says so."""
+    """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
+    EP is 1 (torchtitan then knows no other way) or where ETP says so."""
     modelled = "FSDP, TP, CP and EP are"
     sharded = {name: value for name, value in given.items() if name != _OVERLAP}
     sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)

@@ -1,8 +1,8 @@
 """Attention over context-parallel ranks in eager torch, each of which has a part of the sequence.
 
 Ulysses gives every rank whole sequences of a part of the heads (DeepSpeed 0.19.8
-runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF). torch's own keeps a rank's queries and
-brings it keys and values of the others, all at once or one after another (torch 2.13
+runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF). torch's own keeps a rank's queries
+and brings it keys and values of the others, all at once or one after another (torch 2.13
 distributed/tensor/experimental/_context_parallel/_attention.py). Both ran on fake tensors in
 tests/oracles.
 """

@@ -171,7 +171,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "deepspeed",
             {"tensor_model_parallel_size": 2},
-            "(AutoTP): data and context parallelism are, layout.data_parallel_sharding=full|gradients",
+            "(AutoTP): data and context parallelism are, layout.data_parallel_sharding=full",
         ),
         (
             "deepspeed",
