@@ -23,6 +23,9 @@ from advisor.memory.working_set import ShardingOverhead, WorkingSet
 SUB_GROUP_ELEMENTS: Final = 1_000_000_000
 REDUCE_BUCKET_ELEMENTS: Final = 500_000_000
 PREFETCH_BUCKET_ELEMENTS: Final = 50_000_000
+MAX_REUSE_ELEMENTS: Final = 1_000_000_000
+_BUCKETS_AHEAD: Final = 2
+_COORDINATOR: Final = "DeepSpeed partitioned_param_coordinator.py"
 _FP32_STATES: Final = 3  # main parameter and two Adam moments
 _WORDS: Final = StaticLabels(
     weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
@@ -46,7 +49,13 @@ def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> F
         working_set = replace(working_set, step=0)
     if job.config.param_cpu_offload:
         static = replace(static, weights=0)
-    return FixedMemory(static=static, words=_WORDS, buffers=buffers, working_set=working_set)
+    return FixedMemory(
+        static=static,
+        words=_WORDS,
+        buffers=buffers,
+        pools=_stream_pools(shape, elements, sharding),
+        working_set=working_set,
+    )
 
 
 def elements_that_stay(elements: int, job: Job) -> int:
@@ -122,18 +131,57 @@ def _static(elements: int, sharding: DataParallelSharding | None, ranks: int) ->
 
 
 def _buckets(elements: int, sharding: DataParallelSharding | None) -> tuple[NamedBytes, ...]:
-    """The contiguous gradient bucket: one, or two where communication overlaps (stage 3)."""
+    """The contiguous gradient bucket; two where communication overlaps, which is not the default of
+    stages 1 and 2, and stage 3 has one in any case (IPGBucketZ3)."""
     if sharding is DataParallelSharding.NONE:
         return ()
-    number = 2 if sharding is DataParallelSharding.FULL else 1
-    bucket = min(elements, REDUCE_BUCKET_ELEMENTS) * DType.BF16.itemsize
-    return (NamedBytes("reduce buckets", number * bucket, "DeepSpeed reduce_bucket_size"),)
+    return (NamedBytes("reduce bucket", _bucket(elements), "DeepSpeed reduce_bucket_size"),)
+
+
+def _bucket(elements: int) -> int:
+    return min(elements, REDUCE_BUCKET_ELEMENTS) * DType.BF16.itemsize
+
+
+def _stream_pools(
+    shape: RankShape, elements: int, sharding: DataParallelSharding | None
+) -> tuple[NamedBytes, ...]:
+    """What the allocator keeps for the streams of stage 3 beside the peak.
+
+    Parameters are gathered on a stream of their own: what the embedding took there holds a layer
+    later, and the rest is of no use to kernels. A bucket is put in the order of the ranks before it
+    is sent (reduce_scatter_coalesced). Gradients that have gone into a bucket are free only when
+    the stream that sends it comes to that (record_stream), and the processor is up to so many
+    buckets ahead of it (max_param_reduce_events).
+    """
+    if sharding is not DataParallelSharding.FULL:
+        return ()
+    bucket, layer = _bucket(elements), _largest_layer(shape) * DType.BF16.itemsize
+    end = _end(shape) * DType.BF16.itemsize
+    return (
+        NamedBytes("all-gather stream's cache", max(0, end - layer), _COORDINATOR),
+        NamedBytes(
+            "bucket in the order of the ranks", bucket, "DeepSpeed coalesced_collectives.py"
+        ),
+        NamedBytes("gradients sent but not free", _BUCKETS_AHEAD * bucket, "DeepSpeed stage3.py"),
+    )
+
+
+def _largest_layer(shape: RankShape) -> int:
+    return max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
+
+
+def _end(shape: RankShape) -> int:
+    """Elements of the embedding, or of the output layer."""
+    return shape.model.padded_vocab_size(1) * shape.model.hidden_size
 
 
 def _working_set(
     shape: RankShape, elements: int, sharding: DataParallelSharding | None, ranks: int
 ) -> WorkingSet:
-    """Stage 3 gathers a layer and what it prefetches. A weight's gradient goes into the bucket as
+    """Stage 3 gathers a layer and what it prefetches. Liger's loss reads the output layer's weight
+    without a call of the layer: it is the model's (register_external_parameter), gathered from its
+    first operator to its last. Layers that are used again within max_reuse_distance stay: at the
+    end of the forward the last ones. A weight's gradient goes into the bucket as
     soon as it is made; one that is larger waits for the next (__add_grad_to_ipg_bucket). The step
     brings the shard's gradients to fp32, all at once (stage 3: sub_group_size parameters at a time,
     1e9 by default)."""
@@ -142,17 +190,31 @@ def _working_set(
     step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
     if sharding is not DataParallelSharding.FULL:
         return WorkingSet(step=step)
-    largest = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
-    layer = (largest + PREFETCH_BUCKET_ELEMENTS) * narrow
-    end = shape.model.padded_vocab_size(1) * shape.model.hidden_size
-    beside, ends = (ShardingOverhead(forward=size, backward=size) for size in (layer, end * narrow))
+    largest, end, external = _largest_layer(shape), _end(shape), shape.use_liger_kernel
+    stays = largest * _layers_that_stay(shape, largest, end)
+    layer = (largest + PREFETCH_BUCKET_ELEMENTS + end * external) * narrow
+    beside = ShardingOverhead(forward=layer, backward=layer)
+    first = ShardingOverhead(
+        forward=end * (1 + external) * narrow, backward=end * (1 + external) * narrow
+    )
+    last = ShardingOverhead(forward=(end + stays) * narrow, backward=(end + stays) * narrow)
     waits = end * narrow if end > REDUCE_BUCKET_ELEMENTS else 0
+    others = max(0, stays - largest) * narrow
     return WorkingSet(
-        embedding=ends,
+        embedding=first,
         first_layer=beside,
         layer=beside,
-        last_layer=replace(beside, backward=beside.backward + waits),
-        head=ends,
+        last_layer=replace(beside, backward=beside.backward + waits + others),
+        head=last,
         step=step,
         adds_weight_grads=True,
     )
+
+
+def _layers_that_stay(shape: RankShape, layer: int, end: int) -> int:
+    """Layers whose weights are used again within max_reuse_distance elements of the order of
+    modules when their forward ends: those behind them go forward, are replayed and go back, and so
+    does the output layer, which Liger's loss has the model use once."""
+    between = end if shape.use_liger_kernel else 2 * end
+    left = MAX_REUSE_ELEMENTS - between - layer
+    return 0 if left < 0 else min(shape.model.num_layers, 1 + left // (3 * layer))

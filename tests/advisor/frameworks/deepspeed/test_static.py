@@ -49,12 +49,12 @@ def test_bytes_a_parameter_by_stage(
         (DataParallelSharding.NONE, 0),
         (DataParallelSharding.OPTIMIZER, 1),
         (DataParallelSharding.GRADIENTS, 1),
-        (DataParallelSharding.FULL, 2),
+        (DataParallelSharding.FULL, 1),
     ],
 )
 def test_reduce_buckets(sharding: DataParallelSharding, buckets: int) -> None:
     named = {term.name: term.num_bytes for term in memory(sharding).buffers}
-    assert named.get("reduce buckets", 0) == buckets * 500_000_000 * 2
+    assert named.get("reduce bucket", 0) == buckets * 500_000_000 * 2
 
 
 def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
@@ -67,6 +67,29 @@ def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
     assert lower is not None
     assert lower.layer.backward == 0
     assert lower.step == ELEMENTS * 4 // 8
+
+
+def test_what_streams_of_stage_3_keep() -> None:
+    """16-bit buckets of 5e8: one sent in order, two that are not free; the embedding's all-gather,
+    of which a layer takes a part."""
+    named = {term.name: term.num_bytes for term in memory(DataParallelSharding.FULL).pools}
+    layer = (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32
+    assert list(named.values()) == [(128256 * 4096 - layer) * 2, 10**9, 2 * 10**9]
+    assert memory(DataParallelSharding.GRADIENTS).pools == ()
+
+
+def test_ligers_loss_has_the_output_layer_gathered_throughout() -> None:
+    """And the last layer stays to its backward: 1e9 elements are not between."""
+    face = "model.transformer_impl=transformers"
+    plain, liger = (
+        memory(DataParallelSharding.FULL, face, *more).working_set
+        for more in ((), ("job.use_liger_kernel=true",))
+    )
+    assert plain is not None
+    assert liger is not None
+    end, layer = 128256 * 4096 * 2, (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32 * 2
+    assert liger.layer.backward - plain.layer.backward == end
+    assert liger.head.forward - plain.head.forward == layer
 
 
 @pytest.mark.parametrize(
