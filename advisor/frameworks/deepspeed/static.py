@@ -159,9 +159,7 @@ def _stream_pools(
     end = _end(shape) * DType.BF16.itemsize
     return (
         NamedBytes("all-gather stream's cache", max(0, end - layer), _COORDINATOR),
-        NamedBytes(
-            "bucket in the order of the ranks", bucket, "DeepSpeed coalesced_collectives.py"
-        ),
+        NamedBytes("bucket in the ranks' order", bucket, "DeepSpeed coalesced_collectives.py"),
         NamedBytes("gradients sent but not free", _BUCKETS_AHEAD * bucket, "DeepSpeed stage3.py"),
     )
 
