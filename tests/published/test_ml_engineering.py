@@ -18,8 +18,8 @@ GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
 SHORTEST = 8192
 TOLERANCE = 0.05
-"""-4.8 to 4.2 %: the streams' caches are bounds of DeepSpeed's source. At the shortest length, where
-constants are most of it, 8.6 % are missing."""
+"""-4.8 to 4.2 %: the streams' caches are bounds of DeepSpeed's source. At the shortest length,
+where constants are most of it, 8.6 % are missing."""
 
 
 def test_reserved_memory_by_sequence() -> None:
