@@ -156,6 +156,7 @@ def layout_origins(
 _FOLLOWS: Final = {
     "data_parallel_size": "what TP x CP x PP leave of the GPUs",
     "sequence_parallel": "TP is above 1",
+    "cp_comm_type": "the framework's own kind",
     "pipeline_model_parallel_layout": "layers split as evenly as can be",
     "num_layers_in_first_pipeline_stage": "layers split as evenly as can be",
     "num_layers_in_last_pipeline_stage": "layers split as evenly as can be",

@@ -24,9 +24,9 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
-from advisor.job.job import Job
+from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
-from advisor.models.options import Activation, TransformerImpl
+from advisor.models.options import Activation, CpCommType, TransformerImpl
 from advisor.plan.recompute_plan import Setting, recomputes
 
 
@@ -116,6 +116,8 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     halved = job.num_gpus // 2
     halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=halved)
     yield replace(job, layout=halves)
+    yield from _context_parallel_jobs(job)
+    yield replace(job, config=replace(job.config, flat_parameters=True))
     if stack.framework == Framework.HUGGINGFACE:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
     if stack.framework != Framework.TORCHTITAN:
@@ -130,3 +132,15 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(job, layout=halves, model=replace(job.model, num_query_groups=1))
     yield replace(job, layout=replace(halves, tp_comm_overlap=True))
     yield replace(job, model=experts, gpu=replace(job.gpu, compute_capability=8.0))
+
+
+def _context_parallel_jobs(job: Job) -> Iterator[Job]:
+    """Over two ranks, of a kind that no stack has, with flat parameters, and with scores in
+    Python."""
+    ranks, kind = job.num_gpus // 2, CpCommType.A2A_P2P
+    layout = replace(job.layout, context_parallel_size=2, data_parallel_size=ranks)
+    yield replace(job, layout=layout, config=replace(job.config, flat_parameters=True))
+    eager = replace(job.config, attn_implementation=AttnImplementation.EAGER)
+    yield replace(job, layout=layout, config=eager)
+    pairs = replace(layout, cp_comm_type=kind, hierarchical_context_parallel_sizes=(2, 1))
+    yield replace(job, layout=pairs)
