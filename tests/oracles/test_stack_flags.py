@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -283,8 +284,13 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
             assert read.fsdp_config["reshard_after_forward"] is True
 
 
-def _run(text: str, model: Any, more: dict[str, Any] | None = None) -> Any:
-    """The model that pasted statements leave; FSDP1 would look for a GPU."""
+def _ran(text: str, model: Any, more: Mapping[str, Any] | None = None) -> Any:
+    """The model that pasted statements leave."""
+    return _run(text, model, more)["model"]
+
+
+def _run(text: str, model: Any, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What pasted statements leave, with `more` names; FSDP1 would look for a GPU."""
     import torch
     from torch.distributed import fsdp
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
@@ -298,8 +304,9 @@ def _run(text: str, model: Any, more: dict[str, Any] | None = None) -> Any:
     flat = partial(fsdp.FullyShardedDataParallel, device_id=torch.device("cpu"))
     names |= {"CustomPolicy": CustomPolicy, "FullyShardedDataParallel": flat}
     names["_apply_optimizer_in_backward"] = _apply_optimizer_in_backward
-    exec(text, names | (more or {}), scope := {})
-    return scope.get("model", model)
+    scope: dict[str, Any] = {**names, **(more or {})}
+    exec(text, scope)
+    return scope
 
 
 def test_the_python_runs() -> None:
@@ -313,11 +320,12 @@ def test_the_python_runs() -> None:
         model = nn.Module()
         model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
         with fake_ranks():
-            _run(stack.setting_flags(setting, job), model)
+            _ran(stack.setting_flags(setting, job), model)
         kind = wrappers.OffloadWrapper if setting.offloads else wrappers.CheckpointWrapper
         wrapped = [isinstance(block, kind) for block in model.layers]
         every = setting.num_layers or 1
-        expected = [setting != NONE and (k + 1) % every == 0 for k in range(8)]
+        wraps = setting.granularity not in (Granularity.NONE, Granularity.SEQUENTIAL)
+        expected = [wraps and (k + 1) % every == 0 for k in range(8)]
         assert wrapped == expected, setting.spec
         assert all(isinstance(module, FSDPModule) for module in (*model.layers, model))
 
@@ -345,7 +353,7 @@ def test_the_python_compiles_and_chooses_the_attention(
     assert not stack.check(setting, job)
     torch._dynamo.reset()
     with functorch.patch(activation_memory_budget=1.0):
-        model = _run(stack.setting_flags(setting, job), _small_llama())
+        model = _ran(stack.setting_flags(setting, job), _small_llama())
         assert functorch.activation_memory_budget == (setting.budget or 1.0)
     assert model.config._attn_implementation == "eager"
     assert all(block._compiled_call_impl is not None for block in model.layers)
@@ -355,7 +363,7 @@ def test_the_python_compiles_and_chooses_the_attention(
     assert all(parameter.grad is not None for parameter in model.parameters())
     if setting.budget is None:
         plain_stack, plain = stack_job("fsdp2", gpus="1xH200", overrides=layers)
-        model = _run(plain_stack.setting_flags(setting, plain), _small_llama())
+        model = _ran(plain_stack.setting_flags(setting, plain), _small_llama())
         assert model.config._attn_implementation == "sdpa"
         assert model.layers[0]._compiled_call_impl is None
 
@@ -369,7 +377,7 @@ def test_the_python_shards_flat_parameters(sharding: str) -> None:
     overrides = (f"layout.data_parallel_sharding={sharding}", "job.flat_parameters=true")
     stack, job = stack_job("fsdp2", overrides=(*overrides, "model.transformer_impl=transformers"))
     with fake_ranks():
-        model = _run(stack.setting_flags(FULL, job), _small_llama())
+        model = _ran(stack.setting_flags(FULL, job), _small_llama())
         assert isinstance(model, FullyShardedDataParallel)
         assert all(isinstance(block, FullyShardedDataParallel) for block in model.layers)
         wrapped = [type(block._fsdp_wrapped_module).__name__ for block in model.layers]
@@ -396,7 +404,7 @@ def test_the_python_makes_the_optimizer(override: str, kernels: dict[str, bool])
     patched = partial(_keep, torch.optim.AdamW, made)
     scope = {"lr": 0.1, "AdamW": patched}
     text = stack.setting_flags(FULL, job).replace("torch.optim.AdamW", "AdamW")
-    model = _run(text, model, scope)
+    model = _ran(text, model, scope)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     before = model.norm.weight.clone()
     model(torch.arange(8)[None], use_cache=False).last_hidden_state.sum().backward()
@@ -503,3 +511,67 @@ def test_trainer_reads_the_optimizer_and_the_kernels() -> None:
         for name, value in expected.items():
             assert name in given
             assert str(getattr(read, name)) == str(value)
+
+
+def test_context_parallelism_of_the_python_runs() -> None:
+    """Meshes of a fake group of eight; `around_step` is entered around each step."""
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    from .stacks.fsdp import fake_ranks
+
+    stack, job = stack_job("fsdp2", context_parallel_size=4, overrides=("layout.cp_comm_type=p2p",))
+    names = {
+        "init_device_mesh": lambda _, *sizes, **named: init_device_mesh("cpu", *sizes, **named),
+        "set_rotate_method": _attention.set_rotate_method,
+        "context_parallel": context_parallel,
+        "tokens": torch.zeros(2, 64, dtype=torch.int64),
+        "labels": torch.zeros(2, 64, dtype=torch.int64),
+    }
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+    before = _attention._cp_options.rotate_method
+    try:
+        with fake_ranks():
+            scope = _run(stack.setting_flags(FULL, job), model, names)
+            assert scope["both"].size() == 8
+            assert _attention._cp_options.rotate_method is _attention._RotateMethod.ALL_TO_ALL
+            with scope["around_step"]():
+                assert names["tokens"].shape == (2, 64 // 4)
+    finally:
+        _attention._cp_options.rotate_method = before
+    assert all(isinstance(module, FSDPModule) for module in (*model.layers, model))
+
+
+@pytest.mark.parametrize(("framework", "cp", "sp"), [("huggingface", 4, 1), ("deepspeed", 1, 4)])
+def test_accelerate_reads_context_parallelism(
+    framework: str, cp: int, sp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    face = ("model.transformer_impl=transformers",)
+    stack, job = stack_job(framework, context_parallel_size=4, overrides=face)
+    for pair in stack.environment(FULL, job):
+        monkeypatch.setenv(*pair.split("=", 1))
+    read = accelerate.ParallelismConfig()
+    assert (read.cp_size, read.sp_size, read.dp_shard_size) == (cp, sp, 2)
+    assert read.total_size == job.num_gpus
+    if sp > 1:
+        assert read.sp_handler.sp_attn_implementation == "sdpa"
+    else:
+        assert read.cp_handler.cp_comm_strategy == "allgather"
+
+
+def test_torchtitan_reads_context_parallelism() -> None:
+    pytest.importorskip("tyro")
+    from .stacks.titan import import_titan
+
+    stack, job = stack_job("torchtitan", framework_version="0.2", context_parallel_size=4)
+    manager = import_titan("config.manager").ConfigManager
+    words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(FULL, job)}")
+    read = manager().parse_args(words).parallelism
+    assert (read.context_parallel_degree, read.data_parallel_shard_degree) == (4, 2)
+    assert read.context_parallel_rotate_method == "allgather"

@@ -113,8 +113,8 @@ def _checkpoints(setting: TorchSetting) -> str:
         case Granularity.SEQUENTIAL:
             reentrant = bool(setting.use_reentrant)
             return (
-                f"hidden = checkpoint_sequential(blocks, {setting.segments}, hidden, "
-                f"use_reentrant={reentrant})"
+                f"run_blocks = lambda hidden: checkpoint_sequential(blocks, {setting.segments}, "
+                f"hidden, use_reentrant={reentrant})"
             )
         case Granularity.OP:
             return _wrapped("blocks", setting)
