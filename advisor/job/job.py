@@ -12,6 +12,7 @@ from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
+from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 
 _CAPABILITIES = {
@@ -381,15 +382,18 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
             f"{config.seq_length}, into which such sequences are packed",
             f"nearest: {config.seq_length}",
         )
-    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask.
-    cp = layout.context_parallel_size
+    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask; DeepSpeed's
+    # Ulysses, which has nothing to balance, into CP.
+    cp, pieces = layout.context_parallel_size, "2 CP"
     shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
+    if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
+        shards, pieces = layout.sequence_shards * cp, "CP"
     if config.seq_length % shards:
         down = config.seq_length // shards * shards
         raise UserError(
             "job.seq_length",
             config.seq_length,
-            f"must be divisible by {shards} (TP with sequence parallelism x 2 CP)",
+            f"must be divisible by {shards} (TP with sequence parallelism x {pieces})",
             f"nearest: {' or '.join(str(n) for n in (down, down + shards) if n)}",
         )
 
