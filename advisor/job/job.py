@@ -382,8 +382,8 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
             f"{config.seq_length}, into which such sequences are packed",
             f"nearest: {config.seq_length}",
         )
-    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask; DeepSpeed's
-    # Ulysses, which has nothing to balance, into CP.
+    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask;
+    # DeepSpeed's has whole sequences by heads, and nothing to balance.
     cp, pieces = layout.context_parallel_size, "2 CP"
     shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
     if layout.data_parallel_sharding is not None and layout.cp_comm_type is CpCommType.A2A:
