@@ -31,7 +31,7 @@ from advisor.time.optimizer_step import (
 from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_seconds
 
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
-
+_SHARDED_GRADIENTS = frozenset({DataParallelSharding.GRADIENTS, DataParallelSharding.FULL})
 
 _READ_READ_WRITTEN = 3
 """Of an addition in place: both tensors are read, one is written."""
@@ -213,7 +213,7 @@ class JobTime:
         layout, parts = self._job.layout, self._parameters[stage]
         itemsize = self._job.config.main_grads_dtype.itemsize
         sharding = layout.data_parallel_sharding
-        if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
+        if sharding in _SHARDED_GRADIENTS:
             shard = sum(part.elements / part.ranks for part in parts) * DType.BF16.itemsize
             whole = sum(part.elements for part in parts) * DType.BF16.itemsize
             away = shard / self.machine.host_bytes_per_second
@@ -255,11 +255,12 @@ class JobTime:
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
         work = self._data_parallel[stage]
+        lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
+        forward, backward = pace.forward * lasting, pace.backward * lasting
         if isinstance(work, ShardedWork):
-            lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
-            return work.exposed_seconds(pace.forward * lasting, pace.backward * lasting)
+            return work.exposed_seconds(forward, backward)
         first, *others = work
-        return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
+        return first.exposed_seconds(forward, backward, tuple(others))
 
     def _slowest_optimizer_seconds(self) -> float:
         muon = self._job.config.optimizer.is_muon
@@ -284,7 +285,7 @@ class JobTime:
         itemsize, away, seconds = config.main_grads_dtype.itemsize, config.offloaded_fraction, 0.0
         for part in self._parameters[stage]:
             elements, shards = part.elements, part.shards
-            if self._job.layout.data_parallel_sharding is DataParallelSharding.FULL:
+            if self._job.layout.data_parallel_sharding in _SHARDED_GRADIENTS:
                 elements, shards = -(-elements // shards), 1  # no gradient but the shard's
             seconds += optimizer_seconds(elements, shards, itemsize, self.machine, on_host=away)
             seconds += host_optimizer_seconds(
