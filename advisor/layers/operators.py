@@ -159,7 +159,8 @@ class Gemm(Struct, frozen=True):
     quantized: in the job's 8 or 4 bits, if it has such a precision.
     groups: of routed experts, that share the m rows and have a weight each; `kernels` of them are
         launched for one pass.
-    accumulates: the weight's gradient is added to its fp32 main_grad by the GEMM itself.
+    main_grad_itemsize: of Megatron's gradient buffer, to which the weight's gradient is added; 0:
+        there is none. accumulates: by the GEMM itself, else by a kernel behind it.
     """
 
     m: int
@@ -168,6 +169,7 @@ class Gemm(Struct, frozen=True):
     quantized: bool = False
     groups: int = 1
     kernels: int = 1
+    main_grad_itemsize: int = 0
     accumulates: bool = False
 
     @property

@@ -1,6 +1,7 @@
 """Local sizes of one rank: what every operator's tensors are made of."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Side, Tensor
@@ -14,7 +15,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
     rank has, not the shape of one. ``moe_load_imbalance``: tokens of the busiest expert-parallel
     rank over the mean. ``cp_all_to_all_size``: of the context-parallel ranks, those that exchange
-    heads. ``transformer_engine``: its release, by which attention over them differs. Where eager
+    heads. ``transformer_engine``: its release, by which attention over them differs.
+    ``main_grads_dtype``: of Megatron's gradient buffer. Where eager
     torch runs on one device alone, ``weight_grads_dtype`` is the type of the weights' gradients
     (None: that of the layers), and under ``adds_weight_grads`` each goes as soon as it is made: it
     is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
@@ -45,6 +47,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int = 1
     moe_load_imbalance: float = 1.0
+    main_grads_dtype: DType = DType.FP32
     weight_grads_dtype: DType | None = None
     adds_weight_grads: bool = False
     use_liger_kernel: bool = False
@@ -145,8 +148,14 @@ class RankShape(Struct, frozen=True, kw_only=True):
     def gemm(self, m: int, n: int, k: int, experts: int = 1) -> Gemm:
         """The GEMM of a linear layer inside a transformer layer, of `experts` one kernel each (TE
         2.20.2 pytorch/module/grouped_linear.py, and grouped_gemm of the older GroupedMLP)."""
-        return Gemm(
-            m, n, k, self.quantizes, experts, experts, self.model.gradient_accumulation_fusion
+        return self.with_main_grad(Gemm(m, n, k, self.quantizes, experts, experts))
+
+    def with_main_grad(self, gemm: Gemm) -> Gemm:
+        """`gemm` of a Megatron layer, whose weight's gradient is added to the buffer of all."""
+        return replace(
+            gemm,
+            main_grad_itemsize=self.main_grads_dtype.itemsize,
+            accumulates=self.model.gradient_accumulation_fusion,
         )
 
     def weight_gradient_bytes(self, elements: int) -> int:

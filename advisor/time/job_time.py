@@ -11,7 +11,6 @@ from advisor.layers.operators import Collective, CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
-from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
 from advisor.time.data_parallel import DataParallelWork, ShardedWork
@@ -43,7 +42,7 @@ def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset
     """The processor beside the job's GPU."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
-    wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    wrapped = not job.model.transformer_impl.is_eager
     call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
     return Host(
         call_seconds=slower * call,

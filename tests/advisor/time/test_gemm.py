@@ -89,9 +89,14 @@ def test_three_passes_read_the_same_shape_otherwise() -> None:
 
 
 def test_adding_to_main_grad_moves_more() -> None:
+    """And more by a kernel of its own, which reads the gradient again; less in 16 bits."""
     gemm = Gemm(512, 8192, 8192)
-    added = weight_gradient_seconds(replace(gemm, accumulates=True), H100)
-    assert added > weight_gradient_seconds(gemm, H100)
+    fused = replace(gemm, main_grad_itemsize=4, accumulates=True)
+    kinds = gemm, replace(fused, main_grad_itemsize=2), fused, replace(fused, accumulates=False)
+    own, narrow, wide, apart = (weight_gradient_seconds(kind, H100) for kind in kinds)
+    assert own < narrow < wide < apart
+    moved = 8192 * 8192 * (2 + 8)
+    assert apart - own == pytest.approx(moved / H100.bytes_per_second + H100.kernel_seconds)
 
 
 def test_experts_of_few_tokens_are_slower_than_one_layer_of_their_rows() -> None:

@@ -92,3 +92,25 @@ def test_more_work_of_the_gpu_never_shortens_a_step_that_waits_for_its_processor
     assert even.host > 0.0
     assert uneven.forward + uneven.backward > even.forward + even.backward
     assert min(uneven.total, unfused.total) >= even.total
+
+
+def test_megatrons_own_layers_are_launched_by_functions_of_its_own_too() -> None:
+    """Each call of theirs is in Megatron's Python, as those of Transformer Engine's layers are."""
+    degrees: JobKeywords = {"tp": 4, "pp": 1, "cp": 1}
+    short = {"job.seq_length": 2048}
+    engine, own = (
+        asked("qwen3_8b", "16xH100", short | {"model.transformer_impl": impl}, **degrees)
+        for impl in ("transformer_engine", "local")
+    )
+    assert own.host > 0.5 * engine.host > 0.0
+    assert own.total > engine.total
+
+
+def test_gradients_in_16_bits_are_added_faster_than_in_32() -> None:
+    degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1}
+    narrow, wide = (
+        asked("llama3_8b", "8xH100", {"job.main_grads_dtype": dtype}, **degrees)
+        for dtype in ("bf16", "fp32")
+    )
+    assert narrow.forward == wide.forward
+    assert narrow.backward < wide.backward
