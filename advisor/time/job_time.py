@@ -38,12 +38,13 @@ _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset[Module]) -> Host:
-    """The processor beside the job's GPU."""
+def _host(job: Job, calibration: Calibration, graphed: frozenset[Module], beside: float) -> Host:
+    """The processor beside the job's GPU; the first of all passes has no other microbatch."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
     wrapped = not job.model.transformer_impl.is_eager
     call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
+    passes = job.num_microbatches * job.layout.virtual_pipeline_model_parallel_size
     return Host(
         call_seconds=slower * call,
         module_seconds=slower * calibration.host_module_seconds,
@@ -51,7 +52,7 @@ def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset
         answer_seconds=slower * calibration.host_answer_seconds,
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        beside=_hidden_beside(job, calibration, rates),
+        beside=beside * (passes - 1) / passes,
         compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
 
@@ -95,9 +96,10 @@ class JobTime:
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
         self.network = network(layout, job.gpu, calibration, job.model)
-        self._host = _host(job, calibration, self.network, graphed)
+        self._beside = _hidden_beside(job, calibration, self.network)
+        host = _host(job, calibration, graphed, self._beside)
         self.machine = machine(
-            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=self._host
+            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
         )
         each = pipeline.of_each_stage
         self._parameters = each(
@@ -137,9 +139,8 @@ class JobTime:
 
     def at_least(self, none: list[RecomputePlan]) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
-        transfers only add to what a stage does, more than the exchange that replays hide, and
-        the gradients' reduction is hidden behind passes that they leave as they are; but which
-        stage is the slowest may change."""
+        transfers only add to what a stage does, more than what replays hide of the exchange and of
+        the gradients' reduction; but which stage is the slowest may change."""
         stages = self.stages(none)
         slowest = max(stage.total for stage in stages)
         bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
@@ -173,7 +174,7 @@ class JobTime:
         pipeline has no other microbatch."""
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        return self._host.beside * max(0, passes - alone) / passes
+        return self._beside * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in
@@ -253,9 +254,9 @@ class JobTime:
         return -(-part.elements // max(_LEAST_BUCKET, _BUCKET_OF_A_RANK * part.ranks))
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
-        work = self._data_parallel[stage]
-        lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
-        forward, backward = pace.forward * lasting, pace.backward * lasting
+        work, passes = self._data_parallel[stage], pace.forward + pace.backward
+        late = 1 + (pace.host + pace.exposed) / passes  # it goes on while no kernel runs
+        forward, backward = pace.forward * late, pace.backward * late + pace.recompute
         if isinstance(work, ShardedWork):
             return work.exposed_seconds(forward, backward)
         first, *others = work
