@@ -62,6 +62,13 @@ class Launches(Struct, frozen=True):
 
 EXCHANGES = (Module.DISPATCH, Module.COMBINE)
 """Submodules that bring tokens to experts and back."""
+
+
+def is_exchange(operator: Operator) -> bool:
+    """Whether it sends tokens to their experts or back, and does nothing else."""
+    return operator.module in EXCHANGES and bool(operator.forward_collectives)
+
+
 _CALLS = {"permute": 12, "unpermute": 8, "sort_by_expert": 6, "unsort_by_expert": 6}
 _FUSED_CALLS = {"permute": 6, "unpermute": 4, "sort_by_expert": 4, "unsort_by_expert": 4}
 """Operations of one forward, of the unfused and of the fused permutation (moe_utils.py)."""
@@ -152,8 +159,7 @@ def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
 
 
 def _is_held(operator: Operator, host: Host) -> bool:
-    exchanges = operator.module in EXCHANGES and bool(operator.forward_collectives)
-    return operator.module in host.graphed and (host.whole or not exchanges)
+    return operator.module in host.graphed and (host.whole or not is_exchange(operator))
 
 
 _STEADY = 3
