@@ -114,3 +114,13 @@ def test_gradients_in_16_bits_are_added_faster_than_in_32() -> None:
     )
     assert narrow.forward == wide.forward
     assert narrow.backward < wide.backward
+
+
+def test_the_routers_small_kernels_take_the_gpu_time_unless_they_are_fused() -> None:
+    degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1, "ep": 8}
+    apart, fused = (
+        asked("mixtral_8x7b", "8xH100", {"model.moe_router_fusion": fusion}, **degrees)
+        for fusion in (False, True)
+    )
+    assert fused.forward < apart.forward
+    assert fused.total < apart.total
