@@ -116,11 +116,15 @@ def test_gradients_in_16_bits_are_added_faster_than_in_32() -> None:
     assert narrow.backward < wide.backward
 
 
-def test_the_routers_small_kernels_take_the_gpu_time_unless_they_are_fused() -> None:
+@pytest.mark.parametrize("fusion", ["moe_router_fusion", "moe_permute_fusion"])
+def test_what_is_fused_around_experts_saves_time_of_the_gpu(fusion: str) -> None:
+    """A router's small kernels one after another, and rows added one by one."""
     degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1, "ep": 8}
+    exchange = {"model.moe_token_dispatcher_type": "alltoall"}
     apart, fused = (
-        asked("mixtral_8x7b", "8xH100", {"model.moe_router_fusion": fusion}, **degrees)
-        for fusion in (False, True)
+        asked("mixtral_8x7b", "8xH100", exchange | {f"model.{fusion}": is_on}, **degrees)
+        for is_on in (False, True)
     )
     assert fused.forward < apart.forward
+    assert fused.backward < apart.backward
     assert fused.total < apart.total
