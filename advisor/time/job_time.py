@@ -224,6 +224,7 @@ class JobTime:
                 reductions=self._reductions,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self._calibration.hidden_fraction,
+                collectives=sum(len(chunk.layers) for chunk in self._stages[stage]),
                 from_host=away if self._job.config.param_cpu_offload else 0.0,
                 added=_READ_READ_WRITTEN * whole / self.machine.memory_bytes_per_second,
             )
