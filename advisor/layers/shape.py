@@ -151,12 +151,12 @@ class RankShape(Struct, frozen=True, kw_only=True):
         return self.with_main_grad(Gemm(m, n, k, self.quantizes, experts, experts))
 
     def with_main_grad(self, gemm: Gemm) -> Gemm:
-        """`gemm` of a Megatron layer, whose weight's gradient is added to the buffer of all."""
-        return replace(
-            gemm,
-            main_grad_itemsize=self.main_grads_dtype.itemsize,
-            accumulates=self.model.gradient_accumulation_fusion,
-        )
+        """`gemm` of a Megatron layer, whose weight's gradient is added to the buffer of all; not
+        that of plain modules, which the native backend is predicted by: they have none."""
+        fused = self.model.gradient_accumulation_fusion
+        if self.is_local and not fused:
+            return gemm
+        return replace(gemm, main_grad_itemsize=self.main_grads_dtype.itemsize, accumulates=fused)
 
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""

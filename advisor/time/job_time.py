@@ -11,6 +11,7 @@ from advisor.layers.operators import Collective, CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
+from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
 from advisor.time.data_parallel import DataParallelWork, ShardedWork
@@ -42,7 +43,7 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module], beside
     """The processor beside the job's GPU; the first of all passes has no other microbatch."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
-    wrapped = not job.model.transformer_impl.is_eager
+    wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
     passes = job.num_microbatches * job.layout.virtual_pipeline_model_parallel_size
     return Host(

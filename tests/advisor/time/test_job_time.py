@@ -94,18 +94,6 @@ def test_more_work_of_the_gpu_never_shortens_a_step_that_waits_for_its_processor
     assert min(uneven.total, unfused.total) >= even.total
 
 
-def test_megatrons_own_layers_are_launched_by_functions_of_its_own_too() -> None:
-    """Each call of theirs is in Megatron's Python, as those of Transformer Engine's layers are."""
-    degrees: JobKeywords = {"tp": 4, "pp": 1, "cp": 1}
-    short = {"job.seq_length": 2048}
-    engine, own = (
-        asked("qwen3_8b", "16xH100", short | {"model.transformer_impl": impl}, **degrees)
-        for impl in ("transformer_engine", "local")
-    )
-    assert own.host > 0.5 * engine.host > 0.0
-    assert own.total > engine.total
-
-
 def test_gradients_in_16_bits_are_added_faster_than_in_32() -> None:
     degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1}
     narrow, wide = (
