@@ -140,8 +140,9 @@ class JobTime:
 
     def at_least(self, none: list[RecomputePlan]) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
-        transfers only add to what a stage does, more than what replays hide of the exchange and of
-        the gradients' reduction; but which stage is the slowest may change."""
+        transfers only add to what a stage does, more than the exchange that replays hide, and
+        the gradients' reduction is hidden behind passes that they leave as they are; but which
+        stage is the slowest may change."""
         stages = self.stages(none)
         slowest = max(stage.total for stage in stages)
         bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
@@ -258,7 +259,7 @@ class JobTime:
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
         work, passes = self._data_parallel[stage], pace.forward + pace.backward
         late = 1 + (pace.host + pace.exposed) / passes  # it goes on while no kernel runs
-        forward, backward = pace.forward * late, pace.backward * late + pace.recompute
+        forward, backward = pace.forward * late, pace.backward * late
         if isinstance(work, ShardedWork):
             return work.exposed_seconds(forward, backward)
         first, *others = work

@@ -116,3 +116,26 @@ def test_what_is_fused_around_experts_saves_time_of_the_gpu(fusion: str) -> None
     assert fused.forward < apart.forward
     assert fused.backward < apart.backward
     assert fused.total < apart.total
+
+
+def test_a_replay_never_shortens_a_step_whose_processor_is_late() -> None:
+    """It fills what the GPU waits, and hides no gradients that the wait did not."""
+    overrides = {"job.seq_length": 8192, "job.micro_batch_size": 1, "job.global_batch_size": 32}
+    more = {"model.moe_token_dispatcher_type": "flex", "job.precision": "fp8_current"}
+    none, replayed = (
+        evaluate(
+            spec,
+            model="qwen3_30b_a3b",
+            gpus="64xH100",
+            takes_recipe=False,
+            overrides=overrides | more,
+            tp=2,
+            pp=1,
+            cp=1,
+            ep=8,
+            etp=1,
+        )
+        for spec in ("none", "selective:core_attn")
+    )
+    assert none.time_seconds.host > replayed.time_seconds.host
+    assert replayed.step_time_seconds >= none.step_time_seconds
