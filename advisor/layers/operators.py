@@ -159,8 +159,8 @@ class Gemm(Struct, frozen=True):
     quantized: in the job's 8 or 4 bits, if it has such a precision.
     groups: of routed experts, that share the m rows and have a weight each; `kernels` of them are
         launched for one pass.
-    main_grad_itemsize: of Megatron's gradient buffer, to which the weight's gradient is added; 0:
-        there is none. accumulates: by the GEMM itself, else by a kernel behind it.
+    main_grad_itemsize: of Megatron's gradient buffer, where the GEMM itself adds the weight's
+        gradient to it; 0: it writes a tensor of its own.
     """
 
     m: int
@@ -170,7 +170,6 @@ class Gemm(Struct, frozen=True):
     groups: int = 1
     kernels: int = 1
     main_grad_itemsize: int = 0
-    accumulates: bool = False
 
     @property
     def flops(self) -> int:

@@ -151,12 +151,10 @@ class RankShape(Struct, frozen=True, kw_only=True):
         return self.with_main_grad(Gemm(m, n, k, self.quantizes, experts, experts))
 
     def with_main_grad(self, gemm: Gemm) -> Gemm:
-        """`gemm` of a Megatron layer, whose weight's gradient is added to the buffer of all; not
-        that of plain modules, which the native backend is predicted by: they have none."""
-        fused = self.model.gradient_accumulation_fusion
-        if self.is_local and not fused:
+        """`gemm` of a Megatron layer, which may add its weight's gradient to main_grad itself."""
+        if not self.model.gradient_accumulation_fusion:
             return gemm
-        return replace(gemm, main_grad_itemsize=self.main_grads_dtype.itemsize, accumulates=fused)
+        return replace(gemm, main_grad_itemsize=self.main_grads_dtype.itemsize)
 
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""
@@ -165,11 +163,12 @@ class RankShape(Struct, frozen=True, kw_only=True):
         return elements * self.dtype.itemsize
 
     def main_grad_traffic(self, elements: int) -> int:
-        """Bytes that are moved when such a tensor is added to its fp32 main_grad: it is read, the
-        other read and written (megatron-core 0.16.1 distributed_data_parallel.py:440)."""
-        if self.model.gradient_accumulation_fusion:
+        """Bytes that are moved when such a tensor is added to its main_grad: it is read, the other
+        read and written (megatron-core 0.16.1 distributed_data_parallel.py:440). Plain modules,
+        which the native backend is predicted by, have none."""
+        if self.model.gradient_accumulation_fusion or self.is_local:
             return 0
-        return elements * (self.dtype.itemsize + 2 * DType.FP32.itemsize)
+        return elements * (self.dtype.itemsize + 2 * self.main_grads_dtype.itemsize)
 
     @property
     def column_parallel_workspace(self) -> int:

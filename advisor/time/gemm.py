@@ -81,19 +81,13 @@ def input_gradient_seconds(gemm: Gemm, rates: GemmRates) -> float:
 
 @lru_cache(maxsize=16384)
 def weight_gradient_seconds(gemm: Gemm, rates: GemmRates) -> float:
-    """[n, m] x [m, k]: one result a group, deep where there are many tokens. It reads and writes
-    main_grad, or leaves that to a kernel that reads its result (megatron-core 0.16.1
-    distributed_data_parallel.py, the backward hook)."""
+    """[n, m] x [m, k]: one result a group, deep where there are many tokens; main_grad is read and
+    written."""
     rows = -(-gemm.m // gemm.groups)
-    added = 2 * gemm.main_grad_itemsize
-    written = added if gemm.accumulates else _RESULT_BYTES
-    seconds = matmul_seconds(
+    written = 2 * gemm.main_grad_itemsize or _RESULT_BYTES
+    return matmul_seconds(
         rates, gemm.n, gemm.k, rows, gemm.groups, gemm.kernels, result_bytes=written
     )
-    if not added or gemm.accumulates:
-        return seconds
-    moved = gemm.n * gemm.k * gemm.groups * (_RESULT_BYTES + added)
-    return seconds + moved / rates.bytes_per_second + gemm.kernels * rates.kernel_seconds
 
 
 def matmul_seconds(

@@ -89,14 +89,10 @@ def test_three_passes_read_the_same_shape_otherwise() -> None:
 
 
 def test_adding_to_main_grad_moves_more() -> None:
-    """And more by a kernel of its own, which reads the gradient again; less in 16 bits."""
     gemm = Gemm(512, 8192, 8192)
-    fused = replace(gemm, main_grad_itemsize=4, accumulates=True)
-    kinds = gemm, replace(fused, main_grad_itemsize=2), fused, replace(fused, accumulates=False)
-    own, narrow, wide, apart = (weight_gradient_seconds(kind, H100) for kind in kinds)
-    assert own < narrow < wide < apart
-    moved = 8192 * 8192 * (2 + 8)
-    assert apart - own == pytest.approx(moved / H100.bytes_per_second + H100.kernel_seconds)
+    kinds = (replace(gemm, main_grad_itemsize=itemsize) for itemsize in (0, 2, 4))
+    own, narrow, wide = (weight_gradient_seconds(kind, H100) for kind in kinds)
+    assert own < narrow < wide
 
 
 def test_experts_of_few_tokens_are_slower_than_one_layer_of_their_rows() -> None:

@@ -314,6 +314,7 @@ def test_each_block_that_fsdp_gathers_is_a_collective() -> None:
         groups=((10**9, 2, joined),),
         gradient_itemsize=2,
         microbatches=1,
+        reductions=1,
         gathers_again=True,
         hidden_fraction=0.5,
     )
