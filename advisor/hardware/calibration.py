@@ -72,7 +72,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load.
     gemm_training_share: of that, what whole training steps reach; quantized_training_share: of
         that again in 8 or 4 bits, whose kernels draw other power and are younger.
-    grouped_gemm_share: of a dense GEMM's rate, what the kernels of several experts reach.
+    grouped_gemm_share: of a dense GEMM's rate, what torch's one kernel of several experts reaches.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
     attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the

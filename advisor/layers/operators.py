@@ -159,7 +159,8 @@ class Gemm(Struct, frozen=True):
     quantized: in the job's 8 or 4 bits, if it has such a precision.
     groups: of routed experts, that share the m rows and have a weight each; `kernels` of them are
         launched for one pass.
-    accumulates: the weight's gradient is added to its fp32 main_grad by the GEMM itself.
+    main_grad_itemsize: of Megatron's gradient buffer, where the GEMM itself adds the weight's
+        gradient to it; 0: it writes a tensor of its own.
     """
 
     m: int
@@ -168,7 +169,7 @@ class Gemm(Struct, frozen=True):
     quantized: bool = False
     groups: int = 1
     kernels: int = 1
-    accumulates: bool = False
+    main_grad_itemsize: int = 0
 
     @property
     def flops(self) -> int:

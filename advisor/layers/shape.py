@@ -1,6 +1,7 @@
 """Local sizes of one rank: what every operator's tensors are made of."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Side, Tensor
@@ -14,7 +15,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
     rank has, not the shape of one. ``moe_load_imbalance``: tokens of the busiest expert-parallel
     rank over the mean. ``cp_all_to_all_size``: of the context-parallel ranks, those that exchange
-    heads. ``transformer_engine``: its release, by which attention over them differs. Where eager
+    heads. ``transformer_engine``: its release, by which attention over them differs.
+    ``main_grads_dtype``: of Megatron's gradient buffer. Where eager
     torch runs on one device alone, ``weight_grads_dtype`` is the type of the weights' gradients
     (None: that of the layers), and under ``adds_weight_grads`` each goes as soon as it is made: it
     is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
@@ -46,6 +48,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int = 1
     moe_load_imbalance: float = 1.0
+    main_grads_dtype: DType = DType.FP32
     weight_grads_dtype: DType | None = None
     adds_weight_grads: bool = False
     use_liger_kernel: bool = False
@@ -147,9 +150,13 @@ class RankShape(Struct, frozen=True, kw_only=True):
     def gemm(self, m: int, n: int, k: int, experts: int = 1) -> Gemm:
         """The GEMM of a linear layer inside a transformer layer, of `experts` one kernel each (TE
         2.20.2 pytorch/module/grouped_linear.py, and grouped_gemm of the older GroupedMLP)."""
-        return Gemm(
-            m, n, k, self.quantizes, experts, experts, self.model.gradient_accumulation_fusion
-        )
+        return self.with_main_grad(Gemm(m, n, k, self.quantizes, experts, experts))
+
+    def with_main_grad(self, gemm: Gemm) -> Gemm:
+        """`gemm` of a Megatron layer, which may add its weight's gradient to main_grad itself."""
+        if not self.model.gradient_accumulation_fusion:
+            return gemm
+        return replace(gemm, main_grad_itemsize=self.main_grads_dtype.itemsize)
 
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""
@@ -158,11 +165,12 @@ class RankShape(Struct, frozen=True, kw_only=True):
         return elements * self.dtype.itemsize
 
     def main_grad_traffic(self, elements: int) -> int:
-        """Bytes that are moved when such a tensor is added to its fp32 main_grad: it is read, the
-        other read and written (megatron-core 0.16.1 distributed_data_parallel.py:440)."""
-        if self.model.gradient_accumulation_fusion:
+        """Bytes that are moved when such a tensor is added to its main_grad: it is read, the other
+        read and written (megatron-core 0.16.1 distributed_data_parallel.py:440). Plain modules,
+        which the native backend is predicted by, have none."""
+        if self.model.gradient_accumulation_fusion or self.is_local:
             return 0
-        return elements * (self.dtype.itemsize + 2 * DType.FP32.itemsize)
+        return elements * (self.dtype.itemsize + 2 * self.main_grads_dtype.itemsize)
 
     @property
     def column_parallel_workspace(self) -> int:

@@ -223,6 +223,7 @@ def rank_shape(job: Job) -> RankShape:
         expert_model_parallel_size=layout.expert_model_parallel_size,
         expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
         moe_load_imbalance=config.moe_load_imbalance,
+        main_grads_dtype=config.main_grads_dtype,
         use_liger_kernel=config.use_liger_kernel,
         tiled_mlp=config.tiled_mlp,
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,

@@ -62,9 +62,10 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     backward again where they were freed, and the last `reductions` of them reduce gradients; all
     beside the kernels.
 
-    groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds
-    of a gathering's copies from the host, where the shards are there. added: seconds of adding one
-    microbatch's whole gradients to those before, where they are not reduced."""
+    groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
+    gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
+    where the shards are there. added: seconds of adding one microbatch's whole gradients to those
+    before, where they are not reduced."""
 
     groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int
@@ -72,6 +73,7 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
     reductions: int
     gathers_again: bool
     hidden_fraction: float
+    collectives: int = 1
     from_host: float = 0.0
     added: float = 0.0
 
@@ -90,8 +92,8 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
         )
 
     def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
-        return sum(
-            collective_seconds(kind, elements * itemsize, ranks, joined)
+        return self.collectives * sum(
+            collective_seconds(kind, elements * itemsize / self.collectives, ranks, joined)
             for elements, ranks, joined in self.groups
         )
 

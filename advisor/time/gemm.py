@@ -39,8 +39,6 @@ _SMOOTH = 4
 _STREAMS = 4
 """On which Transformer Engine queues the GEMMs of experts (common/gemm, num_cublas_streams)."""
 _RESULT_BYTES = 2
-_ACCUMULATED_BYTES = 8
-"""A weight gradient that the GEMM adds to the fp32 main_grad: read and written."""
 
 
 class GemmRates(Struct, frozen=True, kw_only=True):
@@ -83,9 +81,10 @@ def input_gradient_seconds(gemm: Gemm, rates: GemmRates) -> float:
 
 @lru_cache(maxsize=16384)
 def weight_gradient_seconds(gemm: Gemm, rates: GemmRates) -> float:
-    """[n, m] x [m, k]: one result a group, deep where there are many tokens."""
+    """[n, m] x [m, k]: one result a group, deep where there are many tokens; main_grad is read and
+    written."""
     rows = -(-gemm.m // gemm.groups)
-    written = _ACCUMULATED_BYTES if gemm.accumulates else _RESULT_BYTES
+    written = 2 * gemm.main_grad_itemsize or _RESULT_BYTES
     return matmul_seconds(
         rates, gemm.n, gemm.k, rows, gemm.groups, gemm.kernels, result_bytes=written
     )

@@ -31,7 +31,7 @@ from advisor.time.optimizer_step import (
 from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_seconds
 
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
-
+_SHARDED_GRADIENTS = frozenset({DataParallelSharding.GRADIENTS, DataParallelSharding.FULL})
 
 _READ_READ_WRITTEN = 3
 """Of an addition in place: both tensors are read, one is written."""
@@ -39,12 +39,13 @@ _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset[Module]) -> Host:
-    """The processor beside the job's GPU."""
+def _host(job: Job, calibration: Calibration, graphed: frozenset[Module], beside: float) -> Host:
+    """The processor beside the job's GPU; the first of all passes has no other microbatch."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
     wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
+    passes = job.num_microbatches * job.layout.virtual_pipeline_model_parallel_size
     return Host(
         call_seconds=slower * call,
         module_seconds=slower * calibration.host_module_seconds,
@@ -52,7 +53,7 @@ def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset
         answer_seconds=slower * calibration.host_answer_seconds,
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        beside=_hidden_beside(job, calibration, rates),
+        beside=beside * (passes - 1) / passes,
         compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
 
@@ -96,9 +97,10 @@ class JobTime:
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
         self.network = network(layout, job.gpu, calibration, job.model)
-        self._host = _host(job, calibration, self.network, graphed)
+        self._beside = _hidden_beside(job, calibration, self.network)
+        host = _host(job, calibration, graphed, self._beside)
         self.machine = machine(
-            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=self._host
+            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
         )
         each = pipeline.of_each_stage
         self._parameters = each(
@@ -174,7 +176,7 @@ class JobTime:
         pipeline has no other microbatch."""
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        return self._host.beside * max(0, passes - alone) / passes
+        return self._beside * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in
@@ -213,7 +215,7 @@ class JobTime:
         layout, parts = self._job.layout, self._parameters[stage]
         itemsize = self._job.config.main_grads_dtype.itemsize
         sharding = layout.data_parallel_sharding
-        if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
+        if sharding in _SHARDED_GRADIENTS:
             shard = sum(part.elements / part.ranks for part in parts) * DType.BF16.itemsize
             whole = sum(part.elements for part in parts) * DType.BF16.itemsize
             away = shard / self.machine.host_bytes_per_second
@@ -224,6 +226,7 @@ class JobTime:
                 reductions=self._reductions,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self._calibration.hidden_fraction,
+                collectives=sum(len(chunk.layers) for chunk in self._stages[stage]),
                 from_host=away if self._job.config.param_cpu_offload else 0.0,
                 added=_READ_READ_WRITTEN * whole / self.machine.memory_bytes_per_second,
             )
@@ -254,12 +257,13 @@ class JobTime:
         return -(-part.elements // max(_LEAST_BUCKET, _BUCKET_OF_A_RANK * part.ranks))
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
-        work = self._data_parallel[stage]
+        work, passes = self._data_parallel[stage], pace.forward + pace.backward
+        late = 1 + (pace.host + pace.exposed) / passes  # it goes on while no kernel runs
+        forward, backward = pace.forward * late, pace.backward * late
         if isinstance(work, ShardedWork):
-            lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
-            return work.exposed_seconds(pace.forward * lasting, pace.backward * lasting)
+            return work.exposed_seconds(forward, backward)
         first, *others = work
-        return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
+        return first.exposed_seconds(forward, backward, tuple(others))
 
     def _slowest_optimizer_seconds(self) -> float:
         muon = self._job.config.optimizer.is_muon
@@ -284,7 +288,7 @@ class JobTime:
         itemsize, away, seconds = config.main_grads_dtype.itemsize, config.offloaded_fraction, 0.0
         for part in self._parameters[stage]:
             elements, shards = part.elements, part.shards
-            if self._job.layout.data_parallel_sharding is DataParallelSharding.FULL:
+            if self._job.layout.data_parallel_sharding in _SHARDED_GRADIENTS:
                 elements, shards = -(-elements // shards), 1  # no gradient but the shard's
             seconds += optimizer_seconds(elements, shards, itemsize, self.machine, on_host=away)
             seconds += host_optimizer_seconds(

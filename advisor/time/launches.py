@@ -62,12 +62,16 @@ class Launches(Struct, frozen=True):
 
 EXCHANGES = (Module.DISPATCH, Module.COMBINE)
 """Submodules that bring tokens to experts and back."""
+
+
+def is_exchange(operator: Operator) -> bool:
+    """Whether it sends tokens to their experts or back, and does nothing else."""
+    return operator.module in EXCHANGES and bool(operator.forward_collectives)
+
+
 _CALLS = {"permute": 12, "unpermute": 8, "sort_by_expert": 6, "unsort_by_expert": 6}
 _FUSED_CALLS = {"permute": 6, "unpermute": 4, "sort_by_expert": 4, "unsort_by_expert": 4}
 """Operations of one forward, of the unfused and of the fused permutation (moe_utils.py)."""
-_ROUTING_CALLS, _FUSED_ROUTING_CALLS = 50, 15
-"""Top-k, scores, losses and counts: DeepSeek-V3's router is 72 kernels with its dispatcher's
-preprocessing, 31 where they are fused (Megatron-LM, notes on DeepSeek-V3 on GB200)."""
 _EXCHANGE_CALLS = 15
 _ASKING = frozenset(
     {"dispatch_all_to_all", "gather_tokens", "flex_dispatch", "dispatch.all_to_all"}
@@ -113,10 +117,8 @@ def launches(
 def _calls(operator: Operator, shape: RankShape, backward: bool) -> int:
     if operator.forward_collectives:
         return _EXCHANGE_CALLS
-    if shape.model.transformer_impl.is_eager:
+    if shape.model.transformer_impl.is_eager or operator.module is Module.ROUTER:
         return operator.backward_kernels if backward else operator.forward_kernels
-    if operator.module is Module.ROUTER:
-        return _FUSED_ROUTING_CALLS if shape.model.moe_router_fusion else _ROUTING_CALLS
     table = _FUSED_CALLS if shape.model.moe_permute_fusion else _CALLS
     return table.get(operator.name, _FUSED_OPERATOR_CALLS)
 
@@ -152,8 +154,7 @@ def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
 
 
 def _is_held(operator: Operator, host: Host) -> bool:
-    exchanges = operator.module in EXCHANGES and bool(operator.forward_collectives)
-    return operator.module in host.graphed and (host.whole or not exchanges)
+    return operator.module in host.graphed and (host.whole or not is_exchange(operator))
 
 
 _STEADY = 3

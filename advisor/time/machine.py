@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
@@ -75,6 +76,8 @@ def machine(
     Sources: configs/hardware, and configs/calibration with what each was fitted on.
     """
     sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
+    if not eager:  # Transformer Engine runs a GEMM of cuBLAS's for each expert
+        calibration = replace(calibration, grouped_gemm_share=1.0)
     linear = gemm_rates(
         gpu, calibration, Precision.FP16 if precision is Precision.FP16 else Precision.BF16
     )

@@ -22,6 +22,7 @@ from advisor.time.gemm import (
     input_gradient_seconds,
     weight_gradient_seconds,
 )
+from advisor.time.launches import is_exchange
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
@@ -78,6 +79,8 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
         beside = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
         copied = beside / machine.memory_bytes_per_second
         return linear_seconds(operator.gemm, machine, backward=backward) + copied
+    if is_exchange(operator):
+        return 0.0  # memory is read and written while the tokens are sent
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)

@@ -191,12 +191,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         outputs=(logits,),
         saved=(source,),
         weights=(weight,),
-        gemm=Gemm(
-            shape.tokens,
-            rows,
-            shape.model.hidden_size,
-            accumulates=shape.model.gradient_accumulation_fusion,
-        ),
+        gemm=shape.with_main_grad(Gemm(shape.tokens, rows, shape.model.hidden_size)),
         forward_collectives=shape.column_parallel_forward(),
         backward_collectives=shape.column_parallel_backward(),
         backward_workspace=workspace,

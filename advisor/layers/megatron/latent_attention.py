@@ -144,7 +144,8 @@ def _rotary(shape: RankShape, query_up: Tensor, kv_up: Tensor, k_pos_emb: Tensor
     """Rotary embedding of the last channels of q and of the key that all heads share.
 
     Unfused, q and k are put together from their parts and v is copied, all three new; cos and sin
-    tables are kept. Fused (yarn alone), q is rotated in place and no table is kept.
+    tables are kept. Fused (yarn alone), q is rotated in place, its other channels are not touched,
+    and no table is kept.
     """
     model = shape.model
     fused = model.apply_rope_fusion and not shape.is_local and model.rope_type is RopeType.YARN
@@ -158,8 +159,10 @@ def _rotary(shape: RankShape, query_up: Tensor, kv_up: Tensor, k_pos_emb: Tensor
     )
     if fused:
         query = query_up.view("query", query.shape)
-    rotated = (shape.local_heads + 1) * model.qk_pos_emb_head_dim * shape.dtype.itemsize
-    extra = 0 if fused else UNFUSED_ROTARY * shape.tokens * rotated
+    channel = shape.tokens * shape.dtype.itemsize
+    rotated = (shape.local_heads + 1) * model.qk_pos_emb_head_dim * channel
+    untouched = 2 * shape.local_heads * model.qk_head_dim * channel
+    extra = -untouched if fused else UNFUSED_ROTARY * rotated
     return Operator(
         name="rotary_pos_emb",
         module=Module.QKV_UP_PROJ,

@@ -2,11 +2,14 @@
 
 Source: torch 2.13 distributed/tensor/parallel/style.py, distributed/_functional_collectives.py
 (all_gather_tensor, reduce_scatter_tensor): a tensor is gathered, or scattered, along its first
-dimension, and copied where that is not the sequence's.
+dimension, and copied where that is not the sequence's. What a linear layer in 8 bits reads is
+gathered in them, as is the gradient of what it makes (torchao 0.18.0
+float8/float8_tensor_parallel.py, read and not run).
 """
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import activation, pointwise
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -34,7 +37,7 @@ def gather_sequence(
                 forward_workspace=_joined(shape, whole),
                 backward_workspace=whole.num_bytes,
             ),
-            forward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
+            forward_collectives=(_gathered(shape, module, whole),),
             backward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
         ),
     )
@@ -60,7 +63,7 @@ def scatter_sequence(
                 backward_workspace=_joined(shape, whole),
             ),
             forward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
-            backward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
+            backward_collectives=(_gathered(shape, module, whole),),
             forward_holds=holds,
         ),
     )
@@ -115,6 +118,14 @@ def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Ope
 def _joined(shape: RankShape, whole: Tensor) -> int:
     """The ranks' parts before they are put side by side; of one sequence they lie so already."""
     return whole.num_bytes if shape.micro_batch_size > 1 else 0
+
+
+def _gathered(shape: RankShape, module: Module, whole: Tensor) -> Collective:
+    """All-gather of what a linear layer reads, or of its output's gradient."""
+    gather = _over_tp(CollectiveKind.ALL_GATHER, whole)
+    if not shape.quantizes or module in (Module.ROUTER, Module.COMBINE):
+        return gather
+    return replace(gather, num_bytes=whole.num_elements * DType.FLOAT8.itemsize)
 
 
 def _over_tp(kind: CollectiveKind, whole: Tensor) -> Collective:

@@ -1,9 +1,13 @@
 """A step of a whole job: the slowest GPU, and what stages send each other."""
 
+from typing import Unpack
+
 import pytest
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import TimeBreakdown
+from advisor.api.calls import evaluate
+from advisor.api.keywords import JobKeywords
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -25,6 +29,18 @@ def step(layout: ParallelLayout = LAYOUT, spread: float = 0.0) -> TimeBreakdown:
     gpus = layout.world_size
     job = Job(model=load_model("llama3_8b"), layout=layout, config=config, gpu=H100, num_gpus=gpus)
     return Evaluator(job, replace(CALIBRATION, speed_spread=spread)).evaluate(NONE).time_seconds
+
+
+def asked(
+    model: str, gpus: str, overrides: dict[str, object], **degrees: Unpack[JobKeywords]
+) -> TimeBreakdown:
+    """A step without recompute of a job that no recipe says anything of."""
+    batch = {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 64}
+    fields = {f"job.{name}": size for name, size in batch.items()} | overrides
+    candidate = evaluate(
+        "none", model=model, gpus=gpus, takes_recipe=False, overrides=fields, **degrees
+    )
+    return candidate.time_seconds
 
 
 def test_all_ranks_wait_for_the_slowest() -> None:
@@ -53,3 +69,73 @@ def test_stage_outputs_in_parts_are_gathered_where_they_arrive() -> None:
 def test_with_sequence_parallelism_they_are_parts_already() -> None:
     cut = replace(LAYOUT, sequence_parallel=True)
     assert step(cut) == step(replace(cut, scatter_gather_tensors_in_pipeline=True))
+
+
+def test_parameters_that_stay_gathered_cost_no_more_than_those_gathered_again() -> None:
+    """Either way a rank has no gradients but its shard's, in the optimizer as well."""
+    kept, freed = (
+        asked("llama3_8b", "64xA100", {"layout.data_parallel_sharding": how}, framework="fsdp2")
+        for how in ("gradients", "full")
+    )
+    assert kept.optimizer == freed.optimizer
+    assert kept.total < freed.total
+
+
+def test_more_work_of_the_gpu_never_shortens_a_step_that_waits_for_its_processor() -> None:
+    """Gradients are reduced while the GPU waits, too."""
+    exchange = {"model.moe_token_dispatcher_type": "alltoall"}
+    more_work = {"job.moe_load_imbalance": 1.3}, {"model.apply_rope_fusion": False}
+    even, uneven, unfused = (
+        asked("qwen3_30b_a3b", "16xH100", exchange | more, tp=1, pp=1, cp=1, ep=8)
+        for more in ({}, *more_work)
+    )
+    assert even.host > 0.0
+    assert uneven.forward + uneven.backward > even.forward + even.backward
+    assert min(uneven.total, unfused.total) >= even.total
+
+
+def test_gradients_in_16_bits_are_added_faster_than_in_32() -> None:
+    degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1}
+    narrow, wide = (
+        asked("llama3_8b", "8xH100", {"job.main_grads_dtype": dtype}, **degrees)
+        for dtype in ("bf16", "fp32")
+    )
+    assert narrow.forward == wide.forward
+    assert narrow.backward < wide.backward
+
+
+@pytest.mark.parametrize("fusion", ["moe_router_fusion", "moe_permute_fusion"])
+def test_what_is_fused_around_experts_saves_time_of_the_gpu(fusion: str) -> None:
+    """A router's small kernels one after another, and rows added one by one."""
+    degrees: JobKeywords = {"tp": 1, "pp": 1, "cp": 1, "ep": 8}
+    exchange = {"model.moe_token_dispatcher_type": "alltoall"}
+    apart, fused = (
+        asked("mixtral_8x7b", "8xH100", exchange | {f"model.{fusion}": is_on}, **degrees)
+        for is_on in (False, True)
+    )
+    assert fused.forward < apart.forward
+    assert fused.backward < apart.backward
+    assert fused.total < apart.total
+
+
+def test_a_replay_never_shortens_a_step_whose_processor_is_late() -> None:
+    """It fills what the GPU waits, and hides no gradients that the wait did not."""
+    overrides = {"job.seq_length": 8192, "job.micro_batch_size": 1, "job.global_batch_size": 32}
+    more = {"model.moe_token_dispatcher_type": "flex", "job.precision": "fp8_current"}
+    none, replayed = (
+        evaluate(
+            spec,
+            model="qwen3_30b_a3b",
+            gpus="64xH100",
+            takes_recipe=False,
+            overrides=overrides | more,
+            tp=2,
+            pp=1,
+            cp=1,
+            ep=8,
+            etp=1,
+        )
+        for spec in ("none", "selective:core_attn")
+    )
+    assert none.time_seconds.host > replayed.time_seconds.host
+    assert replayed.step_time_seconds >= none.step_time_seconds

@@ -41,6 +41,13 @@ def test_compiled_layers_are_no_chains_of_torchs_own_kernels() -> None:
     assert rates.chain_bytes_per_second == rates.memory_bytes_per_second == 800.0
 
 
+def test_only_torchs_own_layers_run_experts_in_one_kernel() -> None:
+    """Transformer Engine has a GEMM an expert, and each runs as one of a dense layer does."""
+    slower = replace(CALIBRATION, grouped_gemm_share=0.75)
+    assert machine(GPU, slower, Precision.BF16, eager=True).linear.grouped_share == 0.75
+    assert machine(GPU, slower, Precision.BF16).linear.grouped_share == 1.0
+
+
 def test_half_precision_has_its_own_peak() -> None:
     assert machine(GPU, CALIBRATION, Precision.FP16).linear.flops == 100.0
 

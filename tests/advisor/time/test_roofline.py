@@ -164,6 +164,16 @@ def test_communication_in_line_is_exposed() -> None:
     assert forward_seconds(operator, MACHINE, NETWORK) == Seconds(20.0, 10.0)
 
 
+def test_tokens_are_read_and_written_while_they_are_sent() -> None:
+    sent = (_gather(False),)
+    permuted = replace(NORM, module=Module.DISPATCH)
+    exchanged = replace(permuted, forward_collectives=sent, backward_collectives=sent)
+    assert forward_seconds(permuted, MACHINE, NETWORK).exposed == 0.0
+    assert forward_seconds(permuted, MACHINE, NETWORK).compute > 0.0
+    assert forward_seconds(exchanged, MACHINE, NETWORK) == Seconds(0.0, 10.0)
+    assert backward_seconds(exchanged, MACHINE, NETWORK) == Seconds(0.0, 10.0)
+
+
 def test_overlap_hides_a_part() -> None:
     operator = replace(LINEAR, forward_collectives=(_gather(True),))
     assert forward_seconds(operator, MACHINE, NETWORK) == Seconds(20.0, 5.0)

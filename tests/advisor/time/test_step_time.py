@@ -306,6 +306,23 @@ def test_an_unfused_weight_gradient_is_added_to_main_grad() -> None:
     assert 4 * elements / 2.5e12 < other.backward - one.backward <= 10 * elements / 2.5e12
 
 
+def test_each_block_that_fsdp_gathers_is_a_collective() -> None:
+    """Of 10 blocks, each way there is a latency of 1 s for each, and the bytes are what they were;
+    many ranks pay for it."""
+    joined = Link(bytes_per_second=1e9, latency_seconds=1.0)
+    whole = ShardedWork(
+        groups=((10**9, 2, joined),),
+        gradient_itemsize=2,
+        microbatches=1,
+        reductions=1,
+        gathers_again=True,
+        hidden_fraction=0.5,
+    )
+    blocks = replace(whole, collectives=10)
+    added = blocks.exposed_seconds(0.0, 0.0) - whole.exposed_seconds(0.0, 0.0)
+    assert added == pytest.approx(3 * 9 * 1.0)
+
+
 def test_weights_of_a_layer_are_cast_once_a_step() -> None:
     """QKV, projection, fc1 and fc2 of Llama 8B at TP 4: 4 bytes an element, a kernel each."""
     shape = replace(SHAPE, precision=Precision.FP8_CURRENT)

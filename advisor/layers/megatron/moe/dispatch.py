@@ -92,6 +92,13 @@ def _counts(shape: RankShape) -> tuple[Collective, ...]:
     return (Collective(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, num_bytes),)
 
 
+def _added_bytes(shape: RankShape, rows_of: Tensor) -> int:
+    """Traffic of adding rows to those of their tokens one by one, where the permutation is not
+    fused (scatter_add, and back index_select's gradient): a zeroed sum is read and written again
+    for each row."""
+    return 0 if shape.model.moe_permute_fusion else 2 * rows_of.num_bytes
+
+
 def _hidden_rows(shape: RankShape, name: str, count: int) -> Tensor:
     return rows(shape, name, count, shape.model.hidden_size)
 
@@ -134,6 +141,7 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             (tokens, chosen),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
             gradient_free_inputs=frozenset({routing_map.name}),
+            extra_backward_bytes=_added_bytes(shape, tokens),
         )
     ]
     variables = [tokens, chosen]
@@ -207,11 +215,20 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
         )
         tensor = returned
     permutation = _permutation(shape, counts.local, counts.num_experts, counts.routed)
-    output = shape.hidden("experts_out")
-    operators.append(
-        _operator(Module.COMBINE, "unpermute", (tensor,), (output,), saved=(permutation,))
-    )
+    operators.append(_unpermute(shape, tensor, shape.hidden("experts_out"), permutation))
     return tuple(operators)
+
+
+def _unpermute(shape: RankShape, source: Tensor, output: Tensor, permutation: Tensor) -> Operator:
+    """Sums of the rows of each token."""
+    return _operator(
+        Module.COMBINE,
+        "unpermute",
+        (source,),
+        (output,),
+        saved=(permutation,),
+        extra_forward_bytes=_added_bytes(shape, source),
+    )
 
 
 def _reduce_scatter(
@@ -274,6 +291,7 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             saved=(_permutation(shape, *shape_of), *selected),
             gradient_free_inputs=frozenset({chosen.name}),
             backward_workspace=gathered_bytes,
+            extra_backward_bytes=_added_bytes(shape, expert_tokens),
         )
     )
     return Dispatched(expert_tokens, expert_probs, tuple(operators), ())
@@ -291,10 +309,10 @@ def _combine_all_gather(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     permutation = _permutation(shape, counts.gathered, counts.local_experts, counts.computed)
     output = shape.hidden("experts_out")
     if counts.gathered == counts.local:
-        return (_operator(Module.COMBINE, "unpermute", (source,), (output,), saved=(permutation,)),)
+        return (_unpermute(shape, source, output, permutation),)
     whole = _hidden_rows(shape, "unpermuted_out", counts.gathered)
     return (
-        _operator(Module.COMBINE, "unpermute", (source,), (whole,), saved=(permutation,)),
+        _unpermute(shape, source, whole, permutation),
         _reduce_scatter(shape, whole, output, Group.EXPERT_TENSOR_AND_MODEL),
     )
 
@@ -325,6 +343,7 @@ def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) 
             (received, weights),
             (expert_tokens, expert_probs),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
+            extra_backward_bytes=_added_bytes(shape, expert_tokens),
         ),
     )
     return Dispatched(expert_tokens, expert_probs, operators, (received,))
@@ -336,7 +355,7 @@ def _combine_flex(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     restored = _hidden_rows(shape, "unpermuted_out", counts.received)
     output = shape.hidden("experts_out")
     return (
-        _operator(Module.COMBINE, "unpermute", (source,), (restored,), saved=(permutation,)),
+        _unpermute(shape, source, restored, permutation),
         _operator(Module.COMBINE, "flex_combine", (restored,), (output,), **_flex_exchange(shape)),
     )
 

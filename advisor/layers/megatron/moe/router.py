@@ -11,6 +11,11 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import LoadBalancing, ScoreFunction
 from advisor.models.spec import ModelSpec
 
+_KERNELS, _FUSED_KERNELS = 50, 15
+"""Of top-k, scores, losses and counts, one after another: DeepSeek-V3's router is 72 kernels with
+its dispatcher's preprocessing, 31 where they are fused (Megatron-LM, notes on DeepSeek-V3 on
+GB200)."""
+
 
 def router_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """From the normalized input to probabilities [tokens, experts] and the routing map of the same
@@ -53,7 +58,8 @@ def _routing(shape: RankShape, logits: Tensor) -> Operator:
     """Top-k experts of each token, their probabilities, the map of both, and auxiliary losses."""
     probs = Tensor("router_probs", logits.shape, logits.dtype)
     routing_map = Tensor("routing_map", logits.shape, DType.BOOL)
-    scores = _fused_scores if shape.model.moe_router_fusion else _scores
+    fused = shape.model.moe_router_fusion
+    scores, kernels = (_fused_scores, _FUSED_KERNELS) if fused else (_scores, _KERNELS)
     return Operator(
         name="topk_routing",
         module=Module.ROUTER,
@@ -66,6 +72,8 @@ def _routing(shape: RankShape, logits: Tensor) -> Operator:
             *_capacity(shape, logits),
             *_aux_loss(shape, logits),
         ),
+        forward_kernels=kernels,
+        backward_kernels=kernels,
     )
 
 

@@ -33,7 +33,7 @@ def test_column_parallel(impl: str, forward: int, backward: int) -> None:
     source, output = narrow(shape, 16), shape.activation("out", 24)
     made = column_parallel_linear(shape, "name", M, source, output, bias=True)
     gathered = TOKENS * 16 * 2
-    assert made.gemm == Gemm(TOKENS, 24, 16)
+    assert made.gemm == shape.with_main_grad(Gemm(TOKENS, 24, 16))
     assert [(w.name, w.shape, w.tp_sharded) for w in made.weights] == [
         ("name.weight", (24, 16), True),
         ("name.bias", (24,), True),
@@ -50,7 +50,7 @@ def test_row_parallel_takes_heads_and_their_channels_as_one_width() -> None:
     shape = toy_shape()
     source = shape.activation("heads", 4, 6)
     made = row_parallel_linear(shape, "name", M, source, shape.hidden("out"), bias=True)
-    assert made.gemm == Gemm(TOKENS, 64, 24)
+    assert made.gemm == shape.with_main_grad(Gemm(TOKENS, 64, 24))
     assert [w.tp_sharded for w in made.weights] == [True, False]
 
 
@@ -58,7 +58,7 @@ def test_duplicated_takes_its_own_tokens_and_does_not_communicate() -> None:
     shape = toy_shape()
     source, output = narrow(shape, 64), narrow(shape, 10)
     made = duplicated_linear(shape, "name", M, source, output)
-    assert made.gemm == Gemm(TOKENS // 2, 10, 64)
+    assert made.gemm == shape.with_main_grad(Gemm(TOKENS // 2, 10, 64))
     assert not made.forward_collectives
     assert not made.backward_collectives
     assert not made.weights[0].tp_sharded
