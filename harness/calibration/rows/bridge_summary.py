@@ -123,14 +123,14 @@ def _target(row: Row, seconds: float) -> Target:
         "DGX-GB200",
         "BF16",
     )
-    what = " ".join((row["model"], *run.gpus.split("x")[::-1], row["precision"]))
+    what = " ".join((row["model"], *run.gpus.split("x")[::-1]))
     layout = " ".join(f"{name.upper()}{degree(row, name)}" for name in ("tp", "pp", "vpp", "ep"))
     task = "" if run.task == "pretrain" else f" {row['task']}"
     how = f"{layout} MBS{row['mbs']} {row['recipe_extras']} {spec}"
     return Target(
-        name=f"{what}{task} {row['container']}",
+        name=f"{what} {row['precision']}{task} {row['container']}",
         table="mbridge_perf_summary",
-        family=f"{what}{task} {how}",
+        family=f"{what} {run.precision}{task} {how}",
         group=f"Bridge {run.model}",
         source=f"Megatron Bridge {row['source_path_or_table']}",
         job=done.job,
