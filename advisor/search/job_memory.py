@@ -140,10 +140,10 @@ class JobMemory:
     def each_stage(self, plans: list[RecomputePlan]) -> Iterator[StageDetail]:
         """Memory of the stages in turn; each distinct chunk is looked at once, and so is what
         stages hold that hold the same."""
-        footprints = self._footprints(plans, self._shape)
+        alone = footprints = self._footprints(plans, self._shape)
         if self._job.layout.overlap_moe_expert_parallel_comm:
-            footprints = self._in_turns(plans, footprints)
-        sides = self._sided_footprints(plans, footprints)
+            footprints = self._in_turns(plans, alone)
+        sides = self._sided_footprints(plans, footprints, alone)
         held: dict[int, _StageChunks] = {}
         for number, like in enumerate(self._pipeline.like):
             if like not in held:
@@ -358,7 +358,10 @@ class JobMemory:
         return tuple(first_equal(replace(self._shape, side=side)) for side in sides)
 
     def _sided_footprints(
-        self, plans: list[RecomputePlan], whole: list[ChunkFootprint]
+        self,
+        plans: list[RecomputePlan],
+        whole: list[ChunkFootprint],
+        alone: list[ChunkFootprint],
     ) -> list[list[ChunkFootprint]]:
         """Of each side, those of all chunks: in the pool of layers' graphs neither ends of the
         model nor what stages send, nor what another microbatch has, which counts outside."""
@@ -370,7 +373,6 @@ class JobMemory:
         plain = self._footprints(plans, outside)
         if not self._job.layout.overlap_moe_expert_parallel_comm:
             return [pool, plain]
-        alone = self._footprints(plans, self._shape)
         beside = [
             replace(there, backward=_more(there.backward, both.backward, one.backward))
             for there, both, one in zip(plain, whole, alone, strict=True)
