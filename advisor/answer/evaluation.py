@@ -13,6 +13,8 @@ from advisor.plan.recompute_plan import Setting
 
 LIKELY = 0.9
 """Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
+CLEAR = 0.95
+"""Probability from which, and below one less which, no replay is asked whether a setting fits."""
 
 
 class MemoryBreakdown(Struct, frozen=True, kw_only=True):

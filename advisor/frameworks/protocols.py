@@ -1,6 +1,7 @@
 """What the advisor asks of a framework; everything else knows no framework by name."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -29,7 +30,7 @@ class StaticLabels(Struct, frozen=True, kw_only=True):
     optimizer: tuple[str, str]
 
 
-class FixedMemory(Struct, frozen=True, kw_only=True):
+class FixedMemory(Struct, frozen=True, kw_only=True, dict=True):
     """Memory of one stage that no recompute setting changes.
 
     optimizer_step: bytes that it takes while it runs, of step_words.
@@ -46,10 +47,15 @@ class FixedMemory(Struct, frozen=True, kw_only=True):
     working_set: WorkingSet | None = None
     in_buffers: bool = False
 
-    @property
+    @cached_property
     def resident(self) -> int:
         """Bytes of all buffers."""
         return sum(term.num_bytes for term in self.buffers)
+
+    @cached_property
+    def total(self) -> int:
+        """Bytes that are there in every moment of a step."""
+        return self.static.total + self.resident
 
 
 class LayerSplits(Struct, frozen=True):

@@ -65,7 +65,7 @@ class Pipeline:
 
     chunks: all different chunks. groups: the different tuples of layers among them; group_of gives
     that of each chunk, copies how often the whole pipeline holds each. stages: what each stage
-    holds of both.
+    holds of both; like: of each stage, the number of the first one that holds the same.
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -77,14 +77,14 @@ class Pipeline:
             group for held in self.stages for group, n in held.groups for _ in range(n)
         )
         self.copies = tuple(numbers[group] for group in range(len(self.groups)))
+        first: dict[Stage, int] = {}
+        self.like = tuple(first.setdefault(stage, k) for k, stage in enumerate(self.stages))
+        self._first = tuple(first.values())
 
     def of_each_stage(self, make: Callable[[int], T]) -> list[T]:
         """What `make` gives for the number of each stage; stages that hold the same share it."""
-        found: dict[Stage, T] = {}
-        for number, stage in enumerate(self.stages):
-            if stage not in found:
-                found[stage] = make(number)
-        return [found[stage] for stage in self.stages]
+        found = {number: make(number) for number in self._first}
+        return [found[number] for number in self.like]
 
     def _stage(self, held: tuple[ModelChunk, ...]) -> Stage:
         numbers = [self.chunks.index(chunk) for chunk in held]

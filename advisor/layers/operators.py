@@ -13,6 +13,7 @@ from typing import ParamSpec
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
+from advisor.base.sharing import first_equal
 
 LAYER_INPUT = "layer_input"
 """Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""
@@ -210,7 +211,7 @@ class Collective(Struct, frozen=True):
     overlapped: bool = False
 
 
-class Operator(Struct, frozen=True, kw_only=True):
+class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
     """One step of a layer on one rank, one microbatch.
 
     inputs, outputs: activations read and written; those in `outputs` get a gradient.
@@ -266,10 +267,6 @@ class Operator(Struct, frozen=True, kw_only=True):
     extra_backward_bytes: int = 0
     forward_kernels: int = 1
     backward_kernels: int = 1
-
-    def __hash__(self) -> int:
-        """Cheap: operators of one name whose outputs have equal shapes rarely differ."""
-        return hash((self.name, *(tensor.shape for tensor in self.outputs)))
 
     @property
     def forward_flops(self) -> int:
@@ -328,12 +325,12 @@ P = ParamSpec("P")
 
 
 def cached_operators(make: Callable[P, tuple[Operator, ...]]) -> Callable[P, Operators]:
-    """`make`, called once for equal arguments."""
+    """`make`, called once for equal arguments; equal results are one object."""
 
     @lru_cache(maxsize=4096)
     @wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> Operators:
-        return Operators(make(*args, **kwargs))
+        return first_equal(Operators(make(*args, **kwargs)))
 
     return made  # type: ignore[return-value]
 

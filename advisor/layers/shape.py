@@ -9,7 +9,7 @@ from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
-class RankShape(Struct, frozen=True, kw_only=True):
+class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Model, batch and the degrees that cut tensors: the key under which layers are cached.
 
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
@@ -63,20 +63,6 @@ class RankShape(Struct, frozen=True, kw_only=True):
     takes_any_layout: bool = False
     deterministic: bool = False
     side: Side | None = None
-
-    def __hash__(self) -> int:
-        """Cheap: the model's other fields rarely differ where these agree."""
-        return hash(
-            (
-                self.model.name,
-                self.seq_length,
-                self.micro_batch_size,
-                self.tensor_model_parallel_size,
-                self.context_parallel_size,
-                self.cp_comm_type,
-                self.expert_model_parallel_size,
-            )
-        )
 
     @property
     def tp(self) -> int:

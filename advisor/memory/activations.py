@@ -5,8 +5,6 @@ from operator import mul
 
 from msgspec import Struct
 
-from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.static import GRADIENT_COPIES
 from advisor.plan.schedule import schedule_points
@@ -59,7 +57,7 @@ def most_in_flight(
 
 
 def activation_peak(
-    shape: RankShape,
+    hidden_bytes: int,
     distinct: tuple[ChunkFootprint, ...],
     classes: tuple[int, ...],
     pp: int,
@@ -69,37 +67,36 @@ def activation_peak(
     """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]].
 
     At every point of the schedule: the saved tensors of all microbatches in flight, the running
-    pass's own need, and tensors received or sent and not yet gone, each a hidden state
-    [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]. microbatches: of the step.
-    Bytes of one rank; parameters, gradients and optimizer states are left out.
+    pass's own need, and tensors received or sent and not yet gone, each a hidden state of
+    `hidden_bytes` ([seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]).
+    microbatches: of the step. Bytes of one rank; parameters, gradients and optimizer states are
+    left out.
     Source: megatron-core 0.16.1 pipeline_parallel/schedules.py, by plan.schedule.schedule_points;
     held against it in tests/oracles.
     """
-    outside = shape.side is None or not shape.side.inside
-    hidden = shape.hidden(LAYER_INPUT).num_bytes if outside else 0
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]
+    running = [(c.forward.num_bytes - c.kept, c.backward.num_bytes - c.kept) for c in distinct]
     best_total, best = -1, None
     highest = [0, 0]  # forward, backward
     for moment in schedule_points(pp, len(classes), microbatches, stage, classes, spent=any(left)):
-        chunk = distinct[classes[moment.chunk]]
-        peak = chunk.backward if moment.backward else chunk.forward
-        kept = sum(map(mul, moment.by_class, each))
-        total = kept - chunk.kept + peak.num_bytes + moment.held * hidden
-        if moment.spent:
-            total += sum(map(mul, moment.spent, left))
-        if total > highest[moment.backward]:
-            highest[moment.backward] = total
+        backward, number, _, by_class, held, spent = moment
+        total = sum(map(mul, by_class, each)) + held * hidden_bytes
+        total += running[classes[number]][backward]
+        if spent:
+            total += sum(map(mul, spent, left))
+        if total > highest[backward]:
+            highest[backward] = total
             if total > best_total:
-                best_total, best = total, (kept, moment, peak)
+                best_total, best = total, moment
     assert best is not None
-    kept, moment, peak = best
-    direction = "backward" if moment.backward else "forward"
+    chunk, kept = distinct[classes[best.chunk]], sum(map(mul, best.by_class, each))
+    peak, direction = (chunk.backward, "backward") if best.backward else (chunk.forward, "forward")
     return ActivationPeak(
         kept=kept,
         transient=best_total - kept,
-        in_flight=moment.in_flight,
-        phase=f"{direction} of chunk {moment.chunk}: {peak.point}",
+        in_flight=best.in_flight,
+        phase=f"{direction} of chunk {best.chunk}: {peak.point}",
         forward=highest[False],
         backward=highest[True],
     )

@@ -15,7 +15,7 @@ from advisor.memory.arena import Peak
 from advisor.memory.chunk_blocks import (
     Block,
     keeps_input,
-    kept_input,
+    kept_by_copy,
     plain_block,
     segment_block,
 )
@@ -165,16 +165,12 @@ def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
     return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
 
 
+@lru_cache(maxsize=8192)
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
     its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
     and loss are left out, and so is what a running pass needs."""
-    kept = 0
-    for segment in plan.segments:
-        whole = segment.whole
-        each = kept_input(shape, segment) if whole else segment_block(shape, segment).kept
-        kept += segment.copies * each
-    return kept
+    return sum(segment.copies * kept_by_copy(shape, segment) for segment in plan.segments)
 
 
 def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:

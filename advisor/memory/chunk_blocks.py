@@ -13,6 +13,7 @@ from advisor.memory.liveness import (
     LayerFootprint,
     footprint,
     gradients_before_replay,
+    layer_kept_bytes,
     walk_forward,
 )
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
@@ -108,6 +109,19 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
     if replays_router and _holds_graph(shape, segment.layers):
         block = replace(block, left=2 * hidden)
     return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
+
+
+def kept_by_copy(shape: RankShape, segment: Segment) -> int:
+    """Bytes that one copy of `segment` keeps of one microbatch, as its block has them; found
+    without a walk through its passes."""
+    if segment.whole:
+        return kept_input(shape, segment)
+    (kind,) = segment.layers
+    operators = transformer_layer(shape, kind)
+    kept = layer_kept_bytes(operators, segment.runs)
+    if segment.offloaded:
+        kept -= offloaded_bytes(operators, segment.runs, segment.offloaded)
+    return kept
 
 
 def _cast_bytes(shape: RankShape, kind: LayerKind) -> int:

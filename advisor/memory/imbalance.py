@@ -12,6 +12,7 @@ in every layer others, so that their sums differ less.
 from collections.abc import Sequence
 from functools import lru_cache
 from math import erf, sqrt
+from operator import mul
 from typing import Final
 
 from msgspec import Struct
@@ -89,25 +90,37 @@ def _kept(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
     return sum(tensor.num_bytes for tensor in kept_tensors(operators, runs).values())
 
 
-def unevenness(
-    shape: RankShape, held: Sequence[tuple[RoutedBytes, int]], most: float
-) -> Unevenness:
-    """Of a stage whose chunks are `held`, each with the microbatches of it in flight.
+class UnevenStage(Struct, frozen=True):
+    """What the busiest rank of a stage holds beyond the mean: of a microbatch in flight by chunk,
+    `together` of `kept`, and `running` beside them."""
+
+    kept: tuple[int, ...]
+    together: float
+    running: float
+
+    def unevenness(self, in_flight: tuple[int, ...]) -> Unevenness:
+        """With so many microbatches of each chunk in flight."""
+        mean = int(sum(map(mul, self.kept, in_flight)) * self.together + self.running)
+        return Unevenness(mean, _SPREAD * mean)
+
+
+def uneven_stage(shape: RankShape, chunks: Sequence[RoutedBytes], most: float) -> UnevenStage:
+    """Of a stage that holds `chunks`.
 
     What is kept of all layers is the sum of different experts' loads; the layer that runs is the
     busiest of all layers and ranks. most: the largest excess over the mean that capacity allows.
     """
-    layers = sum(routed.layers for routed, _ in held)
+    layers = sum(chunk.layers for chunk in chunks)
     ranks = shape.expert_model_parallel_size
     if not layers or ranks == 1 or most <= 0:
-        return EVEN
+        return UnevenStage((0,) * len(chunks), 0.0, 0.0)
     experts = (shape.model.num_moe_experts or ranks) // ranks
     together, at_once = _excesses(ranks, experts, layers)
-    together, at_once = min(most, together), min(most, at_once)
-    kept = sum(routed.kept * in_flight for routed, in_flight in held)
-    running = max(routed.running for routed, _ in held)
-    mean = int(kept * together + running * at_once)
-    return Unevenness(mean, _SPREAD * mean)
+    return UnevenStage(
+        tuple(chunk.kept for chunk in chunks),
+        min(most, together),
+        max(chunk.running for chunk in chunks) * min(most, at_once),
+    )
 
 
 @lru_cache(maxsize=1024)

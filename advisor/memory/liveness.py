@@ -51,11 +51,18 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
     forward = walk_forward(operators, kept)
     backward = walk_backward(operators, runs, kept)
     return LayerFootprint(
-        kept=sum(tensor.num_bytes for tensor in kept.values()) + small,
+        kept=layer_kept_bytes(operators, runs),
         forward=_raised(forward.peak, small),
         backward=_raised(backward.peak, small),
         held_backward=_raised(backward.held_peak, small),
     )
+
+
+@lru_cache(maxsize=8192)
+def layer_kept_bytes(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
+    """Bytes of one microbatch that stay from the forward of `operators` to their backward."""
+    small = sum(run.extra_kept_bytes for run in runs)
+    return sum(tensor.num_bytes for tensor in kept_tensors(operators, runs).values()) + small
 
 
 def _raised(peak: Peak, num_bytes: int) -> Peak:

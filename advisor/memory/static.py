@@ -65,10 +65,16 @@ def stage_expert_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> i
     have cut them. stage_elements counts them as well; shared experts and the router are no part of
     them."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    return sum(number * _expert_elements(shape, kind) for kind, number in kinds.items())
+
+
+@lru_cache(maxsize=4096)
+def _expert_elements(shape: RankShape, kind: LayerKind) -> int:
+    """Parameters of the routed experts of one layer on one rank."""
+    if kind.feed_forward is not FeedForward.MOE:
+        return 0
     return sum(
-        number * weight.num_elements
-        for kind, number in kinds.items()
-        if kind.feed_forward is FeedForward.MOE
+        weight.num_elements
         for operator in transformer_layer(shape, kind)
         for weight in operator.weights
         if weight.expert

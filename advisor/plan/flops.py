@@ -13,6 +13,7 @@ from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, replayed_ope
 _PASSES = 3  # forward, and twice that in the backward
 
 
+@lru_cache(maxsize=64)
 def model_flops(
     model: ModelSpec,
     seq_length: int,

@@ -50,7 +50,7 @@ class Checkpoint(StrEnum):
     EARLY_STOP = "early_stop"
 
 
-class ReplayRun(Struct, frozen=True):
+class ReplayRun(Struct, frozen=True, cache_hash=True):
     """Consecutive modules of a layer that are replayed together.
 
     keeps: names of operators whose outputs are kept all the same, needed or not, and not computed
@@ -106,7 +106,7 @@ class LayerReplay(Struct, frozen=True):
     runs: tuple[ReplayRun, ...]
 
 
-class Segment(Struct, frozen=True):
+class Segment(Struct, frozen=True, cache_hash=True):
     """Consecutive layers under one regime.
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
@@ -124,10 +124,6 @@ class Segment(Struct, frozen=True):
     copies: int = 1
     checkpoint: Checkpoint = Checkpoint.REENTRANT
     input: InputStorage = ON_DEVICE
-
-    def __hash__(self) -> int:
-        """Cheap: segments that agree in these rarely differ."""
-        return hash((self.layers, self.whole, self.copies, len(self.runs)))
 
     @property
     def num_layers(self) -> int:
@@ -150,6 +146,9 @@ class Segment(Struct, frozen=True):
 
     def kinds(self) -> Iterator[tuple[LayerKind, int]]:
         """The kinds of its layers in order of first appearance, with their number in all copies."""
+        if len(self.layers) == 1:  # most segments: no need to count
+            yield self.layers[0], self.copies
+            return
         for kind, count in Counter(self.layers).items():
             yield kind, count * self.copies
 
@@ -161,7 +160,7 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     )
 
 
-class RecomputePlan(Struct, frozen=True):
+class RecomputePlan(Struct, frozen=True, cache_hash=True):
     """The segments of one model chunk, in layer order."""
 
     segments: tuple[Segment, ...]

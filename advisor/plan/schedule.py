@@ -11,7 +11,8 @@ from operator import ge
 from typing import NamedTuple
 
 _STEADY_ROUNDS = 4
-"""Groups of PP microbatches after which what is in flight repeats (see schedule_points)."""
+"""Groups of PP microbatches after which what several chunks have in flight repeats (see
+schedule_points)."""
 
 
 class Pass(NamedTuple):
@@ -51,14 +52,16 @@ def num_warmup_passes(pp: int, vpp: int, microbatches: int, stage: int) -> int:
 def passes(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Pass]:
     """All passes of one step on `stage`, in order."""
     order = chunk_order(pp, vpp, microbatches)
-    warmup, total = num_warmup_passes(pp, vpp, microbatches, stage), len(order)
-    for k in range(warmup):
-        yield Pass(False, order[k])
-    for k in range(total - warmup):
-        yield Pass(False, order[k + warmup])
-        yield Pass(True, vpp - 1 - order[k])
-    for k in range(total - warmup, total):
-        yield Pass(True, vpp - 1 - order[k])
+    warmup = num_warmup_passes(pp, vpp, microbatches, stage)
+    there = [Pass(False, chunk) for chunk in range(vpp)]
+    back = [Pass(True, chunk) for chunk in reversed(range(vpp))]
+    for chunk in order[:warmup]:
+        yield there[chunk]
+    for chunk, earlier in zip(order[warmup:], order, strict=False):
+        yield there[chunk]
+        yield back[earlier]
+    for chunk in order[len(order) - warmup :]:
+        yield back[chunk]
 
 
 @lru_cache(maxsize=4096)
@@ -71,6 +74,14 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
         group = min(pp, microbatches - start)
         order += [chunk for chunk in range(vpp) for _ in range(group)]
     return tuple(order)
+
+
+@lru_cache(maxsize=4096)
+def first_in_flight(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[int, ...]:
+    """Microbatches in flight of each chunk in the last forward before the first backward."""
+    forwards = 1 + num_warmup_passes(pp, vpp, microbatches, stage)
+    begun = chunk_order(pp, vpp, microbatches)[:forwards]
+    return tuple(begun.count(chunk) for chunk in range(vpp))
 
 
 def schedule_points(
@@ -87,10 +98,11 @@ def schedule_points(
     `classes` says which chunks are alike: one number a chunk, from 0 without a gap. Of passes of
     the same direction through the same class only those stay whose loads (microbatches in flight by
     class, held tensors, and where `spent` is asked for,
-    spent chunks) no other exceeds. After `_STEADY_ROUNDS` groups of PP microbatches the
-    loads only repeat, so that longer steps need not be walked.
+    spent chunks) no other exceeds. After PP + 1 microbatches, of several chunks after
+    `_STEADY_ROUNDS` groups of PP, the loads only repeat, so that longer steps need not be walked.
     """
-    return _walked(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage, classes, spent)
+    steady = pp + 1 if vpp == 1 else _STEADY_ROUNDS * pp
+    return _walked(pp, vpp, min(microbatches, steady), stage, classes, spent)
 
 
 @lru_cache(maxsize=16384)
@@ -126,14 +138,17 @@ _Load = tuple[bool, int, tuple[int, ...], int, tuple[int, ...]]
 
 def _every_load(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> Iterator[_Load]:
     counts, went_back = [0] * vpp, [0] * vpp
+    over: tuple[int, ...] = ()
     held = held_tensors(pp, vpp, microbatches, stage)
     for (backward, chunk), extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
         if not backward:
             counts[chunk] += 1
-        went_back[chunk] = 0
-        yield backward, chunk, tuple(counts), extra, tuple(went_back) if spent else ()
+        if spent:
+            went_back[chunk] = 0
+            over = tuple(went_back)
+            went_back[chunk] = int(backward)
+        yield backward, chunk, tuple(counts), extra, over
         if backward:
-            went_back[chunk] = 1
             counts[chunk] -= 1
 
 
@@ -163,14 +178,13 @@ def _maximal(every: Iterable[SchedulePoint], classes: tuple[int, ...]) -> tuple[
     for kind in (seen[of] for of in order):
         front: list[tuple[int, ...]] = []
         for load in sorted(kind, reverse=True):
-            if not any(_covers(other, load) for other in front):
+            for other in front:
+                if all(map(ge, other, load)):
+                    break
+            else:
                 front.append(load)
                 found.append(kind[load])
     return tuple(found)
-
-
-def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
-    return all(map(ge, larger, smaller))
 
 
 def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:
@@ -216,6 +230,7 @@ class _InterleavedBuffers:
     def __init__(self, pp: int, vpp: int, microbatches: int, stage: int) -> None:
         self._pp, self._vpp = pp, vpp
         self._first, self._last = stage == 0, stage == pp - 1
+        self._has_input = [not (self._first and chunk == 0) for chunk in range(vpp)]
         self._order = chunk_order(pp, vpp, microbatches)
         self._warmup = num_warmup_passes(pp, vpp, microbatches, stage)
         self._forwards_of = [0] * vpp
@@ -238,13 +253,13 @@ class _InterleavedBuffers:
         chunk = self._order[k]
         microbatch = self._forwards_of[chunk]
         # its input takes the place of the chunk's last one
-        if microbatch and microbatch == self._backwards_of[chunk] and self._has_input(chunk):
+        if microbatch and microbatch == self._backwards_of[chunk] and self._has_input[chunk]:
             self._spent_chunks -= 1
         self._forwards_of[chunk] += 1
         held = self._spent() + (self._sent_gradient() if steady else 0)
         if steady and self._receives_gradient(k - self._warmup - 1):
             held += 1
-        if k == self._warmup and self._has_input(chunk):
+        if k == self._warmup and self._has_input[chunk]:
             self._sticky = (chunk, microbatch)
         return held
 
@@ -257,28 +272,26 @@ class _InterleavedBuffers:
             held += 1 if self._receives_input(forward) else 0
         microbatch = self._backwards_of[chunk]
         self._backwards_of[chunk] += 1
-        if self._forwards_of[chunk] == microbatch + 1 and self._has_input(chunk):
+        if self._forwards_of[chunk] == microbatch + 1 and self._has_input[chunk]:
             self._spent_chunks += 1
-        self._sent = (chunk, microbatch) if self._has_input(chunk) else None
+        self._sent = (chunk, microbatch) if self._has_input[chunk] else None
         return held
-
-    def _has_input(self, chunk: int) -> bool:
-        return not (self._first and chunk == 0)
-
-    def _is_spent(self, chunk: int, microbatch: int) -> bool:
-        return microbatch < self._backwards_of[chunk]
 
     def _is_kept(self, sent: tuple[int, int]) -> bool:
         """Whether a spent input is still referred to: its chunk's latest, or the sticky one."""
         chunk, microbatch = sent
-        return sent == self._sticky or microbatch == self._forwards_of[chunk] - 1
+        return microbatch == self._forwards_of[chunk] - 1 or sent == self._sticky
 
     def _spent(self) -> int:
         """Tensors of inputs that are spent but referred to: each with its gradient."""
         inputs = self._spent_chunks
-        if self._sticky and self._is_spent(*self._sticky):
+        if self._sticky is not None:
             chunk, microbatch = self._sticky
-            inputs += 1 if microbatch != self._forwards_of[chunk] - 1 else 0
+            if (
+                microbatch < self._backwards_of[chunk]
+                and microbatch != self._forwards_of[chunk] - 1
+            ):
+                inputs += 1
         return 2 * inputs
 
     def _sent_gradient(self) -> int:

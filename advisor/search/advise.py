@@ -204,7 +204,7 @@ def _rank_layouts(
         calibration,
         candidates,
         stack.rejected(job),
-        len(searched.evaluations),
+        searched.evaluated,
         (),
     )
 

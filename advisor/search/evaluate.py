@@ -1,12 +1,20 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation, EvaluationDetail, Replay
+from advisor.answer.evaluation import (
+    CLEAR,
+    Evaluation,
+    EvaluationDetail,
+    Replay,
+    TimeBreakdown,
+)
 from advisor.base.dtypes import DType
+from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import AttnImplementation, Job, JobConfig
@@ -25,26 +33,31 @@ from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
 
+class Timed(Struct, frozen=True):
+    """A setting with the time of a step: the half of an evaluation that is soon done."""
+
+    setting: Setting
+    plans: list[RecomputePlan]
+    time: TimeBreakdown
+
+
 class Evaluator:
-    """Evaluates settings of one job; what does not depend on the setting is computed once.
+    """Evaluates settings of one job; what does not depend on the setting is computed once, when it
+    is first asked for.
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
-    at_least_seconds, at_least_bytes: no setting takes less. is_hopeless: those bytes, which no
-    recompute changes, are too many.
     """
 
     def __init__(self, job: Job, calibration: Calibration) -> None:
         self.job = job
         self.calibration = calibration
         self._stack = adapter_of(job.config.framework)
-        self.shape = self._stack.shape(job, rank_shape(job))
+        self.shape = first_equal(self._stack.shape(job, rank_shape(job)))
         self.stages = pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        parts = job, self.shape, self.stages, self._pipeline
-        self._memory = JobMemory(*parts, self._stack)
-        stack = self._stack
+        parts, stack = (job, self.shape, self.stages, self._pipeline), self._stack
         self._time = JobTime(*parts, calibration, stack.graphed_modules(job), stack.reductions(job))
         self.step_time_error = step_time_error(job.model, calibration)
         self._model_flops = model_flops(
@@ -54,38 +67,80 @@ class Evaluator:
             job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
             self.shape.attended_length,
         )
-        none = self._plans(self._stack.none)
-        self._none_seconds = self._time.step(none).total
-        self.at_least_seconds = self._time.at_least(none)
-        self.at_least_bytes = self._memory.fixed_bytes
-        self.is_hopeless = self.at_least_bytes > self.budget_bytes
+
+    @cached_property
+    def at_least_seconds(self) -> float:
+        """No setting takes less."""
+        return self._time.at_least(self._plans(self._stack.none))
+
+    @cached_property
+    def _none_seconds(self) -> float:
+        return self.seconds(self._stack.none)
+
+    @cached_property
+    def _memory(self) -> JobMemory:
+        return JobMemory(self.job, self.shape, self.stages, self._pipeline, self._stack)
+
+    @property
+    def at_least_bytes(self) -> int:
+        """No setting holds less."""
+        return self._memory.fixed_bytes
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether those bytes, which no recompute changes, are too many."""
+        return self.at_least_bytes > self.budget_bytes
 
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job. The allocator is not
         replayed: see Evaluation.replayed."""
+        return self.evaluate_timed(self.timed(setting))
+
+    def timed(self, setting: Setting) -> Timed:
+        """The time of a step under `setting`, its memory left aside."""
         plans = self._plans(setting)
-        stages, time = self._memory.stages(plans), self._time.step(plans)
-        error = self.step_time_error
+        return Timed(setting, plans, self._time.step(plans))
+
+    def evaluate_timed(self, timed: Timed) -> Evaluation:
+        """As evaluate."""
+        return self._evaluation(timed, list(self._memory.each_stage(timed.plans)))
+
+    def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
+        """The same, or None once it is clear of a stage that it does not fit, before a replay as
+        after it."""
+        stages, unlikely = [], 1 - CLEAR
+        for reserved in self._memory.at_least(timed.plans):
+            if reserved.fit_probability(self.budget_bytes) <= unlikely:
+                return None
+        for stage in self._memory.each_stage(timed.plans):
+            if stage.reserved.fit_probability(self.budget_bytes) <= unlikely:
+                return None
+            stages.append(stage)
+        return self._evaluation(timed, stages)
+
+    def _evaluation(self, timed: Timed, stages: list[StageDetail]) -> Evaluation:
+        setting, plans, seconds = timed.setting, timed.plans, timed.time.total
+        error, most = self.step_time_error, _most(stages)
         return Evaluation(
             job=self.job,
             setting=setting,
             calibration=self.calibration,
-            peak_reserved_bytes=_most(stages),
-            usual_reserved_bytes=_most(stages),
-            time_seconds=time,
-            step_time_low_seconds=time.total * (1 - error),
-            step_time_high_seconds=time.total * (1 + error),
+            peak_reserved_bytes=most,
+            usual_reserved_bytes=most,
+            time_seconds=timed.time,
+            step_time_low_seconds=seconds * (1 - error),
+            step_time_high_seconds=seconds * (1 + error),
             fit_probability=self._fit_probability(stages),
             budget_bytes=self.budget_bytes,
             model_flops_per_step=float(self._model_flops),
-            recompute_overhead=time.total / self._none_seconds - 1,
+            recompute_overhead=seconds / self._none_seconds - 1,
             look=lambda: self._detail(setting, plans, stages),
             replay=lambda: self._replay(setting),
         )
 
     def seconds(self, setting: Setting) -> float:
-        """Seconds of a step under `setting`, its memory left aside."""
-        return self._time.step(self._plans(setting)).total
+        """Seconds of a step under `setting`."""
+        return self.timed(setting).time.total
 
     def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
         """The plan of one model chunk under `setting`."""
@@ -94,13 +149,13 @@ class Evaluator:
     def stage_detail(self, setting: Setting, stage: int, *, replayed: bool = False) -> StageDetail:
         """Memory of one stage in all its terms; replayed: with its allocator replayed."""
         plans = self._plans(setting)
-        detail = self._memory.stages(plans)[stage]
+        detail = list(self._memory.each_stage(plans))[stage]
         return self._memory.replayed_stage(plans, stage, detail) if replayed else detail
 
     def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its replay has it."""
         plans = self._plans(setting)
-        return self._memory.replayed(plans) if replayed else self._memory.stages(plans)
+        return self._memory.replayed(plans) if replayed else list(self._memory.each_stage(plans))
 
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
@@ -128,7 +183,7 @@ class Evaluator:
         )
 
     def _fit_probability(self, stages: list[StageDetail]) -> float:
-        return min(stage.reserved.fit_probability(self.budget_bytes) for stage in stages)
+        return min([stage.reserved.fit_probability(self.budget_bytes) for stage in stages])
 
     def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
         return self._stack.plan(setting, self.shape, layers, self.job)
@@ -200,7 +255,7 @@ _WHOLE_SERVER: Final = 8
 
 
 def _most(stages: list[StageDetail]) -> int:
-    return max(stage.reserved.total for stage in stages)
+    return max([stage.reserved.total for stage in stages])
 
 
 @lru_cache(maxsize=4096)
@@ -245,6 +300,7 @@ def _autocasts(job: Job) -> bool:
     return alone and family_of(model).autocasts and model.num_moe_experts is None
 
 
+@lru_cache(maxsize=256)
 def _resolve_attention(model: ModelSpec, compute_capability: float, config: JobConfig) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
     attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone

@@ -1,5 +1,6 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
+from collections.abc import Iterator
 from math import inf
 
 from msgspec import Struct
@@ -7,9 +8,10 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import MemoryBreakdown, StageMemory
 from advisor.base.dtypes import DType
+from advisor.base.sharing import first_equal
 from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import GRADIENTS_AT_ONCE, Job
-from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
+from advisor.job.pipeline_split import ModelChunk, Pipeline, Stage, Stages
 from advisor.layers.family import family_of
 from advisor.layers.operators import Side
 from advisor.layers.shape import RankShape
@@ -22,40 +24,31 @@ from advisor.memory.chunk import (
     AttentionMask,
     ChunkFootprint,
     chunk_footprint,
+    kept_bytes,
     layers_backward,
     overlapped,
 )
-from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, routed_bytes, unevenness
+from advisor.memory.imbalance import EVEN, Unevenness, UnevenStage, routed_bytes, uneven_stage
 from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
 from advisor.memory.trace import ChunkTrace, chunk_trace
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
+from advisor.plan.schedule import first_in_flight
 
 _SHARES_LEFT = (0.01, 0.03, 0.06)
 """Of allocated bytes, what a card is given beside them to see whether a rank gets by with it."""
 
 
-class StageParts(Struct, frozen=True, kw_only=True):
-    """What a stage allocates. unsure: bytes by which its activations may differ, one sigma; uneven:
-    see Reserved."""
+class StageDetail(Struct, frozen=True, kw_only=True):
+    """Everything behind one StageMemory, for reports that explain it. unsure: bytes by which its
+    activations may differ, one sigma."""
 
     fixed: FixedMemory
     activations: ActivationPeak
-    unsure: int = 0
-    uneven: Unevenness = EVEN
-
-    @property
-    def allocated(self) -> int:
-        """Bytes at the peak."""
-        return self.fixed.static.total + self.fixed.resident + self.activations.total
-
-
-class StageDetail(StageParts, frozen=True, kw_only=True):
-    """Everything behind one StageMemory, for reports that explain it."""
-
     reserved: Reserved
+    unsure: int = 0
 
     def summary(self, stage: int, vpp: int) -> StageMemory:
         """Its terms by component."""
@@ -77,6 +70,16 @@ class StageDetail(StageParts, frozen=True, kw_only=True):
         )
 
 
+class _StageChunks(Struct, frozen=True):
+    """What the distinct chunks of a stage have of one microbatch: as they run, on both sides of
+    CUDA graphs where there are some, and what the busiest rank holds beyond that where routing may
+    be uneven."""
+
+    footprints: tuple[ChunkFootprint, ...]
+    sides: tuple[tuple[ChunkFootprint, ...], ...]
+    busiest: UnevenStage | None
+
+
 class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
@@ -96,6 +99,7 @@ class JobMemory:
         layout, config = job.layout, job.config
         self._pp = layout.pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
+        self._hidden_bytes = shape.hidden(LAYER_INPUT).num_bytes
         self._most_uneven = most_uneven(job)
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
         self._error = model_error(config.precision, linear_attention=linear)
@@ -117,34 +121,60 @@ class JobMemory:
     @property
     def fixed_bytes(self) -> int:
         """Weights, gradients, optimizer and buffers of the stage that has most of them."""
-        return max(fixed.static.total + fixed.resident for fixed in self._fixed)
+        return max(fixed.total for fixed in self._fixed)
 
-    def stages(self, plans: list[RecomputePlan]) -> list[StageDetail]:
-        """Memory of all stages; each distinct chunk is looked at once."""
-        pipeline = self._pipeline
-        footprints = self._footprints(plans, self._shape)
-        if self._job.layout.overlap_moe_expert_parallel_comm:
-            footprints = self._in_turns(plans, footprints)
-        sides = self._sided_footprints(plans, footprints)
-        routed = [
-            routed_bytes(self._shape, plans[group])
-            for group in (pipeline.group_of if self._most_uneven > 0 else ())
-        ]
-        return [
-            self._stage(
-                number,
-                tuple(footprints[chunk] for chunk in stage.chunks),
-                tuple(routed[chunk] for chunk in stage.chunks if routed),
-                tuple(tuple(side[chunk] for chunk in stage.chunks) for side in sides),
+    def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
+        """What the stages reserve at least: what their layers keep of the microbatches that are in
+        flight before the first backward, and nothing of a running pass."""
+        pipeline, vpp = self._pipeline, self._job.layout.virtual_pipeline_model_parallel_size
+        kept = [kept_bytes(self._shape, plan) for plan in plans]
+        for number, stage in enumerate(pipeline.stages):
+            chunks = [stage.chunks[index] for index in stage.classes]
+            in_flight = first_in_flight(self._pp, vpp, self._microbatches, number)
+            held = sum(
+                kept[pipeline.group_of[c]] * n for c, n in zip(chunks, in_flight, strict=True)
             )
-            for number, stage in enumerate(pipeline.stages)
-        ]
+            fixed = self._fixed[number]
+            yield self._reserved(fixed.total + held, fixed, 0, EVEN)
+
+    def each_stage(self, plans: list[RecomputePlan]) -> Iterator[StageDetail]:
+        """Memory of the stages in turn; each distinct chunk is looked at once, and so is what
+        stages hold that hold the same."""
+        alone = footprints = self._footprints(plans, self._shape)
+        if self._job.layout.overlap_moe_expert_parallel_comm:
+            footprints = self._in_turns(plans, alone)
+        sides = self._sided_footprints(plans, footprints, alone)
+        held: dict[int, _StageChunks] = {}
+        for number, like in enumerate(self._pipeline.like):
+            if like not in held:
+                held[like] = self._held(plans, self._pipeline.stages[like], footprints, sides)
+            yield self._stage(number, held[like])
+
+    def _held(
+        self,
+        plans: list[RecomputePlan],
+        stage: Stage,
+        footprints: list[ChunkFootprint],
+        sides: list[list[ChunkFootprint]],
+    ) -> _StageChunks:
+        """Of those of all chunks, what a stage holds."""
+        busiest = None
+        if self._most_uneven > 0:
+            groups = [self._pipeline.group_of[chunk] for chunk in stage.chunks]
+            routed = [routed_bytes(self._shape, plans[group]) for group in groups]
+            each = [routed[chunk] for chunk in stage.classes]
+            busiest = uneven_stage(self._shape, each, self._most_uneven)
+        return _StageChunks(
+            tuple([footprints[chunk] for chunk in stage.chunks]),
+            tuple([tuple([side[chunk] for chunk in stage.chunks]) for side in sides]),
+            busiest,
+        )
 
     def replayed(self, plans: list[RecomputePlan]) -> list[StageDetail]:
         """The same, with the allocator replayed on the stage that may need most and on the one that
         is said to, until these are ones that were replayed. Stages of the same chunks leave the
         same share unused."""
-        found = self.stages(plans)
+        found = list(self.each_stage(plans))
         while True:
             reserved = [stage.reserved for stage in found]
             may = max(range(len(found)), key=lambda stage: reserved[stage].at_most)
@@ -154,15 +184,15 @@ class JobMemory:
                 return found
             worst = waiting[0]
             replayed = self.replayed_stage(plans, worst, found[worst])
-            for stage, held in enumerate(self._pipeline.stages):
-                if held == self._pipeline.stages[worst]:
+            for stage, like in enumerate(self._pipeline.like):
+                if like == self._pipeline.like[worst]:
                     found[stage] = self._like(found[stage], replayed.reserved)
             found[worst] = replayed
 
     def _like(self, detail: StageDetail, other: Reserved) -> StageDetail:
         """`detail` with the share unused that a replay has found on another stage."""
         unused = detail.reserved.allocated * (other.unused or 0) // other.allocated
-        return replace(detail, reserved=self._reserved(detail, unused))
+        return replace(detail, reserved=self._with_unused(detail, unused))
 
     def replayed_stage(
         self, plans: list[RecomputePlan], stage: int, detail: StageDetail
@@ -170,7 +200,7 @@ class JobMemory:
         """`detail` of one stage with the allocator replayed. What may be too much for the card is
         replayed as on a card that is full: the allocator then returns what lies free."""
         found = self.replay(plans, stage)
-        reserved, requests = self._reserved(detail, found.unused), found.requests
+        reserved, requests = self._with_unused(detail, found.unused), found.requests
         card = self._job.gpu.memory_bytes
         if self._job.config.memory_budget_bytes is None and reserved.at_most > card:
             for share in _SHARES_LEFT:
@@ -182,7 +212,7 @@ class JobMemory:
                     pressed = self.replay(plans, stage, capacity)
                 except OutOfMemoryError:
                     continue
-                reserved = self._reserved(detail, pressed.unused)
+                reserved = self._with_unused(detail, pressed.unused)
                 break
         return replace(detail, reserved=replace(reserved, requests=requests))
 
@@ -243,53 +273,53 @@ class JobMemory:
             inputs=inputs,
         )
 
-    def _reserved(self, stage: StageParts, unused: int | None = None) -> Reserved:
+    def _with_unused(self, stage: StageDetail, unused: int) -> Reserved:
+        """The stage's reserved bytes where a replay has left so many unused."""
+        reserved = stage.reserved
+        return self._reserved(
+            reserved.allocated, stage.fixed, stage.unsure, reserved.uneven, unused
+        )
+
+    def _reserved(
+        self,
+        allocated: int,
+        fixed: FixedMemory,
+        unsure: int,
+        uneven: Unevenness,
+        unused: int | None = None,
+    ) -> Reserved:
         return reserved_memory(
-            stage.allocated,
+            allocated,
             self._job.layout,
             expandable_segments=self._job.config.expandable_segments,
             error=self._error,
-            pools=stage.fixed.pools,
-            unsure=stage.unsure,
-            uneven=stage.uneven,
+            pools=fixed.pools,
+            unsure=unsure,
+            uneven=uneven,
             unused=unused,
             engine=self._job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE,
         )
 
-    def _stage(
-        self,
-        stage: int,
-        footprints: tuple[ChunkFootprint, ...],
-        routed: tuple[RoutedBytes, ...],
-        sides: tuple[tuple[ChunkFootprint, ...], ...],
-    ) -> StageDetail:
+    def _stage(self, stage: int, held: _StageChunks) -> StageDetail:
         classes = self._pipeline.stages[stage].classes
         peak = activation_peak(
-            self._shape, footprints, classes, self._pp, stage, self._microbatches
+            self._hidden_bytes, held.footprints, classes, self._pp, stage, self._microbatches
         )
         fixed = self._fixed[stage]
         whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
         if self._capture is not None:
-            more = self._graphed(stage, peak, sides) - whole.total
+            more = self._graphed(stage, peak, held.sides) - whole.total
             if more > 0:
                 fixed = replace(fixed, buffers=(*fixed.buffers, _graphs(more)))
         uneven = EVEN
-        if routed:
-            chunks = [(routed[k], n) for k, n in zip(classes, peak.in_flight, strict=True)]
-            uneven = unevenness(self._shape, chunks, self._most_uneven)
-            uneven = uneven.beyond(whole.total - peak.total)
-        parts = StageParts(
-            fixed=fixed,
-            activations=whole,
-            unsure=footprints[0].unsure,  # such stacks have one chunk, one microbatch in flight
-            uneven=uneven,
-        )
+        if held.busiest is not None:
+            uneven = held.busiest.unevenness(peak.in_flight).beyond(whole.total - peak.total)
+        unsure = held.footprints[0].unsure  # such stacks have one chunk, one microbatch in flight
         return StageDetail(
             fixed=fixed,
             activations=whole,
-            unsure=parts.unsure,
-            uneven=parts.uneven,
-            reserved=self._reserved(parts),
+            unsure=unsure,
+            reserved=self._reserved(fixed.total + whole.total, fixed, unsure, uneven),
         )
 
     def _graphed(
@@ -305,8 +335,8 @@ class JobMemory:
             return inputs + peak.total + step
         classes = self._pipeline.stages[stage].classes
         pool, outside = (
-            activation_peak(shape, side, classes, self._pp, stage, self._microbatches).total
-            for shape, side in zip(self._sided_shapes, sides, strict=True)
+            activation_peak(hidden, side, classes, self._pp, stage, self._microbatches).total
+            for hidden, side in zip((0, self._hidden_bytes), sides, strict=True)
         )
         return inputs + pool + max(outside, step)
 
@@ -325,10 +355,13 @@ class JobMemory:
         if self._capture is None or self._capture.whole:
             return ()
         sides = (Side(self._capture, inside) for inside in (True, False))
-        return tuple(replace(self._shape, side=side) for side in sides)
+        return tuple(first_equal(replace(self._shape, side=side)) for side in sides)
 
     def _sided_footprints(
-        self, plans: list[RecomputePlan], whole: list[ChunkFootprint]
+        self,
+        plans: list[RecomputePlan],
+        whole: list[ChunkFootprint],
+        alone: list[ChunkFootprint],
     ) -> list[list[ChunkFootprint]]:
         """Of each side, those of all chunks: in the pool of layers' graphs neither ends of the
         model nor what stages send, nor what another microbatch has, which counts outside."""
@@ -340,7 +373,6 @@ class JobMemory:
         plain = self._footprints(plans, outside)
         if not self._job.layout.overlap_moe_expert_parallel_comm:
             return [pool, plain]
-        alone = self._footprints(plans, self._shape)
         beside = [
             replace(there, backward=_more(there.backward, both.backward, one.backward))
             for there, both, one in zip(plain, whole, alone, strict=True)
@@ -363,13 +395,12 @@ class JobMemory:
 
         pipeline, delayed = self._pipeline, self._job.layout.delay_wgrad_compute
         layer = beside_forward(self._shape, tuple(plans), delayed=delayed)
-        hidden = self._shape.hidden(LAYER_INPUT).num_bytes
         return [
             overlapped(
                 footprint,
                 layers_backward(self._shape, plans[group], chunk.embedding, chunk.head),
                 layer,
-                hidden,
+                self._hidden_bytes,
             )
             for footprint, chunk, group in zip(
                 alone, pipeline.chunks, pipeline.group_of, strict=True

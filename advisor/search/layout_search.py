@@ -1,6 +1,8 @@
 """Settings evaluated on every layout of a job, or on those that can come first."""
 
 from bisect import insort
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -12,10 +14,10 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.plan.recompute_plan import Setting
+from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
-from advisor.search.evaluate import Evaluator
+from advisor.search.evaluate import Evaluator, Timed
 from advisor.search.layouts import legal_jobs
 from advisor.search.ranking import Order, first_replayed, order, tier
 
@@ -90,36 +92,48 @@ def _first_rows(
     no worse, the rest need not be looked at. No recompute is tried first, in every job: where it
     fits, it says soon how fast the others have to be.
     """
-    evaluators = sorted((Evaluator(job, calibration) for job in jobs), key=_bound)
+    waiting, evaluators = _in_order(jobs, calibration), []
     first, tried = _First(rows), 0
     if not asked or stack.none in asked:
-        for evaluator in evaluators:
+        for evaluator in waiting:
+            evaluators.append(evaluator)
             if evaluator.is_hopeless or not first.may_hold(_bound(evaluator)):
                 break
             first.look(evaluator, stack.none)
             tried += 1
-    for number, evaluator in enumerate(evaluators):
+    for number, evaluator in enumerate(chain(evaluators, waiting)):
+        if evaluator.is_hopeless:
+            first.settle()
         if not first.may_hold(_bound(evaluator)):
             break
         for setting in asked or stack.candidates(evaluator.job):
             known = setting == stack.none and number < tried
             if not known and not (asked and stack.check(setting, evaluator.job)):
                 first.look(evaluator, setting)
+    first.settle()
+    first.add_without_recompute()
     if not first.evaluations:  # nothing that was asked for is legal: whoever asked is told why
         first.look(evaluators[0], stack.none)
-    return Searched(
-        evaluations=tuple(first.evaluations), num_layouts=len(jobs), evaluated=first.evaluated
-    )
+    return Searched(evaluations=first.evaluations, num_layouts=len(jobs), evaluated=first.evaluated)
 
 
 class _First:
-    """Evaluations, and the keys of those that are the first so many rows of their ranking."""
+    """Evaluations, and the keys of those that are the first so many rows of their ranking.
+
+    What does not fit is set aside: it is among them only where too little fits.
+    """
 
     def __init__(self, rows: int) -> None:
-        self.evaluations: list[Evaluation] = []
         self.evaluated = 0
         self._rows = rows
         self._keys: list[Order] = []
+        self._found: dict[int, Evaluation] = {}
+        self._aside: dict[int, tuple[Evaluator, Timed]] = {}
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """In the order in which they were looked at."""
+        return tuple(self._found[number] for number in sorted(self._found))
 
     def may_hold(self, bound: Order) -> bool:
         """Whether what comes no earlier than `bound` may come among them."""
@@ -129,15 +143,50 @@ class _First:
         """Evaluate `setting`, its memory only if its time allows it to be among them; with its
         allocator replayed where it would be the one first row, and may fit."""
         self.evaluated += 1
+        timed = evaluator.timed(setting)
         full_of_fitting = len(self._keys) == self._rows and self._keys[-1][0] == 0
-        if full_of_fitting and evaluator.seconds(setting) > self._keys[-1][1]:
+        if full_of_fitting and timed.time.total > self._keys[-1][1]:
             return
-        found = evaluator.evaluate(setting)
+        found = evaluator.evaluate_if_it_may_fit(timed)
+        if found is None:
+            self._aside[self.evaluated] = evaluator, timed
+            return
         if self._rows == 1 and tier(found) < _HOPELESS and self.may_hold(order(found)):
             found = found.replayed
-        self.evaluations.append(found)
-        insort(self._keys, order(found))
+        self._take(self.evaluated, found)
+
+    def settle(self) -> None:
+        """Evaluate what was set aside, if there is room for it."""
+        if len(self._keys) < self._rows or self._keys[-1][0] == _HOPELESS:
+            for number, (evaluator, timed) in self._aside.items():
+                self._take(number, evaluator.evaluate_timed(timed))
+            self._aside.clear()
+
+    def add_without_recompute(self) -> None:
+        """Evaluate no recompute, where it was set aside, for the jobs whose settings are held
+        against it."""
+        jobs = {id(evaluation.job) for evaluation in self._found.values()}
+        for number, (evaluator, timed) in self._aside.items():
+            if id(evaluator.job) in jobs and not recomputes(timed.setting):
+                self._take(number, evaluator.evaluate_timed(timed))
+
+    def _take(self, number: int, evaluation: Evaluation) -> None:
+        self._found[number] = evaluation
+        insort(self._keys, order(evaluation))
         del self._keys[self._rows :]
+
+
+def _in_order(jobs: list[Job], calibration: Calibration) -> Iterator[Evaluator]:
+    """Evaluators of `jobs` by their bounds; what a job holds is worked out when its turn comes."""
+    hopeless = []
+    for evaluator in sorted(
+        (Evaluator(job, calibration) for job in jobs), key=lambda one: one.at_least_seconds
+    ):
+        if evaluator.is_hopeless:
+            hopeless.append(evaluator)
+        else:
+            yield evaluator
+    yield from sorted(hopeless, key=lambda one: one.at_least_bytes)
 
 
 def _bound(evaluator: Evaluator) -> Order:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
 from advisor.plan.recompute_plan import Setting, recomputes
 
 _EVEN = 0.5
@@ -54,7 +54,6 @@ unused is within 2 % of a replay where segments expand, but for torch's own laye
 up to 15 % off."""
 _HEAD = 32
 _SHOWN = 10
-_CLEAR = 0.95
 
 
 def first_replayed(
@@ -108,7 +107,7 @@ def _requests(evaluation: Evaluation) -> int:
 
 def _is_unclear(evaluation: Evaluation) -> bool:
     """Whether a replay may say something else of what fits."""
-    return 1 - _CLEAR < evaluation.fit_probability < _CLEAR
+    return 1 - CLEAR < evaluation.fit_probability < CLEAR
 
 
 def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:

@@ -1,5 +1,7 @@
 """Time that data parallelism adds to a step: what the kernels of a microbatch do not hide."""
 
+from functools import cached_property
+
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
@@ -8,7 +10,7 @@ from advisor.time.network.links import Link
 from advisor.time.network.passing import collective_seconds
 
 
-class DataParallelWork(Struct, frozen=True, kw_only=True):
+class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     """Gradient reduction and parameter gathering of one rank, with what may hide them.
 
     gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
@@ -34,21 +36,23 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
         megatron-core 0.16.1 param_and_grad_buffer.py. The last bucket, which nothing can hide, is
         left out.
         """
-        reduce = sum(work._reduce_seconds() for work in (self, *beside))
+        reduce = sum(work._reduce_seconds for work in (self, *beside))
         if self.overlap_grad_reduce:
             reduce = max(0.0, reduce - backward)
         if not (self.sharded or self.gathers_after):
             return reduce
-        gather = sum(work._gather_seconds() for work in (self, *beside))
+        gather = sum(work._gather_seconds for work in (self, *beside))
         if self.gathers_after:
             return reduce + gather
         return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)
 
+    @cached_property
     def _reduce_seconds(self) -> float:
         gradients = self.elements * self.gradient_itemsize
         kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
         return self._seconds(kind, gradients)
 
+    @cached_property
     def _gather_seconds(self) -> float:
         return self._seconds(CollectiveKind.ALL_GATHER, self.elements * 2)
 
@@ -57,7 +61,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
         return self.buckets * collective_seconds(kind, each, self.ranks, self.joined)
 
 
-class ShardedWork(Struct, frozen=True, kw_only=True):
+class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
     backward again where they were freed, and the last `reductions` of them reduce gradients; all
     beside the kernels.
@@ -81,8 +85,7 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
         """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches.
         Source: torch 2.13 distributed/fsdp/_fully_shard. The first all-gather of a step and the
         last reduce-scatter, which nothing can hide, are left out."""
-        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
-        reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+        gather, reduce = self._gather_and_reduce
         again = gather if self.gathers_again else 0.0
         kept = self.microbatches - self.reductions
         return (
@@ -90,6 +93,12 @@ class ShardedWork(Struct, frozen=True, kw_only=True):
             + self.reductions * self._exposed(again + reduce, backward)
             + kept * (self._exposed(again, backward) + self.added)
         )
+
+    @cached_property
+    def _gather_and_reduce(self) -> tuple[float, float]:
+        """Seconds of one all-gather and of one reduction of everything."""
+        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
+        return gather, self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
 
     def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
         return self.collectives * sum(

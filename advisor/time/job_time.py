@@ -2,6 +2,7 @@
 
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
+from advisor.base.sharing import first_equal
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import HostProcessor
 from advisor.job.job import CudaGraphImpl, Job, Optimizer
@@ -96,7 +97,7 @@ class JobTime:
         self._microbatches, self._reductions = job.num_microbatches, reductions
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
-        self.network = network(layout, job.gpu, calibration, job.model)
+        self.network = first_equal(network(layout, job.gpu, calibration, job.model))
         self._beside = _hidden_beside(job, calibration, self.network)
         host = _host(job, calibration, graphed, self._beside)
         self.machine = machine(
@@ -120,9 +121,10 @@ class JobTime:
         when gradients are reduced. Left out: the data loader, checkpoints, evaluation, and logging.
         """
         stages = self.stages(plans)
-        slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
+        totals = [stage.total for stage in stages]
+        slowest = totals.index(max(totals))
         pace = stages[slowest]
-        bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
+        bubble = (sum(totals) - totals[slowest]) / self._vpp
         work = pace.times(self._microbatches)
         exchange = self.exchange_seconds(slowest, pace)
         waiting = (work.total - work.exchange + exchange + bubble) * self._waiting
@@ -144,9 +146,11 @@ class JobTime:
         the gradients' reduction is hidden behind passes that they leave as they are; but which
         stage is the slowest may change."""
         stages = self.stages(none)
-        slowest = max(stage.total for stage in stages)
-        bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
-        reduced = min(self._data_parallel_seconds(k, pace) for k, pace in enumerate(stages))
+        totals = [stage.total for stage in stages]
+        slowest = max(totals)
+        bubble = (sum(totals) - slowest) / self._vpp
+        each = self._pipeline.of_each_stage
+        reduced = min(each(lambda stage: self._data_parallel_seconds(stage, stages[stage])))
         hidden = max(pace.exchange * self._hidden_share(k) for k, pace in enumerate(stages))
         passes = self._microbatches * (slowest - hidden)
         work = (passes + bubble) * (1.0 + self._waiting)
@@ -156,18 +160,20 @@ class JobTime:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
         next; chunks of a stage run one after another."""
         passes = [chunk_times(self._shape, self.machine, self.network, plan) for plan in plans]
-        stages = []
-        for stage, total in zip(self._pipeline.stages, self._ends, strict=True):
-            for group, count in stage.groups:
+
+        def stage_times(stage: int) -> PassTimes:
+            total = self._ends[stage]
+            for group, count in self._pipeline.stages[stage].groups:
                 total += passes[group].times(count)
-            stages.append(total)
-        return stages
+            return total
+
+        return self._pipeline.of_each_stage(stage_times)
 
     def exchange_seconds(self, stage: int, pace: PassTimes) -> float:
         """Seconds of the experts' exchange in a step that nothing hides: all of it, unless as long
         kernels of another microbatch run beside it."""
-        if not pace.exchange:
-            return 0.0
+        if not (pace.exchange and self._beside):
+            return self._microbatches * pace.exchange
         hidden = self._hidden_share(stage) * min(1.0, pace.kernels / pace.exchange)
         return self._microbatches * pace.exchange * (1 - hidden)
 

@@ -146,6 +146,9 @@ def work(
 
 def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
     """`passes` in order: those that one graph holds follow one launch."""
+    if not host.graphed:
+        yield from passes
+        return
     launch = Work(host.call_seconds, 0.0, held=True)
     for in_graph, run in groupby(passes, lambda one: one.held):
         if in_graph:
@@ -165,9 +168,9 @@ def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -
     """Seconds that the GPU waits for the processor in one of many equal layers, one behind the
     other. Where another microbatch runs beside, the processor has always something to launch, and
     `hidden` seconds of the passes' exchanges are no time of their own."""
-    device_seconds = sum(one.device for one in passes) - hidden
+    device_seconds = sum([one.device for one in passes]) - hidden
     if host.beside or not any(one.asks for one in passes):
-        return max(0.0, sum(one.host for one in passes) - device_seconds)
+        return max(0.0, sum([one.host for one in passes]) - device_seconds)
     clock = done = before = 0.0
     for _ in range(_STEADY):
         before = done

@@ -5,7 +5,7 @@ names.
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from msgspec import Struct
 
@@ -83,7 +83,8 @@ class PassTimes(Struct, frozen=True):
     @property
     def total(self) -> float:
         """Sum of all."""
-        return self.kernels + self.exposed + self.offload + self.exchange + self.host
+        kernels = self.forward + self.backward + self.recompute
+        return kernels + self.exposed + self.offload + self.exchange + self.host
 
 
 _MLP = (Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2)
@@ -198,39 +199,62 @@ def waiting_seconds(
     host = machine.host
     if host is None:
         return 0.0
-    operators = transformer_layer(shape, kind)
-    done = _layer_work(shape, machine, network, kind, host)
-    there = tuple(launched((done[one.name][0] for one in operators), host))
-    back = tuple(launched((done[one.name][1] for one in reversed(operators)), host))
-    replayed = replayed_operators(operators, replay)
-    again = tuple(launched((done[one.name][0] for one in replayed), host))
+    layer = _layer_work(shape, machine, network, kind, host)
+    replayed = replayed_operators(transformer_layer(shape, kind), replay)
+    again = tuple(launched((layer.forward[one.name] for one in replayed), host))
     if host.beside:
-        layer = layer_times(shape, machine, network, kind)
-        hidden = host.beside * min(layer.exchange, layer.kernels)
-        return idle_seconds((*there, *again, *back), host, hidden=hidden)
-    if not any(one.asks for one in there):
-        return idle_seconds((*there, *again, *back), host)
+        times = layer_times(shape, machine, network, kind)
+        hidden = host.beside * min(times.exchange, times.kernels)
+        return idle_seconds((*layer.there, *again, *layer.back), host, hidden=hidden)
+    if not layer.asks:
+        return idle_seconds((*layer.there, *again, *layer.back), host)
     if any(one.asks for one in again):
-        waits = idle_seconds(again, host) + idle_seconds(back, host)
-    else:
-        waits = idle_seconds((*again, *back), host)
-    return idle_seconds(there, host) + waits
+        return layer.waits_there + (idle_seconds(again, host) + layer.waits_back)
+    return layer.waits_there + idle_seconds((*again, *layer.back), host)
+
+
+class LayerWork(Struct, frozen=True, dict=True):
+    """What the processor does for a layer, nothing replayed: of each operator's forward, by name,
+    and of both passes in order."""
+
+    forward: dict[str, Work]
+    there: tuple[Work, ...]
+    back: tuple[Work, ...]
+    host: Host
+
+    @cached_property
+    def asks(self) -> bool:
+        """Whether the processor waits for the GPU."""
+        return any(one.asks for one in self.there)
+
+    @cached_property
+    def waits_there(self) -> float:
+        """Seconds that the GPU waits in the forward."""
+        return idle_seconds(self.there, self.host)
+
+    @cached_property
+    def waits_back(self) -> float:
+        """The same of the backward."""
+        return idle_seconds(self.back, self.host)
 
 
 @lru_cache(maxsize=8192)
 def _layer_work(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind, host: Host
-) -> dict[str, tuple[Work, Work]]:
+) -> LayerWork:
     """As _layer_passes, with what the processor does for them."""
-    done = {}
+    forward, backward = {}, []
     passes = _layer_passes(shape, machine, network, kind)
     for operator in transformer_layer(shape, kind):
         there, back = (time.compute + time.exposed for time in passes[operator.name])
-        done[operator.name] = (
-            work(operator, there, shape, host, backward=False),
-            work(operator, back, shape, host, backward=True),
-        )
-    return done
+        forward[operator.name] = work(operator, there, shape, host, backward=False)
+        backward.append(work(operator, back, shape, host, backward=True))
+    return LayerWork(
+        forward=forward,
+        there=tuple(launched(forward.values(), host)),
+        back=tuple(launched(reversed(backward), host)),
+        host=host,
+    )
 
 
 def gather_seconds(shape: RankShape, network: Network) -> float:

@@ -13,6 +13,7 @@ from advisor.job.job import CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import activation_peak, most_in_flight
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.models.options import (
@@ -246,7 +247,8 @@ def predicted_peak(case: OracleCase, stage: int, **variant: Any) -> int:
     )
     held = pipeline_stages(shape.model, layout)[stage]
     footprints = tuple(_footprint(case, shape, chunk) for chunk in held)
-    peak = activation_peak(shape, footprints, tuple(range(vpp)), pp, stage, case.num_microbatches)
+    hidden, chunks = shape.hidden(LAYER_INPUT).num_bytes, tuple(range(vpp))
+    peak = activation_peak(hidden, footprints, chunks, pp, stage, case.num_microbatches)
     return peak.total + sum(term.num_bytes for term in process_buffers(shape, held))
 
 

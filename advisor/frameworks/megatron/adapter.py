@@ -333,10 +333,10 @@ class Megatron(Struct, frozen=True):
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
         """See plan.chunk_plan; full recompute that a release does not read is none."""
-        own, pattern = _own(setting), shape.model.hybrid_layer_pattern
-        revision = self._revision(job)
-        if own.granularity is Granularity.FULL and pattern is not None:
-            own = own if reads_full_recompute(pattern, revision) else NONE
+        own, revision = _own(setting), self._revision(job)
+        if own.granularity is Granularity.FULL:
+            pattern = shape.model.hybrid_layer_pattern
+            own = own if pattern is None or reads_full_recompute(pattern, revision) else NONE
         copies = copies_outputs_of(revision)
         return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel, copies)
 

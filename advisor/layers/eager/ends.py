@@ -21,7 +21,6 @@ from advisor.layers.operators import Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
-from advisor.layers.transformers.liger import liger_loss, liger_norm
 from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.layers.weights import embedding_weights, output_weight
 from advisor.models.options import PositionEmbedding, TransformerImpl
@@ -98,6 +97,8 @@ def _output_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
 @cached_operators
 def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Final norm, and Liger's output layer with the loss."""
+    from advisor.layers.transformers.liger import liger_loss, liger_norm
+
     source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
     final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     return final, liger_loss(shape, normed, output_weight(shape))

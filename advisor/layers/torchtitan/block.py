@@ -34,8 +34,6 @@ from advisor.layers.torchtitan.collectives import (
     scatter_sequence,
     whole_hidden,
 )
-from advisor.layers.torchtitan.latent_attention import latent_attention
-from advisor.layers.torchtitan.moe import grouped_experts_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import PositionEmbedding
 
@@ -62,6 +60,8 @@ def _branch(
     """The feed-forward part and the residual."""
     if kind.feed_forward is not FeedForward.MOE:
         return _feed_forward(shape, source, skip)
+    from advisor.layers.torchtitan.moe import grouped_experts_layer
+
     gathered, gather = gather_sequence(shape, Module.ROUTER, source)
     experts = grouped_experts_layer(shape, gathered)
     (whole,) = experts[-1].outputs
@@ -78,8 +78,7 @@ def _attention(
     """Projections, attention, wo, residual; the sequence is gathered ahead of them and scattered
     behind, where TP cuts it."""
     gathered, gather = gather_sequence(shape, Module.LINEAR_QKV, source)
-    attend = latent_attention if shape.model.multi_latent_attention else _heads
-    operators, held = attend(shape, gathered)
+    operators, held = _mixer(shape, gathered)
     whole = operators[-1].outputs[0]
     part = whole if shape.tp == 1 else hidden(shape, "wo_out.scattered")
     scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, part, (source, *held))
@@ -88,6 +87,16 @@ def _attention(
     )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
     return (*gather, *operators, *scatter, *dropped, add)
+
+
+def _mixer(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
+    """Projections and attention, and what is held until they are through; the rarer kind is
+    imported for the models that have it."""
+    if not shape.model.multi_latent_attention:
+        return _heads(shape, source)
+    from advisor.layers.torchtitan.latent_attention import latent_attention
+
+    return latent_attention(shape, source)
 
 
 def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:

@@ -9,7 +9,6 @@ from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.layers.transformers.liger import liger_norm
 from advisor.models.options import Normalization
 
 
@@ -28,6 +27,8 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
     if shape.use_liger_kernel:
+        from advisor.layers.transformers.liger import liger_norm
+
         return liger_norm(shape, name, module, source, output)
     copy = source if source.dtype is DType.FP32 else in_fp32(source, f"{name}.fp32")
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)

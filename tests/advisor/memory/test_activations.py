@@ -6,9 +6,7 @@ from advisor.memory.activations import activation_peak
 from advisor.memory.arena import Peak
 from advisor.memory.chunk import ChunkFootprint
 from advisor.plan.schedule import held_tensors, passes
-from tests.advisor.toys import SHARD, toy_shape
-
-SHAPE = toy_shape()
+from tests.advisor.toys import SHARD
 
 
 def footprint(kept: int, forward: int, backward: int) -> ChunkFootprint:
@@ -21,7 +19,7 @@ CHUNK = footprint(1000, 1200, 1500)
 
 
 def test_one_stage_needs_one_microbatch() -> None:
-    peak = activation_peak(SHAPE, (CHUNK,), (0,), 1, 0, 7)
+    peak = activation_peak(SHARD, (CHUNK,), (0,), 1, 0, 7)
     assert (peak.kept, peak.transient, peak.total) == (1000, 500, 1500)
     assert peak.phase == "backward of chunk 0: another"
 
@@ -29,20 +27,20 @@ def test_one_stage_needs_one_microbatch() -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_1f1b_adds_a_microbatch_a_stage(stage: int) -> None:
     """And the gradient of the backward before, on every stage but the first."""
-    peak = activation_peak(SHAPE, (footprint(10**6, 10**6, 2 * 10**6),), (0,), 4, stage, 8)
+    peak = activation_peak(SHARD, (footprint(10**6, 10**6, 2 * 10**6),), (0,), 4, stage, 8)
     assert peak.in_flight == (4 - stage,)
     assert peak.kept == (4 - stage) * 10**6
     assert peak.transient == 10**6 + (SHARD if stage else 0)
 
 
 def test_a_forward_can_be_the_peak() -> None:
-    peak = activation_peak(SHAPE, (footprint(1000, 3000, 1500),), (0,), 1, 0, 1)
+    peak = activation_peak(SHARD, (footprint(1000, 3000, 1500),), (0,), 1, 0, 1)
     assert peak.phase == "forward of chunk 0: an operator"
     assert peak.total == 3000
 
 
 def test_fewer_microbatches_than_stages_are_all_in_flight() -> None:
-    assert activation_peak(SHAPE, (CHUNK,), (0,), 8, 0, 3).in_flight == (3,)
+    assert activation_peak(SHARD, (CHUNK,), (0,), 8, 0, 3).in_flight == (3,)
 
 
 def walked(chunks: tuple[ChunkFootprint, ...], pp: int, stage: int, microbatches: int) -> int:
@@ -81,7 +79,7 @@ def test_the_peak_is_that_of_a_walk_over_every_pass(
     alike = list(dict.fromkeys(drawn))
     classes = tuple(alike.index(chunk) for chunk in drawn)
     chunks = tuple(drawn)
-    peak = activation_peak(SHAPE, tuple(alike), classes, pp, stage, microbatches)
+    peak = activation_peak(SHARD, tuple(alike), classes, pp, stage, microbatches)
     assert peak.total == walked(tuple(chunks), pp, stage, microbatches)
     assert peak.kept + peak.transient == peak.total
     assert peak.kept == sum(

@@ -10,7 +10,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, largest_of, unevenness
+from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, largest_of, uneven_stage
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator, rank_shape
@@ -46,11 +46,11 @@ def test_the_busiest_of_64_experts_has_what_was_published() -> None:
     """One layer, an expert a rank: MaxVio's 0.62 of what is kept and of what runs."""
     model = replace(MIXTRAL, num_moe_experts=64)
     shape = replace(rank_shape(job()), model=model, expert_model_parallel_size=64)
-    found = unevenness(shape, [(RoutedBytes(1000, 100, 1), 1)], inf)
+    found = uneven_stage(shape, [RoutedBytes(1000, 100, 1)], inf).unevenness((1,))
     assert found.mean == pytest.approx(0.62 * 1100, abs=1)
-    deeper = unevenness(shape, [(RoutedBytes(4 * 1000, 0, 4), 1)], inf)
+    deeper = uneven_stage(shape, [RoutedBytes(4 * 1000, 0, 4)], inf).unevenness((1,))
     assert deeper.mean == pytest.approx(0.62 * 4000 / 2, abs=1)  # other experts in every layer
-    bounded = unevenness(shape, [(RoutedBytes(1000, 100, 1), 1)], 0.25)
+    bounded = uneven_stage(shape, [RoutedBytes(1000, 100, 1)], 0.25).unevenness((1,))
     assert bounded.mean == 275
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from advisor.plan.schedule import (
     chunk_order,
+    first_in_flight,
     held_tensors,
     num_warmup_passes,
     passes,
@@ -62,6 +63,18 @@ def test_the_interleaved_schedule_holds_its_warmup_and_one(pp: int, vpp: int) ->
         )
         assert peak == warmup + 1
         assert num_warmup_passes(pp, vpp, pp, stage) == min(warmup, pp * vpp)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (2, 2), (4, 5)])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_what_is_in_flight_before_the_first_backward(pp: int, vpp: int, rounds: int) -> None:
+    for stage in range(pp):
+        forwards = itertools.takewhile(
+            lambda one: not one.backward, passes(pp, vpp, rounds * pp, stage)
+        )
+        begun = [one.chunk for one in forwards]
+        counted = tuple(begun.count(chunk) for chunk in range(vpp))
+        assert first_in_flight(pp, vpp, rounds * pp, stage) == counted
 
 
 def test_without_pipeline_one_microbatch_is_in_flight() -> None:

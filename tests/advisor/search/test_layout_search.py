@@ -44,19 +44,33 @@ def test_the_short_search_finds_the_best_of_the_whole_one(
     assert short.evaluated < len(whole.evaluations) / 2
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "budget", "rows"),
+    [
+        ("llama3_8b", "4xA100", "60GiB", ROWS),
+        ("llama3_8b", "4xA100", "34GiB", 10),  # many do not fit, and ten do
+        ("llama3_8b", "4xA100", "24GiB", ROWS),  # fewer fit than there are rows
+        ("llama3_8b", "4xA100", "20GiB", 10),  # nothing does
+        ("moonlight_16b_a3b", "8xH200", "60GiB", 30),
+    ],
+)
 def test_of_many_layouts_the_first_rows_are_those_of_the_whole_search(
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, gpus: str, budget: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = resolution("llama3_8b", "4xA100", memory_budget="60GiB", seq_length=2048)
+    wanted = resolution(model, gpus, memory_budget=budget, seq_length=2048)
     calibration = load_calibration(wanted.gpu)
     whole = search_layouts(wanted, calibration)
     monkeypatch.setattr(search, "_WHOLE", 0)
+    monkeypatch.setattr(search, "ROWS", rows)
     part = search_layouts(wanted, calibration)
     assert (whole.whole, part.whole) == (True, False)
     assert len(part.evaluations) < len(whole.evaluations)
     assert (
-        sorted(map(order, part.evaluations))[:ROWS] == sorted(map(order, whole.evaluations))[:ROWS]
+        sorted(map(order, part.evaluations))[:rows] == sorted(map(order, whole.evaluations))[:rows]
     )
+    first = sorted(part.evaluations, key=order)[:rows]
+    held_against = {id(e.job) for e in part.evaluations if not recomputes(e.setting)}
+    assert held_against >= {id(e.job) for e in first if e.fits}
 
 
 def test_the_short_search_is_for_the_settings_that_are_asked_for() -> None:
