@@ -95,8 +95,8 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
 def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
     layers of transformers, an activation whose graph is not known, layouts that the stack does not
-    have here or does not divide, steps in the backward, 8 bits, and experts on a GPU before
-    Hopper."""
+    have here or does not divide, steps in the backward, 8 bits, and experts and FlashAttention
+    3 on a GPU before Hopper."""
     yield job
     often = job.config.global_batch_size * 2
     yield replace(
@@ -118,6 +118,8 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(job, layout=halves)
     yield from _context_parallel_jobs(job)
     yield replace(job, config=replace(job.config, flat_parameters=True))
+    third = replace(job.config, attn_implementation=AttnImplementation.FLASH_ATTENTION_3)
+    yield replace(job, config=third, gpu=replace(job.gpu, compute_capability=8.0))
     if stack.framework == Framework.HUGGINGFACE:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
     if stack.framework != Framework.TORCHTITAN:

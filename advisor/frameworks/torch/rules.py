@@ -299,12 +299,22 @@ def context_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Proble
         yield Problem("layout.context_parallel_fsdp1", reason, fix, source)
 
 
+_HOPPER: Final = 9
+"""Major compute capability."""
+_FLASH_ATTENTION: Final = "Dao-AILab/flash-attention README.md, FlashAttention-3: H100 / H800 GPU"
+
+
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """What torch itself refuses or what comes to nothing, whoever calls it."""
     if job.config.optimizer_in_backward and job.num_microbatches > 1:
         reason = "a step in the backward of each microbatch: no gradient lives to be added to"
         fix = "one microbatch a step, or leave job.optimizer_in_backward out"
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
+    third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
+    if third and int(job.gpu.compute_capability) != _HOPPER:
+        reason = f"FlashAttention 3 is for Hopper, and {job.gpu.name} is none"
+        fix = "job.attn_implementation=sdpa"
+        yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
     layers, segments = job.model.num_layers, setting.segments
     if segments is not None and segments > layers:
         reason = f"{segments} segments of {layers} blocks: range() arg 3 must not be zero"

@@ -101,3 +101,14 @@ def test_a_recipe_s_layers_are_split_anew_where_the_model_has_others(
     for layers, text in (("null", "Et|(tt|)*30L"), ("1", "Et|(tt|)*30mL")):
         assert main([*asked, f"model.mtp_num_layers={layers}"]) in (0, 1)
         assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gpu", ["A100", "B200"])
+def test_flash_attention_3_is_for_hopper(capsys: pytest.CaptureFixture[str], gpu: str) -> None:
+    asked = "--model llama3_8b --framework huggingface job.attn_implementation=flash_attention_3"
+    assert main([*asked.split(), "--gpus", "8xH200"]) == 0
+    capsys.readouterr()
+    assert main([*asked.split(), "--gpus", f"8x{gpu}"]) == 2
+    error = capsys.readouterr().err
+    assert "FlashAttention 3 is for Hopper" in error
+    assert "job.attn_implementation=sdpa" in error
