@@ -131,7 +131,7 @@ class Megatron(Struct, frozen=True):
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """No mask of all pairs of positions, which flash and fused attention do without; main
-        parameters of two bytes; CUDA graphs."""
+        parameters of two bytes; CUDA graphs; DeepEP."""
         if self._loads_attention_mask(job.config):
             config = replace(job.config, create_attention_mask=False)
             yield JobChange(
@@ -142,6 +142,27 @@ class Megatron(Struct, frozen=True):
         yield from self._param_remainders(job)
         if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
             yield from self._graphs(job)
+        if job.layout.expert_model_parallel_size > 1:
+            yield from self._flex_dispatcher(job.model, job)
+
+    def _flex_dispatcher(self, model: ModelSpec, job: Job) -> Iterator[JobChange]:
+        """DeepEP's kernels, which no shared experts run beside."""
+        if model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
+            return
+        words = "model.moe_token_dispatcher_type=flex"
+        if model.moe_shared_expert_overlap:
+            words += " model.moe_shared_expert_overlap=false"
+        changed = replace(
+            model,
+            moe_token_dispatcher_type=TokenDispatcher.FLEX,
+            moe_flex_dispatcher_backend=FlexBackend.DEEPEP,
+            moe_shared_expert_overlap=False,
+        )
+        yield JobChange(
+            words,
+            "a token crosses a link once for all its experts behind it; needs DeepEP",
+            partial(replace, job, model=changed),
+        )
 
     def _graphs(self, job: Job) -> Iterator[JobChange]:
         """Transformer Engine's graphs of what can be captured, from the release on that reads which

@@ -397,3 +397,21 @@ def test_graphs_of_what_can_be_captured_are_proposed_where_the_gpu_waits() -> No
     assert not [one for one in changed.remedies if one.change.startswith(graphs)]
     dense = ask(model="llama3_70b", gpus="32xH100")
     assert not [one for one in dense.remedies if one.change.startswith(graphs)]
+
+
+def test_the_flex_dispatcher_is_proposed_where_it_is_faster() -> None:
+    """Done as it says, it ends the remedy and is as fast."""
+    job = {"model": "deepseek_v3", "gpus": "1024xH100"}
+    advice = ask(**job)
+    (found,) = [one for one in advice.remedies if "dispatcher_type=flex" in one.change]
+    assert found.effect_seconds < 0
+    words, _, spec = found.change.partition(" with ")
+    changed = ask(overrides=tuple(words.split()), **job)
+    assert not [one for one in changed.remedies if "dispatcher_type=flex" in one.change]
+    best = advice.candidates[0].evaluation
+    named = [c.evaluation for c in changed.candidates if c.evaluation.setting.spec == spec]
+    (faster,) = named or [
+        c.evaluation for c in changed.candidates if c.evaluation.setting == best.setting
+    ]
+    effect = faster.step_time_seconds - best.step_time_seconds
+    assert effect == pytest.approx(found.effect_seconds)
