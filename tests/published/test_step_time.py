@@ -70,8 +70,8 @@ def _fitted(scored: Sequence[Scored], kind: Kind) -> list[Scored]:
 MEAN_AND_WORST = {
     # issue 12: 5 %, 15 %; SimuMax at TP 8, whose step has no overlap at all, is 19 % too fast
     Kind.DENSE: (0.05, 0.20),
-    # issue 12: 8 %, 20 %; one run of Qwen3-30B's, and DeepSeek-V3 on GB200
-    Kind.EXPERTS: (0.08, 0.23),
+    # issue 12: 8 %, 20 %; one release of Qwen3-30B on H100 is 20.4 % too fast
+    Kind.EXPERTS: (0.08, 0.21),
     # issue 12: 8 %, 20 %; MPT 70B on 64 A100 of 40 GB is 31 % too fast
     Kind.EAGER: (0.08, 0.31),
 }
@@ -105,7 +105,7 @@ def test_most_changes_go_the_way_they_were_measured(scored: tuple[Scored, ...]) 
     """Issue 12: 95 %. Of the others most differ in what no row tells."""
     moved = changes([one for one in scored if one.target.comparable])
     assert len(moved) > 100
-    assert fmean(one.is_right for one in moved) > 0.91
+    assert fmean(one.is_right for one in moved) > 0.94
 
 
 def _llama3_70b(setting: RecomputeSetting) -> Evaluation:
