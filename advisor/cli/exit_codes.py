@@ -6,3 +6,5 @@ FITS: Final = 0
 NOTHING_FITS: Final = 1
 WRONG: Final = 2
 INTERRUPTED: Final = 130
+FAULT: Final = 70
+"""A fault of the advisor itself (EX_SOFTWARE of sysexits.h): no answer about any job."""

@@ -74,6 +74,7 @@ Other commands
   advise rules [--framework F] [WORD]   what a release accepts, promotes and refuses
   advise keys [--framework F] [WORD]    every KEY, and the framework's options that mean it
 
-Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
+Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why),
+70 a fault of the advisor itself.
 lint: 0 clean or notes only, 1 an error or a warning. diagnose: 0 a cause is named, 1 none is known.
 """

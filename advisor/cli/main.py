@@ -1,6 +1,7 @@
 """The command `advise`: reads the command line, prints the answer, maps errors to exit codes.
 
 0: something fits. 1: an answer, and nothing fits. 2: the request is wrong, one line says why.
+70: a fault of the advisor itself, which its traceback shows.
 """
 
 import gc
@@ -8,12 +9,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from advisor.cli.exit_codes import INTERRUPTED, WRONG
+from advisor.cli.exit_codes import FAULT, INTERRUPTED, WRONG
 
 
 def command() -> int:
     """The program: a process that ends need not look for garbage among all that it has loaded."""
-    code = main()
+    try:
+        code = main()
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("advise: this is a fault of the advisor: please report it", file=sys.stderr)
+        return FAULT
     gc.freeze()
     return code
 

@@ -78,7 +78,7 @@ def activation_peak(
     left = [chunk.left for chunk in distinct]
     running = [(c.forward.num_bytes - c.kept, c.backward.num_bytes - c.kept) for c in distinct]
     best_total, best = -1, None
-    highest = [0, 0]  # forward, backward
+    highest = [-1, -1]  # forward, backward
     for moment in schedule_points(pp, len(classes), microbatches, stage, classes, spent=any(left)):
         backward, number, _, by_class, held, spent = moment
         total = sum(map(mul, by_class, each)) + held * hidden_bytes

@@ -16,6 +16,9 @@ _USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD = 0.005, 0.008
 """Share of allocated bytes that 496 replays (memory/replay.py) of ranks of published recipes leave
 unused, mean and standard deviation, without and with expandable segments: what stands for a rank
 that is not replayed."""
+_USUAL_EAGER, _USUAL_EAGER_SPREAD = 0.124, 0.162
+_USUAL_EAGER_EXPANDABLE, _USUAL_EAGER_EXPANDABLE_SPREAD = 0.036, 0.045
+"""The same of torch's own layers: 405 replays of settings of eight models in four frameworks."""
 _BEYOND_REPLAY, _BEYOND_REPLAY_SPREAD = 0.0038, 0.0055
 """What was measured beyond the replay, as a share of allocated bytes, mean and standard deviation:
 44 ranks of plain torch modules and of Megatron's own layers (results/measured)."""
@@ -146,6 +149,17 @@ def model_error(precision: Precision, *, linear_attention: bool) -> float:
     return _EIGHT_BIT_MODEL_ERROR if precision.is_quantized else _MODEL_ERROR
 
 
+def _usual(*, expandable_segments: bool, eager: bool) -> tuple[float, float]:
+    """Share of allocated bytes that stays unused, mean and standard deviation."""
+    if eager and expandable_segments:
+        return _USUAL_EAGER_EXPANDABLE, _USUAL_EAGER_EXPANDABLE_SPREAD
+    if eager:
+        return _USUAL_EAGER, _USUAL_EAGER_SPREAD
+    if expandable_segments:
+        return _USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD
+    return _USUAL, _USUAL_SPREAD
+
+
 def reserved_memory(
     allocated: int,
     layout: ParallelLayout,
@@ -156,6 +170,7 @@ def reserved_memory(
     unsure: int = 0,
     unused: int | None = None,
     engine: bool = False,
+    eager: bool = False,
     uneven: Unevenness = EVEN,
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes.
@@ -166,7 +181,7 @@ def reserved_memory(
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     unsure: bytes by which activations may differ, one sigma.
     unused: bytes that the allocator holds beyond what is allocated at the peak, by a replay.
-    engine: whether the layers are Transformer Engine's.
+    engine: whether the layers are Transformer Engine's; eager: torch's own kernels.
     """
     beyond, spread = (
         (_BEYOND_ENGINE, _BEYOND_ENGINE_SPREAD * allocated)
@@ -174,11 +189,7 @@ def reserved_memory(
         else (_BEYOND_REPLAY, _BEYOND_REPLAY_SPREAD * allocated)
     )
     if unused is None:
-        usual, usual_spread = (
-            (_USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD)
-            if expandable_segments
-            else (_USUAL, _USUAL_SPREAD)
-        )
+        usual, usual_spread = _usual(expandable_segments=expandable_segments, eager=eager)
         fragmentation = usual * allocated
         spread = hypot(spread, usual_spread * allocated)
     else:

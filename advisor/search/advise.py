@@ -197,15 +197,15 @@ def _rank_layouts(
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
-    job = candidates[0].evaluation.job
+    first = candidates[0].evaluation
     return _advice(
         replace(resolution, assumptions=(*resolution.assumptions, said)),
-        job,
+        first.job,
         calibration,
         candidates,
-        stack.rejected(job),
+        stack.rejected(first.job),
         searched.evaluated,
-        (),
+        () if first.fits else find_remedies(first, calibration),
     )
 
 

@@ -298,6 +298,7 @@ class JobMemory:
             uneven=uneven,
             unused=unused,
             engine=self._job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE,
+            eager=self._job.model.transformer_impl.is_eager,
         )
 
     def _stage(self, stage: int, held: _StageChunks) -> StageDetail:

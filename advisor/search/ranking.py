@@ -49,9 +49,10 @@ def rank(
 
 _REQUESTS = 8_000
 _REQUESTS_WHERE_FAR = 40_000
-"""After so many no further row is replayed: about 15 and 70 ms. What allocators usually leave
+_REQUESTS_WHERE_NOTHING_FITS = 400_000
+"""After so many no further row is replayed: about 15, 70 and 700 ms. What allocators usually leave
 unused is within 2 % of a replay where segments expand, but for torch's own layers; elsewhere it is
-up to 15 % off."""
+up to 15 % off, for torch's own layers more. That nothing fits is not said before it is replayed."""
 _HEAD = 32
 _SHOWN = 10
 
@@ -72,12 +73,15 @@ def first_replayed(
             row = first
         else:
             waiting = [row for row in others if head[row].requests is None]
-            wanted = (
+            unclear = [row for row in waiting if _is_unclear(head[row])]
+            wanted = [
                 *(row for row in waiting if head[row].setting in compared),
-                *(row for row in waiting if _is_unclear(head[row])),
+                *unclear,
                 *(row for row in rows[:_SHOWN] if row in waiting),
-            )
-            if not wanted or spent > _requests(head[first]):
+            ]
+            if spent > _requests(head[first]):
+                wanted = unclear if tier(head[first]) else []
+            if not wanted or spent > _REQUESTS_WHERE_NOTHING_FITS:
                 break
             row = wanted[0]
         before = head[row]

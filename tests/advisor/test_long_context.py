@@ -120,3 +120,11 @@ def test_a_kind_that_no_setting_can_run_with_is_one_line() -> None:
 def test_a_release_of_transformer_engine_is_a_number() -> None:
     with pytest.raises(UserError, match=r"job.transformer_engine_version = new: is no release"):
         _none(4096, 1, "job.transformer_engine_version=new")
+
+
+def test_a_search_in_which_nothing_fits_names_what_would_help() -> None:
+    """The mask of all pairs, which no layout makes small enough."""
+    asked = {"model": "llama3_8b", "gpus": "8xH100", "seq_length": 262144, "global_batch_size": 8}
+    found = advise(Request(**asked, search=SearchScope.LAYOUT))
+    assert not found.fits
+    assert any("mask" in one.why for one in found.remedies)

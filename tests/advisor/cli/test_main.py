@@ -232,6 +232,22 @@ def test_an_error_of_several_lines_is_printed_as_one(
     assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
 
 
+def test_a_fault_of_ours_is_no_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 would say that nothing fits."""
+
+    def fail(request: Request) -> Answer:
+        raise AssertionError
+
+    module = ModuleType("advisor.search.advise")
+    module.advise = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    monkeypatch.setattr(sys, "argv", ["advise", *JOB])
+    assert cli.command() == 70
+    assert "AssertionError" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_read_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

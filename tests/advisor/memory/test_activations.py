@@ -39,6 +39,11 @@ def test_a_forward_can_be_the_peak() -> None:
     assert peak.total == 3000
 
 
+def test_a_stage_that_holds_nothing_has_a_peak_of_nothing() -> None:
+    """What a graph's pool needs on a last stage that is the loss alone."""
+    assert activation_peak(0, (footprint(0, 0, 0),), (0,), 4, 3, 8).total == 0
+
+
 def test_fewer_microbatches_than_stages_are_all_in_flight() -> None:
     assert activation_peak(SHARD, (CHUNK,), (0,), 8, 0, 3).in_flight == (3,)
 

@@ -132,5 +132,13 @@ def test_more_is_replayed_where_an_estimate_is_far_off(base: Evaluation) -> None
     assert sum(_replayed(first_replayed(rows(segments=False)))) == 5
 
 
+def test_nothing_fits_only_where_replays_say_so(base: Evaluation) -> None:
+    """Behind a first row that is at the edge, what is unclear is replayed until one fits."""
+    rows = [_estimated(_like(base, 10, float(n), 0.6), 0.99 if n == 9 else 0.6) for n in range(12)]
+    found = first_replayed(rows)
+    assert _replayed(found) == [True] * 10 + [False] * 2
+    assert min(found, key=order) is found[9]
+
+
 def test_no_evaluations() -> None:
     assert first_replayed(()) == ()
