@@ -319,6 +319,7 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
         job.layout,
         expandable_segments=job.config.expandable_segments,
         pools=detail.fixed.pools,
+        eager=True,
     )
     ((chunk,),) = evaluator.stages
     unsure = evaluator.plan(setting, chunk).kept_bytes_sigma
