@@ -118,6 +118,10 @@ def way_out(advice: Answer) -> str:
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
 
+_LEAST_SHOWN = GIB // 20
+"""Less is 0.0 GiB on a page."""
+
+
 def _without_recompute(advice: Answer, best: Evaluation) -> str:
     """What `none` on the same layout would need, and what it would win."""
     none = next(
@@ -132,7 +136,7 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
         return ""
     several = len({c.evaluation.job for c in advice.candidates}) > 1
     here = " on its layout" if several else ""
-    if missing_bytes(none) > 0:
+    if missing_bytes(none) >= _LEAST_SHOWN:
         over = f"{_about(none)}{gib(missing_bytes(none))} GiB over"
         return f" Without recompute it is {over}{here}."
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
