@@ -76,7 +76,12 @@ def _of_lent(facts: Facts) -> Iterator[str]:
         return
     yield f"options of {lent.origin.detail}"
     layout = facts.layout
-    if layout and layout.tensor_model_parallel_size > 1 and lent.layout.get("tp_comm_overlap"):
+    if (
+        layout
+        and layout.tensor_model_parallel_size > 1
+        and layout.tp_comm_overlap
+        and (lent.layout.get("tp_comm_overlap"))
+    ):
         yield "communication of TP overlapped"
     if lent.job.get("fp8_param_gather"):
         yield "weights of linear layers in 8 bits alone"
@@ -97,12 +102,32 @@ def _of_options(facts: Facts) -> Iterator[str]:
         graphs = preset.config.cuda_graph_impl
         if graphs is not CudaGraphImpl.NONE:
             yield f"no CUDA graphs: the preset's ({graphs}, of whole layers) are refused here"
+    yield from _of_repeatable(facts)
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:
         yield "Adam on the host at 50 GB/s a GPU"
     if config.expandable_segments:
         yield "expandable segments"
+
+
+def _of_repeatable(facts: Facts) -> Iterator[str]:
+    """What a run that repeats to the bit goes without, and that its kernels are not timed."""
+    if not facts.config.deterministic_mode:
+        return
+    yield "deterministic_mode: no prediction of its time, which is that of the usual kernels"
+    its, lent = facts.choice.as_it_stands, facts.choice.lent
+    fusion = dict(its.model_options if its else ()).get("cross_entropy_fusion")
+    fusion = fusion or (lent.model.get("cross_entropy_fusion") if lent else None)
+    overlaps = (its and its.layout.tp_comm_overlap) or (lent and lent.layout.get("tp_comm_overlap"))
+    layout, unfused = facts.layout, facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    left_out = {
+        "fused cross entropy": fusion not in (None, CrossEntropyFusion.NONE) and unfused,
+        "overlap of TP": overlaps and not (layout and layout.tp_comm_overlap),
+    }
+    found = [words for words, is_so in left_out.items() if is_so]
+    if found:
+        yield f"no {' and no '.join(found)}: deterministic_mode goes without"
 
 
 def _of_model(facts: Facts) -> Iterator[str]:

@@ -15,7 +15,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import PositionEmbedding
+from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
@@ -123,13 +123,21 @@ def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
     subject = _under_recipe(subject, given, choice)
     model = _model(subject, given, choice)
     config = _job_config(subject, given, choice, model.value)
+    repeats = config.value.deterministic_mode
+    if repeats and "cross_entropy_fusion" not in given.model_fields:
+        unfused = replace(model.value, cross_entropy_fusion=CrossEntropyFusion.NONE)
+        model = model.turned_into(unfused, _REPEATS)
     _check_asked(model.value, config.value, subject.gpu)
     config = _completed_config(config, subject, given, choice, model.value)
     model, config = _as_framework_runs(model, config, subject, given)
     lent = choice.lent.layout if choice.lent else {}
-    fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
+    alone = {"tp_comm_overlap": False} if repeats else {}
+    fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
     layout = _layout(fields, subject, choice, model.value, config.value)
     return _resolution(given, subject, choice, model, config, layout, fields)
+
+
+_REPEATS: Final = assumed("deterministic_mode goes without it")
 
 
 def usual_recipe(given: Given) -> Experiment | None:

@@ -17,7 +17,7 @@ from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Loss
+from advisor.frameworks.megatron.options.implementation import Implementation, Loss
 from advisor.frameworks.megatron.options.optimizer import DataParallel
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
@@ -38,7 +38,7 @@ _MODEL_AND_DATA: Final = (
     Batch,
     DataParallel,
 )
-_RUN: Final = (NumberTypes, Loss)
+_RUN: Final = (NumberTypes, Implementation, Loss)
 TOLD_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
 """What a recipe is told of a job, in order."""
 OPTIMIZER_RECIPE: Final = "mixed_precision.fp8_recipe"
@@ -75,6 +75,14 @@ def _recipe_override(job: Job) -> Iterator[str]:
         yield f"{OPTIMIZER_RECIPE}={job.config.fp8_recipe}"
 
 
+def _repeats(job: Job) -> Iterator[str]:
+    """What a recipe may have on that no step which repeats to the bit goes with."""
+    if job.config.deterministic_mode:
+        yield "model.cross_entropy_loss_fusion=false"
+        if job.layout.tensor_model_parallel_size > 1:
+            yield "comm_overlap.tp_comm_overlap=false"
+
+
 def bridge_layout_overrides(job: Job, revision: Revision) -> str:
     """Overrides for the layout, batch, precision and CUDA graphs of the job.
 
@@ -89,6 +97,7 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
             *muon_overrides(job),
             *_recipe_override(job),
             *_overrides(_RUN, values, job, revision),
+            *_repeats(job),
         )
     )
 
@@ -103,7 +112,8 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
             *_overrides(types, values, job, revision),
             *muon_overrides(job),
             *_recipe_override(job),
-            *_overrides((Loss,), values, job, revision),
+            *_overrides((Implementation, Loss), values, job, revision),
+            *_repeats(job),
         )
     )
 

@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Loss
+from advisor.frameworks.megatron.options.implementation import Implementation, Loss
 from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Parallelism
 from advisor.frameworks.megatron.options.recompute import Recompute
@@ -24,7 +24,15 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job.job import Job
 
-TOLD_SECTIONS: Final = (Parallelism, Experts, CudaGraphs, Communication, Batch, Loss)
+TOLD_SECTIONS: Final = (
+    Parallelism,
+    Experts,
+    CudaGraphs,
+    Communication,
+    Batch,
+    Implementation,
+    Loss,
+)
 """What a recipe is told of a job."""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
 from advisor.models.options import CrossEntropyFusion
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
@@ -145,3 +146,21 @@ def test_a_search_of_layouts_keeps_what_is_lent() -> None:
     assert advice.job.config.main_grads_dtype is DType.BF16
     assert advice.job.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
     assert "options of launcher_mixtral_mixtral_8x7b" in advice.assumptions
+
+
+def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
+    """Megatron refuses both beside --deterministic-mode (0.19.2 training/determinism.py)."""
+    deterministic = ("job.deterministic_mode=true",)
+    for framework in (None, "megatron_lm", "megatron_bridge", "nemo"):
+        found = resolved("llama3_70b", "64xH100", framework, overrides=deterministic)
+        assert found.layout is not None
+        assert not found.layout.tp_comm_overlap
+        assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
+        assert any("no prediction of its time" in words for words in found.assumptions)
+        assert any("no fused cross entropy" in words for words in found.assumptions)
+
+
+def test_what_is_given_beside_them_is_refused() -> None:
+    given = ("job.deterministic_mode=true", "model.cross_entropy_fusion=te")
+    with pytest.raises(UserError, match="whose kernels are not deterministic"):
+        advise(Request(model="llama3_70b", gpus="64xH100", overrides=given))

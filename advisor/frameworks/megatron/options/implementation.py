@@ -98,7 +98,14 @@ class Implementation(Options):
     batch_invariant_mode: bool = unpriced(
         False, "kernels are modelled at their usual speed", since="0.16"
     )
-    deterministic_mode: bool = option(False, "job", printed=Said.DIFFERENT)
+    deterministic_mode: bool = option(
+        False,
+        "job",
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+        told_nemo=Said.DIFFERENT,
+        nemo_1="",
+    )
     disable_jit_fuser: bool = unpriced(False, _FUSED)
     clone_scatter_output_in_embedding: bool = unpriced(
         True, "the embedding's output is modelled as a copy"

@@ -77,6 +77,10 @@ def _option(mark: re.Match[str], revision: Revision) -> str:
     return f"set {name}" if value == "true" else f"turn {name} off"
 
 
+_OFF_BY_DEFAULT: Final = ("cross_entropy_loss_fusion", "fp8_param")
+"""Options with a KEY of another name, whose default leaves them out."""
+
+
 def _key(mark: re.Match[str], revision: Revision) -> str:
     """Empty where there is none."""
     if mark["release"]:
@@ -89,7 +93,8 @@ def _key(mark: re.Match[str], revision: Revision) -> str:
         )
     row, value = SETTINGS[mark["name"]], mark["value"]
     part, _, field = row.ours.partition(".")
-    if part not in _PARTS or field != row.name:
+    dropped = value is None and row.name in _OFF_BY_DEFAULT
+    if part not in _PARTS or not (field == row.name or dropped):
         return ""
     if value is None:
         value = spelled(defaults(_PARTS[part])[field])

@@ -28,6 +28,7 @@ from advisor.frameworks.megatron.rules.rule import (
     marked,
     names,
 )
+from advisor.frameworks.names import Framework
 
 _argument = partial(Guard, authority=Authority.LAUNCHER)
 _bridge = partial(
@@ -74,7 +75,37 @@ _offload_environment = _argument(
     source=arguments(1551, 1726, 1858),
 )
 
+
+def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Problem | None:
+    """deterministic_mode excludes cross_entropy_loss_fusion."""
+    if not (raw.deterministic_mode and raw.cross_entropy_loss_fusion):
+        return None
+    newer = revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 19)
+    return Problem(
+        "deterministic_mode with cross_entropy_loss_fusion, whose kernels are not deterministic",
+        "[cross_entropy_loss_fusion], or [deterministic_mode]",
+        "AssertionError: --deterministic-mode requires: cross_entropy_loss_fusion=False"
+        if newer
+        else "AssertionError: Cross Entropy Fusion is currently not deterministic.",
+    )
+
+
 RULES: Final[dict[str, Rule]] = {
+    "deterministic_loss_fusion": function(
+        _deterministic_loss_fusion, arguments(1365, 1538, 1653), authority=Authority.LAUNCHER
+    ),
+    "deterministic_tp_overlap": _argument(
+        summary="From 0.19 on --deterministic-mode excludes --tp-comm-overlap.",
+        given=lambda raw, revision: raw.deterministic_mode and revision.at_least(0, 19),
+        when=lambda raw, _: raw.tp_comm_overlap,
+        reason="deterministic_mode with tp_comm_overlap",
+        fix="[tp_comm_overlap], or [deterministic_mode]",
+        raises="AssertionError: --deterministic-mode requires: ",
+        source="megatron-core 0.19.2 training/determinism.py:26",
+    ),
+    "bridge_deterministic_loss_fusion": function(
+        _deterministic_loss_fusion, _bridge.keywords["source"], authority=Authority.BRIDGE
+    ),
     "checkpoint_activations": _argument(
         summary="--checkpoint-activations is gone: the program prints a hint and exits.",
         when=lambda raw, _: raw.checkpoint_activations,

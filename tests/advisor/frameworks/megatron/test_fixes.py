@@ -48,6 +48,8 @@ MORE: tuple[dict[str, Any], ...] = (
     {"transformer_impl": "local", **CP},
     {"attention_backend": "unfused", **CP},
     {"distribute_saved_activations": True},
+    {"deterministic_mode": True, "cross_entropy_loss_fusion": True, "tp_comm_overlap": True},
+    {"fp8_param": True},
     {"optimizer": "muon", "overlap_grad_reduce": True, "overlap_param_gather": True},
     {"optimizer": "dist_muon", "use_distributed_optimizer": True},
     {"optimizer": "muon", "use_precision_aware_optimizer": True},

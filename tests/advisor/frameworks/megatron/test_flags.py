@@ -360,6 +360,16 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(
     assert [word for word in told if "fp8_recipe" in word] == [override] * bool(override)
 
 
+def test_recipes_are_told_of_steps_that_repeat_to_the_bit(make_job) -> None:
+    job = make_job(deterministic_mode=True, tensor_model_parallel_size=2)
+    told = bridge_layout_overrides(job, BRIDGE).split()
+    assert "model.deterministic_mode=true" in told
+    assert "model.cross_entropy_loss_fusion=false" in told
+    assert "comm_overlap.tp_comm_overlap=false" in told
+    nemo = nemo_layout_overrides(job, resolve_revision(Framework.NEMO, "2"))
+    assert "model.config.deterministic_mode=true" in nemo.lower()
+
+
 # What we print, our own reader takes back, and finds nothing wrong with
 
 

@@ -70,6 +70,12 @@ def found(report: LintReport) -> list[str]:
             ["ERROR cuda_graph_full_recompute"],
             1,
         ),
+        (
+            "--deterministic-mode --cross-entropy-loss-fusion --tp-comm-overlap "
+            "--tensor-model-parallel-size 2 --sequence-parallel",
+            ["ERROR deterministic_loss_fusion", "ERROR deterministic_tp_overlap"],
+            1,
+        ),
         ("--cuda-graph-impl local --cuda-graph-scope attn", ["NOTE cuda_graph_spelling"], 0),
         (
             f"{SELECTIVE} mlp --cuda-graph-impl local",
