@@ -101,7 +101,9 @@ def _of_options(facts: Facts) -> Iterator[str]:
     elif "cuda_graph_impl" not in facts.given.job_fields and preset is not None:
         graphs = preset.config.cuda_graph_impl
         if graphs is not CudaGraphImpl.NONE:
-            yield f"no CUDA graphs: the preset's ({graphs}, of whole layers) are refused here"
+            apart = graphs is not CudaGraphImpl.FULL_ITERATION
+            kind = f"{graphs}, of whole layers" if apart else graphs
+            yield f"no CUDA graphs: the preset's ({kind}) are refused here"
     yield from _of_repeatable(facts)
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"

@@ -15,7 +15,11 @@ from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.models.spec import ModelSpec
 
-_OF_WHOLE_LAYERS: Final = ("cuda_graph_whole_experts", "bridge_local_graphs")
+_OF_WHOLE_LAYERS: Final = (
+    "cuda_graph_whole_experts",
+    "cuda_graph_iteration_experts",
+    "bridge_local_graphs",
+)
 
 
 def as_captured(
@@ -50,6 +54,8 @@ def _can_be_captured(model: ModelSpec, config: JobConfig, revision: Revision) ->
         cuda_graph_impl=str(config.cuda_graph_impl),
         cuda_graph_modules=config.cuda_graph_modules,
         num_moe_experts=model.num_moe_experts,
+        moe_token_dispatcher_type=str(model.moe_token_dispatcher_type),
+        moe_flex_dispatcher_backend=str(model.moe_flex_dispatcher_backend),
         moe_expert_capacity_factor=model.moe_expert_capacity_factor,
         moe_pad_expert_input_to_capacity=model.moe_pad_expert_input_to_capacity,
     )

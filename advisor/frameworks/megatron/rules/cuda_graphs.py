@@ -222,6 +222,34 @@ def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
+def counts_on_host(raw: RawSettings, revision: Revision) -> str:
+    """The dispatcher that reads the counts of tokens on the host, all but HybridEP and NCCL's; none
+    where experts take a fixed number."""
+    if not _is_dropless(raw):
+        return ""
+    dispatcher, backend = raw.moe_token_dispatcher_type, raw.moe_flex_dispatcher_backend
+    if dispatcher != "flex":
+        return dispatcher
+    deepep = backend in ("", "deepep") or not revision.at_least(0, 16)
+    return "flex (deepep)" if deepep else ""
+
+
+def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph of the whole iteration holds dropless experts on HybridEP alone."""
+    dispatcher = counts_on_host(raw, revision)
+    if not dispatcher or not graphs_of(raw, revision).iteration:
+        return None
+    engine = marked("cuda_graph_impl", "transformer_engine")
+    modules = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
+    hybrid = "[moe_token_dispatcher_type=flex] and [moe_flex_dispatcher_backend=hybridep]"
+    return Problem(
+        f"the graph of the whole iteration holds the {dispatcher} dispatcher, which waits for the "
+        "host to count the tokens of experts that take as many as come",
+        f"{engine} and {modules}, or {hybrid}",
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+    )
+
+
 def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Problem | None:
     """A graph captures mlp only where some layer is dense."""
     if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
@@ -261,6 +289,12 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
     # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
     "cuda_graph_whole_experts": function(
         _whole_layers,
+        Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
+        Verdict.CRASHES,
+        Authority.TRAINING,
+    ),
+    "cuda_graph_iteration_experts": function(
+        _whole_iteration,
         Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
         Verdict.CRASHES,
         Authority.TRAINING,

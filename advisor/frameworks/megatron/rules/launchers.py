@@ -15,7 +15,7 @@ from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import unknown
-from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
+from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts, counts_on_host
 from advisor.frameworks.megatron.rules.rule import (
     Authority,
     Guard,
@@ -48,9 +48,10 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None
     engine = marked("cuda_graph_impl", "transformer_engine")
     if raw.has_experts or any(module.startswith("moe") for module in graphs.modules):
         engine += f" and {marked('cuda_graph_modules', *beside_experts(raw, 'transformer_engine'))}"
+    whole = ", or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
     return Problem(
         "cuda_graph_impl = local that captures layers or modules",
-        f"{engine}, or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]",
+        engine if counts_on_host(raw, revision) else engine + whole,
         'ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
     )
 

@@ -47,6 +47,7 @@ MORE: tuple[dict[str, Any], ...] = (
     {"cp_comm_type": ("a2a+p2p",), "hierarchical_context_parallel_sizes": ("2", "2"), **CP},
     {"transformer_impl": "local", **CP},
     {"attention_backend": "unfused", **CP},
+    {"cuda_graph_impl": "full_iteration", "moe_token_dispatcher_type": "alltoall", **MOE},
     {"distribute_saved_activations": True},
     {"deterministic_mode": True, "cross_entropy_loss_fusion": True, "tp_comm_overlap": True},
     {"fp8_param": True},

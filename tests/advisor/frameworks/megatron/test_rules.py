@@ -440,9 +440,27 @@ def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
         assert not [f for f in named if f.verdict.illegal]
 
 
-def test_a_graph_of_the_whole_iteration_is_left_alone() -> None:
-    whole = {**GRAPHS, "cuda_graph_impl": "full_iteration"}
-    assert "cuda_graph_whole_experts" not in rules_of(lm("0.19"), **whole)
+@pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ({}, True),
+        ({"moe_token_dispatcher_type": "allgather"}, True),
+        ({"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}, True),
+        ({"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}, False),
+        (DROPS, False),
+        ({"num_moe_experts": None}, False),
+    ],
+)
+def test_a_graph_of_the_whole_iteration_holds_no_dispatch_that_waits(
+    more, refused, version
+) -> None:
+    """Bridge's DeepSeek-V3, Qwen3 and gpt-oss on GB200 (26.06) run one beside HybridEP."""
+    iteration = {"cuda_graph_impl": "local", "cuda_graph_modules": ("full_iteration",)}
+    whole = {**GRAPHS, **iteration, "moe_token_dispatcher_type": "alltoall", **more}
+    found = rules_of(lm(version), **whole)
+    assert ("cuda_graph_iteration_experts" in found) == refused
+    assert "cuda_graph_whole_experts" not in found
 
 
 def test_what_is_said_of_a_job_is_said_once(make_job) -> None:
