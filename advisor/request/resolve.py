@@ -172,10 +172,17 @@ def _wanted(given: Given, subject: _Subject) -> Wanted:
 
 
 def _under_recipe(subject: _Subject, given: Given, choice: RecipeChoice) -> _Subject:
-    """Where no framework is named, a recipe may say which one of a family it is."""
+    """Where no framework is named, a recipe may say which one of a family it is, but for one that
+    lacks an option that is given."""
     if given.framework is not None or choice.preset is None:
         return subject
-    return replace(subject, framework=subject.adapter.for_recipe(choice.preset.framework))
+    its = subject.adapter.for_recipe(choice.preset.framework)
+    asked = {**given.job_fields, "framework": its}
+    try:
+        adapter_of(its).check_options(replace(choice.preset.config, **asked))
+    except UserError:
+        return subject
+    return replace(subject, framework=its)
 
 
 def _model(subject: _Subject, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:

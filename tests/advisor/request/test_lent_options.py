@@ -164,3 +164,11 @@ def test_what_is_given_beside_them_is_refused() -> None:
     given = ("job.deterministic_mode=true", "model.cross_entropy_fusion=te")
     with pytest.raises(UserError, match="whose kernels are not deterministic"):
         advise(Request(model="llama3_70b", gpus="64xH100", overrides=given))
+
+
+def test_a_recipes_framework_is_not_taken_where_it_lacks_what_is_given() -> None:
+    """The nearest recipe is NeMo's, which has no Muon; Bridge builds the model as well."""
+    plain = resolved("llama4_scout_17b_16e", "64xH100", None)
+    muon = resolved("llama4_scout_17b_16e", "64xH100", None, overrides=("job.optimizer=dist_muon",))
+    assert (plain.config.framework, muon.config.framework) == ("nemo", "megatron_bridge")
+    assert muon.config.optimizer.is_muon
