@@ -27,7 +27,7 @@ from advisor.search.layout_search import (
     search_layouts,
 )
 from advisor.search.ranking import first_replayed, rank
-from advisor.search.remedies import find_remedies, other_layout
+from advisor.search.remedies import besides, find_remedies, other_layout
 
 
 def advise(request: Request) -> Answer:
@@ -126,10 +126,11 @@ def _with_another_layout(
     best = searched.best
     if not best.fits:
         return advice
-    remedy = other_layout(best, advice.candidates[0].evaluation, searched.num_layouts)
+    first = advice.candidates[0].evaluation
+    remedy = other_layout(best, first, searched.num_layouts)
     return replace(
         advice,
-        remedies=(remedy, *advice.remedies),
+        remedies=(remedy, *besides(best, first, advice.remedies)),
         evaluated=advice.evaluated + searched.evaluated,
     )
 

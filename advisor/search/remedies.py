@@ -76,6 +76,12 @@ def other_layout(found: Evaluation, best: Evaluation, num_layouts: int) -> Remed
     return _remedy(_Change(change, why, found.job), found, best)
 
 
+def besides(found: Evaluation, best: Evaluation, remedies: tuple[Remedy, ...]) -> Iterator[Remedy]:
+    """`remedies` of `best` but for a change that makes the job of `found` of it."""
+    same = {change.words for change in _changes(best.job, waits=True) if change.job == found.job}
+    return (one for one in remedies if one.change.partition(" with ")[0] not in same)
+
+
 def _first_that_helps(evaluations: Iterable[Evaluation], best: Evaluation) -> Evaluation | None:
     """The first of the ranking, its allocator replayed; None where it does not help."""
     ranked = [(order(evaluation), evaluation) for evaluation in evaluations]
@@ -139,13 +145,13 @@ def _variants(job: Job, *, waits: bool) -> Iterator[tuple[str, str, Callable[[],
         )
     if not layout.use_distributed_optimizer and layout.data_parallel_size > 1:
         yield (
-            "the distributed optimizer",
+            "layout.use_distributed_optimizer=true",
             f"optimizer states over {layout.data_parallel_size} ranks",
             partial(replace, job, layout=replace(layout, use_distributed_optimizer=True)),
         )
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield (
-            "sequence parallelism",
+            "layout.sequence_parallel=true",
             "norm and dropout regions are cut by TP",
             partial(replace, job, layout=replace(layout, sequence_parallel=True)),
         )
@@ -176,7 +182,7 @@ def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]
     for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
         if kind is not layout.cp_comm_type:
             yield (
-                f"cp_comm_type {kind} instead of {layout.cp_comm_type}",
+                f"layout.cp_comm_type={kind}",
                 "other buffers, and communication that is hidden or not",
                 partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
             )

@@ -131,32 +131,36 @@ class Megatron(Struct, frozen=True):
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """No mask of all pairs of positions, which flash and fused attention do without; main
-        parameters of two bytes; CUDA graphs; DeepEP."""
+        parameters of two bytes; CUDA graphs, or none; DeepEP; the exchange of experts beside
+        another micro batch."""
         if self._loads_attention_mask(job.config):
             config = replace(job.config, create_attention_mask=False)
             yield JobChange(
-                _WITHOUT_MASK[self.framework],
+                "job.create_attention_mask=false",
                 "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
                 partial(replace, job, config=config),
             )
         yield from self._param_remainders(job)
         if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
             yield from self._graphs(job)
+        else:
+            yield from _without_graphs(job)
         if job.layout.expert_model_parallel_size > 1:
             yield from self._flex_dispatcher(job.model, job)
+            yield from _overlapped_exchange(job)
 
     def _flex_dispatcher(self, model: ModelSpec, job: Job) -> Iterator[JobChange]:
-        """DeepEP's kernels, which no shared experts run beside."""
+        """DeepEP's kernels, which shared experts run beside from 0.18 on."""
         if model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
             return
-        words = "model.moe_token_dispatcher_type=flex"
-        if model.moe_shared_expert_overlap:
-            words += " model.moe_shared_expert_overlap=false"
+        words, beside = "model.moe_token_dispatcher_type=flex", model.moe_shared_expert_overlap
+        if beside and not self._revision(job).at_least(0, 18):
+            words, beside = f"{words} {_SHARED_APART}", False
         changed = replace(
             model,
             moe_token_dispatcher_type=TokenDispatcher.FLEX,
             moe_flex_dispatcher_backend=FlexBackend.DEEPEP,
-            moe_shared_expert_overlap=False,
+            moe_shared_expert_overlap=beside,
         )
         yield JobChange(
             words,
@@ -510,11 +514,32 @@ def _gradient_buffers(
     yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
 
 
-_WITHOUT_MASK: Final = {
-    Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
-    Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",
-    Framework.NEMO: "data.create_attention_mask=false",
-}
+_SHARED_APART: Final = "model.moe_shared_expert_overlap=false"
+
+
+def _overlapped_exchange(job: Job) -> Iterator[JobChange]:
+    """Forward and backward of two micro batches in turn, where shared experts run in theirs."""
+    if job.layout.overlap_moe_expert_parallel_comm:
+        return
+    words = "layout.overlap_moe_expert_parallel_comm=true"
+    if job.model.moe_shared_expert_overlap:
+        words += f" {_SHARED_APART}"
+    model = replace(job.model, moe_shared_expert_overlap=False)
+    layout = replace(job.layout, overlap_moe_expert_parallel_comm=True)
+    yield JobChange(
+        words,
+        "the exchange of experts runs beside the layers of another micro batch",
+        partial(replace, job, model=model, layout=layout),
+    )
+
+
+def _without_graphs(job: Job) -> Iterator[JobChange]:
+    config = replace(job.config, cuda_graph_impl=CudaGraphImpl.NONE, cuda_graph_modules=())
+    yield JobChange(
+        f"job.cuda_graph_impl={CudaGraphImpl.NONE}",
+        "graphs keep a pool of their own and copies of their inputs",
+        partial(replace, job, config=config),
+    )
 
 
 def _own(setting: Setting) -> RecomputeSetting:

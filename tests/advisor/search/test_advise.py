@@ -416,3 +416,55 @@ def test_the_flex_dispatcher_is_proposed_where_it_is_faster() -> None:
     ]
     effect = faster.step_time_seconds - best.step_time_seconds
     assert effect == pytest.approx(found.effect_seconds)
+
+
+def test_a_layout_is_proposed_once() -> None:
+    """The search finds TP 2, which is also what twice the TP comes to."""
+    budget = {"tensor_model_parallel_size": 1, "memory_budget": "45GiB"}
+    job = {"pipeline_model_parallel_size": 1, **budget}
+    advice = ask(model="llama2_7b", gpus="8xA100", **job)
+    first, *others = [one.change for one in advice.remedies]
+    assert first == "TP 2, DP 4 with none"
+    assert not [words for words in others if words.startswith("TP 2 and DP 4")]
+
+
+@pytest.mark.parametrize(("version", "beside"), [("0.17", False), ("0.19", True)])
+def test_shared_experts_run_beside_deepep_where_the_release_does_it(version, beside) -> None:
+    advice = ask(
+        model="deepseek_v3", gpus="1024xH100", framework="megatron_lm", framework_version=version
+    )
+    (found,) = [one for one in advice.remedies if "dispatcher_type=flex" in one.change]
+    assert ("moe_shared_expert_overlap=false" not in found.change) == beside
+
+
+def test_the_exchange_of_experts_beside_another_micro_batch_is_proposed() -> None:
+    """Done as it says, it ends the remedy and is legal."""
+    job = {"model": "deepseek_v3", "gpus": "1024xH100"}
+    overlap = "layout.overlap_moe_expert_parallel_comm=true"
+    (found,) = [one for one in ask(**job).remedies if overlap in one.change]
+    assert found.effect_seconds < 0
+    changed = ask(overrides=tuple(found.change.partition(" with ")[0].split()), **job)
+    assert changed.candidates
+    assert not [one for one in changed.remedies if overlap in one.change]
+
+
+def test_no_graphs_are_proposed_where_their_pool_is_what_does_not_fit() -> None:
+    job = {"model": "llama3_70b", "gpus": "32xH100", "precision": "fp8_current"}
+    tight = {"memory_budget": "68GiB", **job}
+    none = "job.cuda_graph_impl=none"
+    (found,) = [one for one in ask(**tight).remedies if one.change.startswith(none)]
+    assert found.effect_seconds < 0
+    spec = found.change.partition(" with ")[2]
+    changed = ask(overrides=(none,), **tight)
+    (named,) = [c for c in changed.candidates if c.evaluation.setting.spec == spec]
+    assert named.evaluation.fits
+    assert not [one for one in changed.remedies if one.change.startswith(none)]
+
+
+def test_degrees_apart_every_remedy_of_a_switch_is_typed_as_it_stands() -> None:
+    """KEY=VALUE of sequence parallelism, the sharded optimizer and the mask."""
+    off = ("layout.sequence_parallel=false", "layout.use_distributed_optimizer=false")
+    more = {"tensor_model_parallel_size": 2, "memory_budget": "30GiB"}
+    advice = ask(model="llama3_8b", gpus="8xH100", overrides=off, **more)
+    words = {one.change.partition(" with ")[0] for one in advice.remedies}
+    assert words & {"layout.sequence_parallel=true", "layout.use_distributed_optimizer=true"}
