@@ -48,7 +48,7 @@ _REFUSALS: Final = {
     WEIGHTS_DTYPE: ("is decided by {} itself", _PLAIN),
     ADAM_KERNELS: ("is torch.optim's, which {} does not use", _PLAIN),
     STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
-    COMPILE: ("is not modelled for {}", _PLAIN),
+    COMPILE: ("is not modelled for {}", "leave it out, or --framework huggingface or fsdp2"),
     LIGER: ("replaces layers of transformers, not of {}", _PLAIN),
     FLAT_PARAMETERS: ("are FSDP1's, not an option of {}", _PLAIN),
     TILED_MLP: ("is DeepSpeed's for layers of transformers, not of {}", _PLAIN),

@@ -265,7 +265,10 @@ class JobConfig(Struct, frozen=True, kw_only=True):
             )
         if self.fp8_param_gather and not self.precision.is_fp8:
             raise UserError(
-                "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
+                "job.fp8_param_gather",
+                True,
+                f"needs FP8, and job.precision is {self.precision}",
+                "--precision fp8_current, or leave it out",
             )
 
     def _check_dtypes(self) -> None:

@@ -85,7 +85,7 @@ def reshaped(
     values |= given
     tp = values.get(_TP, 1)
     values.setdefault("sequence_parallel", tp > 1)
-    values.setdefault("data_parallel_size", _data_parallel(values, num_gpus))
+    values.setdefault("data_parallel_size", _data_parallel(values, given, num_gpus))
     return ParallelLayout(**values)
 
 
@@ -164,7 +164,7 @@ _FOLLOWS: Final = {
 }
 
 
-def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
+def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int) -> int:
     """What TP x CP x PP leave of the GPUs."""
     degrees: list[int] = [values.get(name, 1) for name in _SHAPING]
     for name, degree in zip(_SHAPING, degrees, strict=True):
@@ -172,10 +172,13 @@ def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
             raise UserError(f"layout.{name}", degree, "must be at least 1")
     product = degrees[0] * degrees[1] * degrees[2]
     if num_gpus % product:
+        its = [name for name in _SHAPING if name not in given and values.get(name, 1) > 1]
+        unsaid = (f"{_SHORT[name]} {values[name]} (--{_SHORT[name].lower()})" for name in its)
         raise UserError(
             "layout TP x PP x CP",
             product,
-            f"must divide the number of GPUs = {num_gpus}",
+            f"must divide the number of GPUs = {num_gpus}"
+            + (f", with the recipe's {' and '.join(unsaid)}" if its else ""),
             f"nearest: {nearest_divisors(num_gpus, product)}",
         )
     return num_gpus // product

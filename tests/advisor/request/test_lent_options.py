@@ -1,5 +1,6 @@
 """What recipes of other jobs lend to one that none of them is for."""
 
+import re
 from typing import Any
 
 import pytest
@@ -172,3 +173,16 @@ def test_a_recipes_framework_is_not_taken_where_it_lacks_what_is_given() -> None
     muon = resolved("llama4_scout_17b_16e", "64xH100", None, overrides=("job.optimizer=dist_muon",))
     assert (plain.config.framework, muon.config.framework) == ("nemo", "megatron_bridge")
     assert muon.config.optimizer.is_muon
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"pipeline_model_parallel_size": 8}, "with the recipe's CP 2 (--cp); nearest: 8"),
+        ({"overrides": ("job.fp8_param_gather=true",)}, "--precision fp8_current, or leave it out"),
+        ({"overrides": ("job.torch_compile=true",)}, "megatron_lm; leave it out, or --framework"),
+    ],
+)
+def test_what_to_do_about_a_job_that_cannot_be(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        resolved("llama3_8b", "8xH100", None, **more)
