@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.base.units import parse_gpus
-from advisor.lint.target import read_target
+from advisor.lint.target import read_target, reads
 from advisor.models.spec import ModelSpec
+from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS
 from advisor.reading.read_configuration import (
     ReadConfiguration,
     Reader,
@@ -213,11 +214,13 @@ def _merged(
     swapped = one.names_files is None and other.names_files is not None
     first, second = (other, one) if swapped else (one, other)
     over = first.names_files is not None and second.names_files is None
-    if over and not _names(first, second):
+    named = first.names_files or ()
+    if over and not reads(named, first.place.file, second.place.file):
         return None
     joined = reader.over(first, second) if over and one.framework == other.framework else None
     if joined is not None:
-        return replace(joined, model=reader.model(joined))
+        values = {**_exported(first), **joined.values}
+        return replace(joined, model=reader.model(joined), values=values)
     if not over and not _agree(first, second):
         return None
     return replace(
@@ -236,6 +239,11 @@ def _merged(
     )
 
 
+def _exported(command: ReadConfiguration) -> dict[str, ReadValue]:
+    """What the environment of a command says, which no options hold."""
+    return {path: found for path, found in command.values.items() if path == EXPANDABLE_SEGMENTS}
+
+
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     """Whether two documents say nothing that differs; of two commands, whether they say the same,
     for what one does not say is its default."""
@@ -246,12 +254,6 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     if any(_differ(one.values[path], other.values[path]) for path in both):
         return False
     return len({one.recompute, other.recompute} - {None}) < 2
-
-
-def _names(command: ReadConfiguration, file: ReadConfiguration) -> bool:
-    """Whether a command names a file, or the script that runs it holds the file."""
-    names = {Path(name).name for name in command.names_files or ()}
-    return file.place.file == command.place.file or Path(file.place.file).name in names
 
 
 def _said_first(

@@ -644,3 +644,42 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
     assert found.layout is not None
     assert found.layout.data_parallel_sharding == "no_shard"  # stage 0
     assert found.config.global_batch_size == 32
+
+
+TRAINER = "train.py --output_dir o --bf16 --fsdp full_shard --gradient_checkpointing True"
+TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train"
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"accelerate launch {TRAINER}",
+        f"accelerate launch --config_file tt.yaml {TRAINER}",
+        "accelerate launch --config_file tt.yaml train.py",
+        f"torchrun {TRAINER}",
+        f"deepspeed {TRAINER} --deepspeed ds.json",
+        "deepspeed train.py --deepspeed_config ds.json",
+        f"{TITAN} --training.seq_len=4096 --activation_checkpoint.mode=full",
+        f"CONFIG_FILE=tt.toml {TITAN}",
+        f"CONFIG_FILE=tt.toml {TITAN} --training.seq_len=4096 --activation_checkpoint.mode=full",
+        LLAMA,
+    ],
+)
+def test_the_allocators_option_of_a_script_is_the_jobs(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / "tt.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
+    (tmp_path / "tt.toml").write_text(
+        "[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    (tmp_path / "ds.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
+    )
+    for value in (True, False):
+        text = f"export {name}=max_split_size_mb:512,expandable_segments:{value}\n{command}"
+        found = resolved(tmp_path, text, model="llama3_8b")
+        assert found.config.expandable_segments is value
+        assert str(found.origins["job.expandable_segments"]) == "given"
+    unknown = resolved(tmp_path, f"export {name}=$CONF\n{command}", model="llama3_8b")
+    assert str(unknown.origins["job.expandable_segments"]) != "given"
