@@ -76,8 +76,6 @@ def _is_settled(
     """Whether the command line, or another document, says what one leaves open."""
     if one.path.startswith("model.") and given.get("model"):
         return True
-    if one.path == "job.framework":  # named in a file that another framework reads
-        return bool(configuration.takes_over)
     if one.path == "job.global_batch_size" and configuration.num_microbatches:
         return True
     return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
@@ -86,7 +84,7 @@ def _is_settled(
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
     """The Request of a configuration; what `given` says wins, `--model` over the whole shape."""
     flags = set(Request.__struct_fields__)
-    values: dict[str, Any] = {"framework": str(configuration.framework)}
+    values: dict[str, Any] = {"framework": str(configuration.hands_to or configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version
     overrides, unsaid = [], []
@@ -227,6 +225,7 @@ def _merged(
         first,
         framework=owner.framework,
         takes_over=owner.takes_over,
+        hands_to=first.hands_to or second.hands_to,
         values=_said_first(first.values, second.values),
         recompute=first.recompute or second.recompute,
         recompute_at=first.recompute_at or second.recompute_at,

@@ -215,10 +215,11 @@ def _names_tree(text: str) -> bool:
 
 
 def _beside(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
-    """Configurations that a document names and that lie where it says."""
+    """Configurations that a document names and that lie where it says: in its own folder, or in the
+    one where it is run."""
     for name in names:
-        path = folder / name
-        if not path.is_file():
+        path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+        if path is None:
             continue
         try:
             content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))

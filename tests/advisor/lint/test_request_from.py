@@ -606,7 +606,7 @@ def test_a_realistic_file_is_the_job_that_its_framework_runs(name: str) -> None:
         ),
         (
             "python train.py --output_dir o --bf16 --deepspeed no.json --gradient_checkpointing",
-            "job.framework",
+            FSDP,
             "--deepspeed",
         ),
     ],
@@ -617,6 +617,57 @@ def test_a_trainers_job_that_is_not_modelled_is_named(
     (tmp_path / "train.sh").write_text(f"{text}\n")
     read = read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
     assert [(one.path, one.written) for one in read.configuration.unknown] == [(path, says)]
+
+
+def test_files_lie_beside_a_script_or_where_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    script, given = tmp_path / "scripts" / "t.sh", {"model": "llama3_8b", "gpus": "8xH100"}
+    text = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
+    script.write_text(
+        "accelerate launch --config_file a.yaml train.py --output_dir o --bf16 "
+        "--gradient_checkpointing True\n"
+    )
+    for folder, sharding in (("run", "SHARD_GRAD_OP"), ("scripts", "FULL_SHARD")):
+        (tmp_path / folder / "a.yaml").write_text(
+            f"distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: {sharding}\n"
+        )
+        read = read_job(str(script), given)
+        assert read.configuration.unknown == ()
+        expected = "gradients" if folder == "run" else "full"
+        assert read.configuration.values[FSDP].value == expected
+    script.write_text("deepspeed train.py --output_dir o --bf16 --deepspeed ds.json\n")
+    (tmp_path / "run" / "ds.json").write_text(text)
+    read = read_job(str(script), given)
+    assert (read.request.framework, read.configuration.unknown) == ("deepspeed", ())
+    assert read.configuration.values[FSDP].value == "gradients"
+    (tmp_path / "run" / "tt.toml").write_text(
+        "[training]\nseq_len = 512\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    script.write_text("CONFIG_FILE=tt.toml torchrun -m torchtitan.train --compile.enable\n")
+    assert read_job(str(script), given).request.seq_length == 512
+
+
+@pytest.mark.parametrize(
+    ("command", "framework", "unknown"),
+    [
+        ("deepspeed train.py --deepspeed no.json", "deepspeed", ["--deepspeed"]),
+        ("torchrun train.py --deepspeed $DS", "deepspeed", ["--deepspeed"]),
+        ("accelerate launch --config_file no.yaml train.py", "huggingface", ["--config_file"]),
+    ],
+)
+def test_a_named_file_that_is_missing_is_not_known(
+    tmp_path: Path, command: str, framework: str, unknown: list[str]
+) -> None:
+    file, given = tmp_path / "train.sh", {"model": "llama3_8b", "gpus": "8xH100"}
+    file.write_text(f"{command} --output_dir o --bf16 --gradient_checkpointing True\n")
+    read = read_job(str(file), given)
+    assert read.request.framework == framework
+    assert [one.written for one in read.configuration.unknown] == unknown
+    assert resolve(read.request).config.framework == framework
 
 
 def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: Path) -> None:
