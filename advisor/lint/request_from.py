@@ -231,6 +231,7 @@ def _merged(
         recompute_at=first.recompute_at or second.recompute_at,
         model=first.model or second.model,
         num_gpus=first.num_gpus or second.num_gpus,
+        partial_training=tuple(dict.fromkeys((*first.partial_training, *second.partial_training))),
         untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),

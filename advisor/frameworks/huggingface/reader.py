@@ -19,6 +19,7 @@ from advisor.frameworks.huggingface.options import (
     MICRO_BATCH,
     OPTIM,
     OPTIONS,
+    PARTIAL_TRAINING,
     SECTIONS,
     SP_SIZE,
     STEPS,
@@ -185,6 +186,9 @@ class HuggingFaceReader(KeyedReader):
         read = super()._configuration(keys)
         if _deepspeed_file(keys):
             read = replace(read, hands_to=Framework.DEEPSPEED)
+        partial = [keys.values.get(name) for name in PARTIAL_TRAINING]
+        untaken = [one for one in partial if one in read.untaken]
+        read = replace(read, partial_training=tuple(filter(None, untaken)))
         at = f"{DEEPSPEED}.zero_stage"
         stage = _STAGES.get(keys.number(at))
         if stage is None:

@@ -734,3 +734,43 @@ def test_the_allocators_option_of_a_script_is_the_jobs(
         assert str(found.origins["job.expandable_segments"]) == "given"
     unknown = resolved(tmp_path, f"export {name}=$CONF\n{command}", model="llama3_8b")
     assert str(unknown.origins["job.expandable_segments"]) != "given"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.yaml", "base_model: a\nmicro_batch_size: 1\nadapter: lora\n", "adapter lora in line 3"),
+        ("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n", "finetuning_type lora in line 2"),
+        ("f.yaml", "cutoff_len: 512\nbf16: true\n", "finetuning_type by default lora in line 1"),
+        ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
+        (
+            "t.sh",
+            "python t.py --per_device_train_batch_size 1 --gradient_checkpointing True --use_peft\n",
+            "--use_peft True in line 1",
+        ),
+        (
+            "t.py",
+            "model = get_peft_model(model, LoraConfig(r=8))\n"
+            "args = TrainingArguments('o', bf16=True, gradient_checkpointing=True)\n",
+            "peft LoraConfig in line 1",
+        ),
+        (
+            "t.py",
+            "trainer = SFTTrainer(args=SFTConfig('o', gradient_checkpointing=True),"
+            " peft_config=peft.LoraConfig())\n",
+            "peft LoraConfig in line 1",
+        ),
+    ],
+)
+def test_adapters_are_not_modelled_and_the_verdict_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]
+    assert cli.main([*words, "--recompute", "full"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    caveat = f"This is the answer for full fine-tuning, adapters are not modelled: {says}."
+    assert (f" likely). {caveat}" in page) == bool(says)
+    cli.main([*words, "--recompute", "full", "--format", "json"])
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict.endswith(f": {says}." if says else " likely).")
