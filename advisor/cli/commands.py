@@ -130,6 +130,7 @@ def _page(advice: "Answer", options: Options) -> str:
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
+        caveat=_caveat(options),
     )
     screen = screen_of(sys.stdout)
     text = printed(content, screen)
@@ -141,6 +142,15 @@ def _page(advice: "Answer", options: Options) -> str:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
     return text + printed(_explanation(wanted), screen)
+
+
+def _caveat(options: Options) -> str:
+    """What the verdict does not hold of in the file that was read."""
+    if options.read is None:
+        return ""
+    from advisor.report.read_file import caveat
+
+    return caveat(options.read)
 
 
 def _is_not_the_preset(advice: "Answer", options: Options) -> bool:

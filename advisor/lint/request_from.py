@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.base.units import parse_gpus
-from advisor.lint.target import read_target
+from advisor.lint.target import read_target, reads
 from advisor.models.spec import ModelSpec
+from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS
 from advisor.reading.read_configuration import (
     ReadConfiguration,
     Reader,
@@ -75,8 +76,6 @@ def _is_settled(
     """Whether the command line, or another document, says what one leaves open."""
     if one.path.startswith("model.") and given.get("model"):
         return True
-    if one.path == "job.framework":  # named in a file that another framework reads
-        return bool(configuration.takes_over)
     if one.path == "job.global_batch_size" and configuration.num_microbatches:
         return True
     return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
@@ -85,7 +84,7 @@ def _is_settled(
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
     """The Request of a configuration; what `given` says wins, `--model` over the whole shape."""
     flags = set(Request.__struct_fields__)
-    values: dict[str, Any] = {"framework": str(configuration.framework)}
+    values: dict[str, Any] = {"framework": str(configuration.hands_to or configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version
     overrides, unsaid = [], []
@@ -213,27 +212,36 @@ def _merged(
     swapped = one.names_files is None and other.names_files is not None
     first, second = (other, one) if swapped else (one, other)
     over = first.names_files is not None and second.names_files is None
-    if over and not _names(first, second):
+    named = first.names_files or ()
+    if over and not reads(named, first.place.file, second.place.file):
         return None
     joined = reader.over(first, second) if over and one.framework == other.framework else None
     if joined is not None:
-        return replace(joined, model=reader.model(joined))
+        values = {**_exported(first), **joined.values}
+        return replace(joined, model=reader.model(joined), values=values)
     if not over and not _agree(first, second):
         return None
     return replace(
         first,
         framework=owner.framework,
         takes_over=owner.takes_over,
+        hands_to=first.hands_to or second.hands_to,
         values=_said_first(first.values, second.values),
         recompute=first.recompute or second.recompute,
         recompute_at=first.recompute_at or second.recompute_at,
         model=first.model or second.model,
         num_gpus=first.num_gpus or second.num_gpus,
+        partial_training=tuple(dict.fromkeys((*first.partial_training, *second.partial_training))),
         untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
         num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _exported(command: ReadConfiguration) -> dict[str, ReadValue]:
+    """What the environment of a command says, which no options hold."""
+    return {path: found for path, found in command.values.items() if path == EXPANDABLE_SEGMENTS}
 
 
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
@@ -246,12 +254,6 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     if any(_differ(one.values[path], other.values[path]) for path in both):
         return False
     return len({one.recompute, other.recompute} - {None}) < 2
-
-
-def _names(command: ReadConfiguration, file: ReadConfiguration) -> bool:
-    """Whether a command names a file, or the script that runs it holds the file."""
-    names = {Path(name).name for name in command.names_files or ()}
-    return file.place.file == command.place.file or Path(file.place.file).name in names
 
 
 def _said_first(

@@ -15,6 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
+from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS, expandable_segments
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
@@ -131,7 +132,26 @@ def _asked(
                         names_files=frozenset(_file_names(document)),
                         num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
                     )
+                exported = expandable_segments(_environment(document, script))
+                if exported is not None:
+                    values = {EXPANDABLE_SEGMENTS: exported, **configuration.values}
+                    configuration = replace(configuration, values=values)
                 yield reader, configuration
+
+
+def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:
+    """Variables of a command, or of those that read a file, with their places."""
+    if isinstance(document, Command):
+        commands = [document]
+    else:
+        file = document.place.file
+        commands = [one for one in script.commands if reads(_file_names(one), one.place.file, file)]
+    return {name: (w.text, w.place) for one in commands for name, w in one.environment.items()}
+
+
+def reads(names: Iterable[str], script: str, file: str) -> bool:
+    """Whether a command that names `names` reads a file, or the script that runs it holds it."""
+    return file == script or Path(file).name in map(os.path.basename, names)
 
 
 def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
@@ -195,10 +215,11 @@ def _names_tree(text: str) -> bool:
 
 
 def _beside(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
-    """Configurations that a document names and that lie where it says."""
+    """Configurations that a document names and that lie where it says: in its own folder, or in the
+    one where it is run."""
     for name in names:
-        path = folder / name
-        if not path.is_file():
+        path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+        if path is None:
             continue
         try:
             content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))

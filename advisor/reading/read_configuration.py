@@ -64,7 +64,10 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     empty where it does not.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
     jobs are its own framework's where such a configuration goes with theirs.
+    hands_to: the framework of a file that it names, which decides the job be the file there or not.
     names_files: configurations that a command names, and goes before; None of what is no command.
+    partial_training: options by which not all weights are trained, or in few bits held, of which
+    no prediction is.
     untaken: options that are known and that no prediction takes. unknown: those whose value is not.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said.
@@ -84,6 +87,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     branch: tuple[str, ...] = ()
     names_files: frozenset[str] | None = None
     takes_over: tuple[str, ...] = ()
+    hands_to: str = ""
+    partial_training: tuple[ReadValue, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)

@@ -34,14 +34,15 @@ def page(
     show_rejected: bool = False,
     search_layout: bool = False,
     with_layout_flags: bool = False,
+    caveat: str = "",
 ) -> Block:
-    """The whole page; `top` rows of the ranking are shown."""
+    """The whole page; `top` rows of the ranking are shown, `caveat` beside the verdict."""
     shown = advice.candidates[:top]
     layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
     blocks = [
         header(advice, search_layout=search_layout),
         Ranking(shown, layouts) if shown else None,
-        _answer(advice),
+        _answer(advice, caveat),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(shown),
@@ -52,9 +53,9 @@ def page(
     return group(*parts[1:])
 
 
-def _answer(advice: Answer) -> Block:
+def _answer(advice: Answer, caveat: str) -> Block:
     """The sentence that decides; what is faster still, or what helps where nothing fits."""
-    lines: list[Block] = [Text(verdict(advice), "bold")]
+    lines: list[Block] = [Text(f"{verdict(advice)} {caveat}".strip(), "bold")]
     if advice.remedies:
         reference = advice.candidates[0].evaluation
         head = "Faster still" if advice.fits else "Outside recompute"

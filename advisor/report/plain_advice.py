@@ -23,7 +23,7 @@ from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
-from advisor.report.read_file import read_file
+from advisor.report.read_file import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
 
@@ -57,7 +57,7 @@ def plain_advice(
             for rejection in answer.rejected
         ),
         remedies=answer.remedies,
-        verdict=verdict(answer),
+        verdict=f"{verdict(answer)} {caveat(read)}".strip(),
         job_flags=_plain(all_job_flags(best.evaluation)) if best else {},
         recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
         origin=dict(answer.origin),

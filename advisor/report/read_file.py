@@ -26,6 +26,16 @@ def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
     )
 
 
+def caveat(read: ReadConfiguration | None) -> str:
+    """What the verdict does not hold of: a file that trains adapters. Empty where it holds."""
+    if read is None or not read.partial_training:
+        return ""
+    said = ", ".join(
+        f"{one.written} {one.value} in line {one.place.line}" for one in read.partial_training
+    )
+    return f"This is the answer for full fine-tuning, adapters are not modelled: {said}."
+
+
 def _option(given: ReadValue) -> ReadOption:
     value, place = given.value, given.place
     text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -259,11 +259,9 @@ def _notes(
     alone = len({id(e.job) for e in evaluations}) == 1
 
     def notes(evaluation: Evaluation) -> tuple[str, ...]:
-        if not recomputes(evaluation.setting):
-            return ()
         said = list(stack.notes(evaluation.setting, evaluation.job))
         none = without.get(id(evaluation.job))
-        if none is not None:
+        if none is not None and recomputes(evaluation.setting):
             more = evaluation.usual_reserved_bytes - none.usual_reserved_bytes
             if more >= 0:
                 figure = f": {human_bytes(more)} more than none" if alone and more else ""

@@ -26,6 +26,10 @@ INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
 _FIELD: Final = f"{PARALLELISM}.{PARALLELISM}_"
 CP_SIZE: Final = f"{_FIELD}cp_size"
 SP_SIZE: Final = f"{_FIELD}sp_size"
+PARTIAL_TRAINING: Final = (
+    *("adapter", "finetuning_type", "use_peft", "peft_config"),
+    *("load_in_8bit", "load_in_4bit", "quantization_bit"),
+)
 _DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
 _OPTIMIZERS: Final = {
     "adamw_torch": "adam",
@@ -91,9 +95,7 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
                 gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
                 gradient_clipping
             """,
-            "adapters and weights of few bits are not modelled": """
-                adapter finetuning_type load_in_8bit load_in_4bit quantization_bit
-            """,
+            "adapters and weights of few bits are not modelled": " ".join(PARTIAL_TRAINING),
         },
     ),
 )

@@ -43,6 +43,8 @@ def put_trainers_names(keys: Keys) -> None:
     if keys.get("bf16") == "auto":
         _put(keys, "bf16", True, "bf16")
     of_factory = keys.has("finetuning_type") or keys.has("cutoff_len")
+    if of_factory and not keys.has("finetuning_type"):
+        keys.put("finetuning_type", "lora", keys.place, "finetuning_type by default")
     if of_factory and not any(keys.has(name) for name in CHECKPOINTING):
         off = "disable_gradient_checkpointing"
         keys.put(CHECKPOINTING[1], keys.truth(off) is not True, keys.where(off), off)

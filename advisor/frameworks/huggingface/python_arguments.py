@@ -12,6 +12,7 @@ _ARGUMENTS: Final = re.compile(
     r"(?:TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|PPO|Reward|CPO)Config)$"
 )
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
+_ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
 _LOADED: Final = (
     "use_cache",
@@ -51,6 +52,12 @@ def _of(way: Way) -> Keys | None:
             found = True
             keys.put(CHECKPOINTING[0], True, call.place, call.name)
             _put_enabled(keys, call)
+        elif _ADAPTER.search(call.name):
+            keys.put("peft_config", call.name.rpartition(".")[2], call.place, "peft")
+        elif call.name.endswith("BitsAndBytesConfig"):
+            for name in ("load_in_8bit", "load_in_4bit"):
+                if name in call.keywords:
+                    keys.put(name, call.keywords[name].value, call.keywords[name].place)
         elif call.name.endswith("from_pretrained"):
             _put_loaded(keys, call)
         elif call.name.endswith(_PLUGIN):

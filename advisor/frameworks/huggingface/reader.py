@@ -19,6 +19,7 @@ from advisor.frameworks.huggingface.options import (
     MICRO_BATCH,
     OPTIM,
     OPTIONS,
+    PARTIAL_TRAINING,
     SECTIONS,
     SP_SIZE,
     STEPS,
@@ -68,6 +69,7 @@ _ON_HOST: Final = {
     "offload_optimizer_device": "job.optimizer_cpu_offload",
     "offload_param_device": "job.param_cpu_offload",
 }
+_LAUNCHERS_FILE: Final = "config_file"
 _DEEPSPEED_FILE: Final = "deepspeed_config_file"
 _STRATEGIES: Final = {
     **dict.fromkeys(("FULL_SHARD", "1"), DataParallelSharding.FULL),
@@ -170,17 +172,23 @@ class HuggingFaceReader(KeyedReader):
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
         shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
-        file = keys.values.get("deepspeed") or keys.values.get(f"{DEEPSPEED}.{_DEEPSPEED_FILE}")
-        if file is not None:
-            text, path = str(file.value), "job.framework"
+        path = "layout.data_parallel_sharding"
+        files = (_deepspeed_file(keys), keys.values.get(_LAUNCHERS_FILE))
+        unread = files if "file" not in keys.about else files[:1]
+        for file in filter(None, unread):
+            text = str(file.value)
             yield UnknownValue(written=file.written, text=text, place=file.place, path=path)
-        elif _is_a_trainers(keys) and not shards and "launcher" not in keys.about:
-            path = "layout.data_parallel_sharding"
+        if _is_a_trainers(keys) and not shards and "launcher" not in keys.about and not any(files):
             yield UnknownValue(written="no fsdp", text="", place=keys.place, path=path)
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
-        """Accelerate's file may hold what DeepSpeed's has."""
+        """A Trainer is handed DeepSpeed's file; Accelerate's may hold what that one has."""
         read = super()._configuration(keys)
+        if _deepspeed_file(keys):
+            read = replace(read, hands_to=Framework.DEEPSPEED)
+        partial = [keys.values.get(name) for name in PARTIAL_TRAINING]
+        untaken = [one for one in partial if one in read.untaken]
+        read = replace(read, partial_training=tuple(filter(None, untaken)))
         at = f"{DEEPSPEED}.zero_stage"
         stage = _STAGES.get(keys.number(at))
         if stage is None:
@@ -222,6 +230,15 @@ class HuggingFaceReader(KeyedReader):
         return "no checkpointing" if setting == "none" else f"checkpointing {setting}"
 
 
+def _deepspeed_file(keys: Keys) -> ReadValue | None:
+    """The file of DeepSpeed that a Trainer or Accelerate is told, or what stands in its place."""
+    for key in ("deepspeed", f"{DEEPSPEED}.{_DEEPSPEED_FILE}"):
+        given = keys.values.get(key)
+        if given is not None and given.value:
+            return given
+    return None
+
+
 def _launches_fsdp(keys: Keys) -> bool:
     """Whether Accelerate is told to shard, by its file or the options of its launcher."""
     launched = keys.about["kind"] == "file" or "launcher" in keys.about
@@ -242,6 +259,8 @@ def _in_tree(tree: Tree) -> Iterator[Keys]:
     if accelerate or any(_is_argument(tree, name) for name in (*_OWN, *OTHERS_OWN)):
         kind = "file" if accelerate and not arguments else "arguments"
         keys = Keys(place=tree.place, about={"kind": kind})
+        if accelerate:
+            keys.about["file"] = "Accelerate's"
         put_tree(keys, tree)
         put_trainers_names(keys)
         yield keys
@@ -266,7 +285,7 @@ def _in_command(command: Command) -> Iterator[Keys]:
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
             elif name.startswith(f"{PARALLELISM}_"):
                 keys.put(f"{PARALLELISM}.{name}", option.text, option.place, option.name)
-            elif name in ("mixed_precision", "num_processes", "use_fsdp"):
+            elif name in ("mixed_precision", "num_processes", "use_fsdp", _LAUNCHERS_FILE):
                 keys.put(name, option.text, option.place, option.name)
     for variable, word in command.environment.items():
         name = variable.lower()

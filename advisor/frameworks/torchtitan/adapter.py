@@ -20,7 +20,14 @@ from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.static import eager_memory
-from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
+from advisor.frameworks.torchtitan.flags import (
+    FLOAT8_TO_SAY,
+    job_flags,
+    mode_flags,
+    python_module,
+    says_float8,
+    toml,
+)
 from advisor.frameworks.torchtitan.options import OPTIONS
 from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
 from advisor.job.job import Job, JobConfig
@@ -154,6 +161,10 @@ class TorchTitan(TorchStack):
     def layout_flags(self, job: Job) -> str:
         """Batch, sequence and FSDP."""
         return shlex.join(job_flags(job))
+
+    def unsaid(self, job: Job) -> str:
+        """Float8, of which options say nothing from 0.3 on."""
+        return "" if says_float8(job.config) else FLOAT8_TO_SAY
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """Sections of a TOML file; from 0.3 on a Python module."""

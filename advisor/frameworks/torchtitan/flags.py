@@ -16,6 +16,9 @@ from advisor.models.options import CpCommType
 
 Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 
+FLOAT8_TO_SAY: Final = (
+    "left to the recipe: float8 of all linear layers but the output, which no option switches on"
+)
 _FLOAT8: Final = "quantize.linear.float8"
 _SUBCOMMANDS: Final = {
     Granularity.NONE: "none",
@@ -62,7 +65,10 @@ def python_module(setting: TorchSetting, job: Job) -> str:
     if setting.granularity is Granularity.BUDGET:
         lines.append("    config.compile.enable = True")
     made = f"{name}.Config({budget})" if name else None
-    lines += [f"    config.activation_checkpoint = {made}", "    return config"]
+    lines.append(f"    config.activation_checkpoint = {made}")
+    if not says_float8(job.config):
+        lines.append(f"    # {FLOAT8_TO_SAY}")
+    lines.append("    return config")
     return "\n".join(lines) + "\n"
 
 
@@ -132,9 +138,14 @@ def _job(job: Job) -> Sections:
     }
 
 
+def says_float8(config: JobConfig) -> bool:
+    """Whether options say the precision: from 0.3 on the recipe does, in Python."""
+    return not config.precision.is_quantized or config.framework_version != "0.3"
+
+
 def _float8(config: JobConfig) -> Sections:
-    """All linear layers but the output; from 0.3 on a recipe says it in Python."""
-    if not config.precision.is_quantized or config.framework_version == "0.3":
+    """All linear layers but the output."""
+    if not config.precision.is_quantized or not says_float8(config):
         return {}
     if config.framework_version == "0.1":
         return {"model": {"converters": ["float8"]}, "float8": {"filter_fqns": ["output"]}}

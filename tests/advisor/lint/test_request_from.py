@@ -606,7 +606,7 @@ def test_a_realistic_file_is_the_job_that_its_framework_runs(name: str) -> None:
         ),
         (
             "python train.py --output_dir o --bf16 --deepspeed no.json --gradient_checkpointing",
-            "job.framework",
+            FSDP,
             "--deepspeed",
         ),
     ],
@@ -617,6 +617,57 @@ def test_a_trainers_job_that_is_not_modelled_is_named(
     (tmp_path / "train.sh").write_text(f"{text}\n")
     read = read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
     assert [(one.path, one.written) for one in read.configuration.unknown] == [(path, says)]
+
+
+def test_files_lie_beside_a_script_or_where_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    script, given = tmp_path / "scripts" / "t.sh", {"model": "llama3_8b", "gpus": "8xH100"}
+    text = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
+    script.write_text(
+        "accelerate launch --config_file a.yaml train.py --output_dir o --bf16 "
+        "--gradient_checkpointing True\n"
+    )
+    for folder, sharding in (("run", "SHARD_GRAD_OP"), ("scripts", "FULL_SHARD")):
+        (tmp_path / folder / "a.yaml").write_text(
+            f"distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: {sharding}\n"
+        )
+        read = read_job(str(script), given)
+        assert read.configuration.unknown == ()
+        expected = "gradients" if folder == "run" else "full"
+        assert read.configuration.values[FSDP].value == expected
+    script.write_text("deepspeed train.py --output_dir o --bf16 --deepspeed ds.json\n")
+    (tmp_path / "run" / "ds.json").write_text(text)
+    read = read_job(str(script), given)
+    assert (read.request.framework, read.configuration.unknown) == ("deepspeed", ())
+    assert read.configuration.values[FSDP].value == "gradients"
+    (tmp_path / "run" / "tt.toml").write_text(
+        "[training]\nseq_len = 512\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    script.write_text("CONFIG_FILE=tt.toml torchrun -m torchtitan.train --compile.enable\n")
+    assert read_job(str(script), given).request.seq_length == 512
+
+
+@pytest.mark.parametrize(
+    ("command", "framework", "unknown"),
+    [
+        ("deepspeed train.py --deepspeed no.json", "deepspeed", ["--deepspeed"]),
+        ("torchrun train.py --deepspeed $DS", "deepspeed", ["--deepspeed"]),
+        ("accelerate launch --config_file no.yaml train.py", "huggingface", ["--config_file"]),
+    ],
+)
+def test_a_named_file_that_is_missing_is_not_known(
+    tmp_path: Path, command: str, framework: str, unknown: list[str]
+) -> None:
+    file, given = tmp_path / "train.sh", {"model": "llama3_8b", "gpus": "8xH100"}
+    file.write_text(f"{command} --output_dir o --bf16 --gradient_checkpointing True\n")
+    read = read_job(str(file), given)
+    assert read.request.framework == framework
+    assert [one.written for one in read.configuration.unknown] == unknown
+    assert resolve(read.request).config.framework == framework
 
 
 def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: Path) -> None:
@@ -644,3 +695,82 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
     assert found.layout is not None
     assert found.layout.data_parallel_sharding == "no_shard"  # stage 0
     assert found.config.global_batch_size == 32
+
+
+TRAINER = "train.py --output_dir o --bf16 --fsdp full_shard --gradient_checkpointing True"
+TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train"
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"accelerate launch {TRAINER}",
+        f"accelerate launch --config_file tt.yaml {TRAINER}",
+        "accelerate launch --config_file tt.yaml train.py",
+        f"torchrun {TRAINER}",
+        f"deepspeed {TRAINER} --deepspeed ds.json",
+        "deepspeed train.py --deepspeed_config ds.json",
+        f"{TITAN} --training.seq_len=4096 --activation_checkpoint.mode=full",
+        f"CONFIG_FILE=tt.toml {TITAN}",
+        f"CONFIG_FILE=tt.toml {TITAN} --training.seq_len=4096 --activation_checkpoint.mode=full",
+        LLAMA,
+    ],
+)
+def test_the_allocators_option_of_a_script_is_the_jobs(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / "tt.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
+    (tmp_path / "tt.toml").write_text(
+        "[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    (tmp_path / "ds.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
+    )
+    for value in (True, False):
+        text = f"export {name}=max_split_size_mb:512,expandable_segments:{value}\n{command}"
+        found = resolved(tmp_path, text, model="llama3_8b")
+        assert found.config.expandable_segments is value
+        assert str(found.origins["job.expandable_segments"]) == "given"
+    unknown = resolved(tmp_path, f"export {name}=$CONF\n{command}", model="llama3_8b")
+    assert str(unknown.origins["job.expandable_segments"]) != "given"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.yaml", "base_model: a\nmicro_batch_size: 1\nadapter: lora\n", "adapter lora in line 3"),
+        ("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n", "finetuning_type lora in line 2"),
+        ("f.yaml", "cutoff_len: 512\nbf16: true\n", "finetuning_type by default lora in line 1"),
+        ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
+        (
+            "t.sh",
+            "python t.py --per_device_train_batch_size 1 --gradient_checkpointing True --use_peft\n",
+            "--use_peft True in line 1",
+        ),
+        (
+            "t.py",
+            "model = get_peft_model(model, LoraConfig(r=8))\n"
+            "args = TrainingArguments('o', bf16=True, gradient_checkpointing=True)\n",
+            "peft LoraConfig in line 1",
+        ),
+        (
+            "t.py",
+            "trainer = SFTTrainer(args=SFTConfig('o', gradient_checkpointing=True),"
+            " peft_config=peft.LoraConfig())\n",
+            "peft LoraConfig in line 1",
+        ),
+    ],
+)
+def test_adapters_are_not_modelled_and_the_verdict_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]
+    assert cli.main([*words, "--recompute", "full"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    caveat = f"This is the answer for full fine-tuning, adapters are not modelled: {says}."
+    assert (f" likely). {caveat}" in page) == bool(says)
+    cli.main([*words, "--recompute", "full", "--format", "json"])
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict.endswith(f": {says}." if says else " likely).")

@@ -10,9 +10,9 @@ from typing import Final
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.reading.allocator_option import expandable_segments
 from advisor.reading.read_configuration import Finding, Level
 
-ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _BACKENDS: Final = {
     "flash": ("1", "0", "0"),
@@ -34,10 +34,9 @@ _SETTLES: Final = {
 
 def put_environment(read: ReadSettings) -> None:
     """The allocator's option becomes a field that the rules read."""
-    for name in ALLOCATOR:
-        if name in read.environment:
-            text, place = read.environment[name]
-            read.put("expandable_segments", "expandable_segments:True" in text, name, place)
+    found = expandable_segments(read.environment)
+    if found is not None:
+        read.put("expandable_segments", found.value, found.written, found.place)
 
 
 def silenced(rule: str, read: ReadSettings) -> bool:

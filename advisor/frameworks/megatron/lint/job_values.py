@@ -20,6 +20,7 @@ from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
+from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS, expandable_segments
 from advisor.reading.document_keys import known, truth, whole
 from advisor.reading.read_configuration import ReadValue
 
@@ -153,12 +154,9 @@ def _implementation(
     reduced = _gradients(said)
     if reduced is not None:
         yield "job.main_grads_dtype", reduced
-    if read.given.values.get("expandable_segments"):
-        place = read.places["expandable_segments"]
-        yield (
-            "job.expandable_segments",
-            ReadValue(value=True, written="expandable_segments:True", place=place),
-        )
+    segments = expandable_segments(read.environment)
+    if segments is not None:
+        yield EXPANDABLE_SEGMENTS, segments
 
 
 def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:

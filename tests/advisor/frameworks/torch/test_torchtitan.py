@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from advisor.cli.main import main
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
 from advisor.layers.operators import CollectiveKind
 from advisor.models.options import AttentionBackend, LoadBalancing
@@ -25,6 +26,25 @@ def test_cudnns_attention_comes_first_from_0_2_on() -> None:
         assert job.model.attention_backend is backend
     _, job = stack_job("torchtitan", overrides=("model.attention_backend=flash",))
     assert job.model.attention_backend is AttentionBackend.FLASH
+
+
+@pytest.mark.parametrize(("version", "left"), [("0.1", False), ("0.2", False), ("0.3", True)])
+def test_float8_is_an_option_or_left_to_the_recipe(
+    version: str, left: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From 0.3 on no option says it."""
+    options = {"framework_version": version, "precision": "fp8_current"}
+    stack, job = stack_job("torchtitan", **options)
+    comment = "left to the recipe: float8 of all linear layers but the output"
+    assert stack.unsaid(job).startswith(comment) == left
+    assert (f"    # {comment}" in stack.config_file(FULL, job)) == left
+    assert ("converters" in stack.layout_flags(job)) != left
+    words = ["--model", "llama3_8b", "--gpus", "8xH100", "--framework", "torchtitan"]
+    version_words = ["--framework-version", version, "--precision", "fp8_current"]
+    main([*words, *version_words, "--recompute", "none", "--recompute", "full"])
+    assert "\nrows 1-2  float8: all linear layers" in capsys.readouterr().out
+    _, plain = stack_job("torchtitan", framework_version=version)
+    assert not stack.unsaid(plain)
 
 
 @pytest.mark.parametrize(
