@@ -745,7 +745,7 @@ def test_the_allocators_option_of_a_script_is_the_jobs(
         ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
         (
             "t.sh",
-            "python t.py --per_device_train_batch_size 1 --gradient_checkpointing True --use_peft\n",
+            "python t.py --per_device_train_batch_size 1 --gradient_checkpointing 1 --use_peft\n",
             "--use_peft True in line 1",
         ),
         (
