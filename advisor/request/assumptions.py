@@ -118,18 +118,28 @@ def _of_repeatable(facts: Facts) -> Iterator[str]:
     if not facts.config.deterministic_mode:
         return
     yield "deterministic_mode: no prediction of its time, which is that of the usual kernels"
+    without = []
+    if _lends_fusion(facts) and facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE:
+        without.append("fused cross entropy")
+    if _lends_overlap(facts) and not (facts.layout and facts.layout.tp_comm_overlap):
+        without.append("overlap of TP")
+    if without:
+        yield f"no {' and no '.join(without)}: deterministic_mode goes without"
+
+
+def _lends_fusion(facts: Facts) -> bool:
+    """Whether a preset has a fused loss."""
     its, lent = facts.choice.as_it_stands, facts.choice.lent
     fusion = dict(its.model_options if its else ()).get("cross_entropy_fusion")
     fusion = fusion or (lent.model.get("cross_entropy_fusion") if lent else None)
-    overlaps = (its and its.layout.tp_comm_overlap) or (lent and lent.layout.get("tp_comm_overlap"))
-    layout, unfused = facts.layout, facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE
-    left_out = {
-        "fused cross entropy": fusion not in (None, CrossEntropyFusion.NONE) and unfused,
-        "overlap of TP": overlaps and not (layout and layout.tp_comm_overlap),
-    }
-    found = [words for words, is_so in left_out.items() if is_so]
-    if found:
-        yield f"no {' and no '.join(found)}: deterministic_mode goes without"
+    return fusion not in (None, CrossEntropyFusion.NONE)
+
+
+def _lends_overlap(facts: Facts) -> bool:
+    """Whether a preset overlaps the communication of TP."""
+    its, lent = facts.choice.as_it_stands, facts.choice.lent
+    of_layout = its is not None and its.layout.tp_comm_overlap
+    return of_layout or (lent is not None and bool(lent.layout.get("tp_comm_overlap")))
 
 
 def _of_model(facts: Facts) -> Iterator[str]:

@@ -196,7 +196,7 @@ def test_remedies_it_names_are_among_ours() -> None:
         overrides=("layout.use_distributed_optimizer=false",),
     )
     assert not unsharded.fits
-    assert any("distributed optimizer" in remedy.change for remedy in unsharded.remedies)
+    assert any("use_distributed_optimizer=true" in one.change for one in unsharded.remedies)
 
 
 @pytest.mark.parametrize(
