@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.answer.advice import ReadFile, UnknownOption
+from advisor.answer.advice import ReadFile, ReadOption, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import adapter_of
 from advisor.models.presets import load_preset
+from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.blocks import Block, Text, beside, group
 from advisor.report.read_file import read_file
@@ -20,7 +21,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     file = read_file(advice.job, read)
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
     if advice.candidates:
-        rows.append(("", Text(_instead(advice.candidates[0], read))))
+        rows.append(("", Text(_instead(advice.candidates[0], file))))
     if unsaid := _unsaid(advice, read):
         rows.append(("unsaid", Text(unsaid)))
     if file.not_taken:
@@ -44,7 +45,12 @@ def _lines(file: ReadFile) -> Iterator[str]:
     """The options that say it, with their lines."""
     for number, given in enumerate(file.recompute_options):
         before = ": " if number == 0 else ", "
-        yield f"{before}{given.option} in line {given.line}"
+        yield f"{before}{given.option} in {_line(file, given)}"
+
+
+def _line(file: ReadFile, given: ReadOption) -> str:
+    """Where an option stands, in this file or in another one that it names."""
+    return f"line {given.line}" + ("" if given.file == file.file else f" of {given.file}")
 
 
 def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
@@ -66,7 +72,7 @@ def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
 
 def _untaken(file: ReadFile) -> str:
     """Options of the file that the prediction does without."""
-    return ", ".join(f"{one.option} {one.value} in line {one.line}" for one in file.not_taken)
+    return ", ".join(f"{one.option} {one.value} in {_line(file, one)}" for one in file.not_taken)
 
 
 def _unknown(one: UnknownOption) -> str:
@@ -82,13 +88,18 @@ def _unknown(one: UnknownOption) -> str:
     return f"{where}: {one.assumed} is assumed; give {one.key}=VALUE"
 
 
-def _instead(best: RankedEvaluation, read: ReadConfiguration) -> str:
+def _instead(best: RankedEvaluation, file: ReadFile) -> str:
+    """The flags of the first row; without recompute they may be those of any, so that what the file
+    switches on has to go."""
     evaluation = best.evaluation
-    if evaluation.setting.spec == read.recompute:
+    if evaluation.setting.spec == file.recompute:
         return "which is row 1: nothing to change"
-    flags = adapter_of(evaluation.job.config.framework).setting_flags(
-        evaluation.setting, evaluation.job
-    )
+    stack, job = adapter_of(evaluation.job.config.framework), evaluation.job
+    flags = stack.setting_flags(evaluation.setting, job)
     if not flags:
         return "row 1 needs none of them: drop them"
-    return f"row 1 instead: {flags}"
+    if file.recompute is None or recomputes(evaluation.setting):
+        return f"row 1 instead: {flags}"
+    own = stack.setting_flags(stack.parse(file.recompute), job)
+    drops = ", and drop them" if {*flags.split()} <= {*own.split()} else ""
+    return f"row 1 instead{drops}: {flags}"

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.units import gib
+from advisor.frameworks.deepspeed.checks import CALLS
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
@@ -43,10 +44,6 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
 
-_CALLS = (
-    "activation_checkpointing turns nothing on: the model must call "
-    "deepspeed.checkpointing.checkpoint on each block (a Hugging Face model does not)"
-)
 _PIPELINE = "needs a PipelineModule, whose engine owns the checkpoints"
 _TRAINER = (
     "transformers' layers are checkpointed by torch; DeepSpeed's section does nothing to them"
@@ -133,7 +130,7 @@ class DeepSpeed(TorchStack):
 
     def _notes(self, setting: TorchSetting, job: Job) -> Iterator[str]:
         if setting.granularity is not Granularity.NONE:
-            called = _PIPELINE if setting.granularity is Granularity.UNIFORM else _CALLS
+            called = _PIPELINE if setting.granularity is Granularity.UNIFORM else CALLS
             yield called if calls_deepspeed(job) else _TRAINER
         if calls_deepspeed(job) and job.config.torch_compile:
             yield _COMPILED

@@ -47,6 +47,10 @@ _SECTIONS: Final = {
     AC: f"{_AC_SOURCE}/config.py",
 }
 """Where each section is read."""
+CALLS: Final = (
+    "activation_checkpointing turns nothing on: the model must call "
+    "deepspeed.checkpointing.checkpoint on each block (a Hugging Face model does not)"
+)
 DEVICES: Final = ("none", "cpu", "nvme")
 _STAGES: Final = {PARAMETERS: (3,), OPTIMIZER: (1, 2, 3)}
 
@@ -177,6 +181,10 @@ def _offload(keys: Keys, section: str, stages: tuple[int, ...], stage: object) -
 
 
 def _checkpointing(keys: Keys) -> Iterator[Finding]:
+    on = [name for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
+    if on:
+        fix, source = "leave it to the model's own checkpoints", f"{_AC_SOURCE}/checkpointing.py"
+        yield keys.finding(Level.NOTE, f"{AC}.calls", CALLS, fix, source, f"{AC}.{on[0]}")
     partition = keys.truth(f"{AC}.partition_activations")
     at, number = f"{AC}.contiguous_memory_optimization", f"{AC}.number_checkpoints"
     source = f"{_AC_SOURCE}/checkpointing.py configure"

@@ -47,7 +47,8 @@ def put_trainers_names(keys: Keys) -> None:
         keys.put("finetuning_type", "lora", keys.place, "finetuning_type by default")
     if of_factory and not any(keys.has(name) for name in CHECKPOINTING):
         off = "disable_gradient_checkpointing"
-        keys.put(CHECKPOINTING[1], keys.truth(off) is not True, keys.where(off), off)
+        stays = keys.truth(off) is not True
+        keys.put(CHECKPOINTING[1], stays, keys.where(off), f"no {off}" if stays else off)
 
 
 def _put(keys: Keys, trainers: str, value: Any, name: str) -> None:

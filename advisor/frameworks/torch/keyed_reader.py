@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option_status import Status
 from advisor.frameworks.registry import adapter_of
-from advisor.frameworks.torch.key_options import KeyOption, values_of
+from advisor.frameworks.torch.key_options import KeyOption, keys_by_field, values_of
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
@@ -131,6 +131,7 @@ class KeyedReader(ABC):
             place=keys.place,
             values=unsaid | self.values(keys),
             recompute=self.recompute(keys),
+            recompute_at=tuple(self._recompute_at(keys)),
             model=self.model_named(keys),
             num_gpus=self.num_gpus(keys),
             untaken=tuple(self.untaken(keys)),
@@ -139,6 +140,13 @@ class KeyedReader(ABC):
             settings=keys,
             whole=True,
         )
+
+    def _recompute_at(self, keys: Keys) -> Iterator[ReadValue]:
+        """What is written of the recompute and switched on."""
+        for key in keys_by_field(self.options).get("recompute", ()):
+            given = keys.values.get(key)
+            if given is not None and given.value is not None and truth(given.value) is not False:
+                yield given
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""

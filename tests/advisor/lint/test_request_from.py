@@ -774,3 +774,40 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     cli.main([*words, "--recompute", "full", "--format", "json"])
     verdict = json.loads(capsys.readouterr().out)["verdict"]
     assert verdict.endswith(f": {says}." if says else " likely).")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            "deepspeed t.py --deepspeed ds.json --gradient_checkpointing True",
+            "t.sh has full, row 2: --gradient_checkpointing in line 1 "
+            "row 1 instead, and drop them: --deepspeed ",
+        ),
+        (
+            "accelerate launch --config_file a.yaml t.py",
+            "row 2: fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
+            "row 1 needs none of them: drop them",
+        ),
+        (
+            f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",
+            "row 1 instead: --activation_checkpoint.mode=none",
+        ),
+    ],
+)
+def test_what_the_file_switches_on_is_to_be_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, says: str
+) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+    )
+    (tmp_path / "a.yaml").write_text(
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_activation_checkpointing: true\n"
+        "  fsdp_version: 2\n"
+    )
+    options = "" if "titan" in command else " --per_device_train_batch_size 1 --bf16"
+    (tmp_path / "t.sh").write_text(f"{command}{options}\n")
+    words = ["--from", str(tmp_path / "t.sh"), "--model", "llama3_8b", "--gpus", "8xH100"]
+    cli.main([*words, "--recompute", "none", "--recompute", "full", "--seq-length", "2048"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert says.format(folder=tmp_path) in page

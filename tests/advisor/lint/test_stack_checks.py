@@ -115,7 +115,10 @@ def test_zero(tmp_path: Path, zero: dict[str, Any], found: Found) -> None:
         ({"activation_checkpointing": {"profile": "yes"}}, [("ERROR", "wrong_type")]),
         (
             {"activation_checkpointing": {"cpu_checkpointing": True}},
-            [("NOTE", "activation_checkpointing.cpu_checkpointing")],
+            [
+                ("NOTE", "activation_checkpointing.calls"),
+                ("NOTE", "activation_checkpointing.cpu_checkpointing"),
+            ],
         ),
         (
             {
@@ -124,8 +127,16 @@ def test_zero(tmp_path: Path, zero: dict[str, Any], found: Found) -> None:
                     "contiguous_memory_optimization": True,
                 }
             },
-            [("ERROR", "activation_checkpointing.number_checkpoints")],
+            [
+                ("ERROR", "activation_checkpointing.number_checkpoints"),
+                ("NOTE", "activation_checkpointing.calls"),
+            ],
         ),
+        (
+            {"activation_checkpointing": {"partition_activations": True}},
+            [("NOTE", "activation_checkpointing.calls")],
+        ),
+        ({"activation_checkpointing": {"partition_activations": False}}, []),
         ({"bf16": 3}, [("ERROR", "wrong_type")]),
         ({"zero_optimization": 3}, [("ERROR", "wrong_type")]),
         ({"train_batch_siz": 8}, [("WARNING", "unknown_key")]),
