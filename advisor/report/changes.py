@@ -66,8 +66,8 @@ def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
             continue
         value, usual = getattr(model, name), getattr(preset, name)
         if value != usual and spelled(value) == spelled(given.value):
-            words.append(f"{given.written}: {spelled(value)}, not {spelled(usual)}")
-    return "; ".join(words)
+            words.append(f"{path} {spelled(value)}, not {spelled(usual)}")
+    return " · ".join(words)
 
 
 def _untaken(file: ReadFile) -> str:

@@ -305,7 +305,7 @@ def test_what_makes_the_model_another_one_unsaid_is_said(
     )
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "64xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "unsaid no --hidden-dropout: 0.1, not 0.0; no --attention-dropout: 0.1, not 0.0" in text
+    assert "unsaid model.hidden_dropout 0.1, not 0.0 · model.attention_dropout 0.1, not 0.0" in text
 
 
 def test_what_is_not_known_is_said_with_what_is_assumed(
