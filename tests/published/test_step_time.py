@@ -109,7 +109,7 @@ def test_most_changes_go_the_way_they_were_measured(scored: tuple[Scored, ...]) 
 
 
 def _llama3_70b(setting: RecomputeSetting) -> Evaluation:
-    """Llama-3 70B on 32 H100, FP8, current scaling; one fitted row is this job in a newer release."""
+    """Llama-3 70B on 32 H100 in FP8; one fitted row is this job in a newer release."""
     experiment = load_experiment("llama3_70b_32xh100")
     job = Job(
         model=experiment.configure(load_model("llama3_70b")),
