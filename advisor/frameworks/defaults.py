@@ -8,7 +8,6 @@ from advisor.base.dtypes import Precision
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
 from advisor.job.job import Job, JobConfig
-from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
@@ -63,10 +62,6 @@ class AdapterDefaults:
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """The same in every release."""
         return shape
-
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """All pipeline and tensor degrees."""
-        return None
 
     def check_options(self, config: JobConfig) -> None:
         """Those that it has itself."""

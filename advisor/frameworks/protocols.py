@@ -10,7 +10,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.job import Job, JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
@@ -18,6 +18,7 @@ from advisor.memory.resident import NamedBytes
 from advisor.memory.static import GRADIENT_COPIES, StaticMemory
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
+from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
@@ -63,6 +64,19 @@ class LayerSplits(Struct, frozen=True):
 
     unevenly: bool = False
     by_text: bool = False
+
+
+class Degrees(Struct, frozen=True, kw_only=True):
+    """Degrees of a layout that a framework has, for a search to choose: whether it cuts tensors,
+    has pipelines and spreads experts; kinds of context parallelism, none where it has none;
+    shardings of data parallelism, None for its own.
+    """
+
+    tensor: bool = False
+    pipeline: bool = False
+    experts: bool = False
+    context: tuple[CpCommType, ...] = ()
+    shardings: tuple[DataParallelSharding | None, ...] = (None,)
 
 
 class JobChange(Struct, frozen=True):
@@ -186,8 +200,9 @@ class JobSupport(Protocol):
         """The layout that `given` fields mean; None: pipeline and tensor degrees decide."""
         ...
 
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """Layouts worth searching; None: all pipeline and tensor degrees."""
+    @property
+    def degrees(self) -> Degrees:
+        """Degrees of a layout that a search may choose."""
         ...
 
     def splits(self, config: JobConfig) -> LayerSplits:

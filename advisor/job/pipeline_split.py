@@ -94,12 +94,42 @@ class Pipeline:
         return Stage(distinct, classes, tuple(groups.items()))
 
 
-@lru_cache(maxsize=4096)
 def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
     """Chunks of every stage. UserError where the layers cannot be split so.
 
     Layers go through the first chunk of every stage, then through the second, and so on.
     """
+    return _pipeline_stages(model, _split(layout))
+
+
+def pipeline_of(model: ModelSpec, layout: ParallelLayout) -> Pipeline:
+    """The distinct parts of `pipeline_stages`; layouts that split the layers alike share them."""
+    return _pipeline(model, _split(layout))
+
+
+def _split(layout: ParallelLayout) -> ParallelLayout:
+    """What of a layout says how layers are split, and nothing else."""
+    return ParallelLayout(**{name: getattr(layout, name) for name in _SPLIT})
+
+
+_SPLIT = (
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "pipeline_model_parallel_layout",
+)
+
+
+@lru_cache(maxsize=512)
+def _pipeline(model: ModelSpec, split: ParallelLayout) -> Pipeline:
+    return Pipeline(_pipeline_stages(model, split))
+
+
+@lru_cache(maxsize=4096)
+def _pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
     counts = _layers_of_chunks(model, layout)
     pp, chunks, offset = layout.pipeline_model_parallel_size, [], 0
     mtp_chunk = _chunk_of_mtp(layout, len(counts))

@@ -18,7 +18,7 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import AttnImplementation, Job, JobConfig
-from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
+from advisor.job.pipeline_split import ModelChunk, pipeline_of, pipeline_stages
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
@@ -54,7 +54,7 @@ class Evaluator:
         self._stack = adapter_of(job.config.framework)
         self.shape = first_equal(self._stack.shape(job, rank_shape(job)))
         self.stages = pipeline_stages(job.model, job.layout)
-        self._pipeline = Pipeline(self.stages)
+        self._pipeline = pipeline_of(job.model, job.layout)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         parts, stack = (job, self.shape, self.stages, self._pipeline), self._stack
@@ -85,6 +85,11 @@ class Evaluator:
     def at_least_bytes(self) -> int:
         """No setting holds less."""
         return self._memory.fixed_bytes
+
+    @property
+    def mean_static_bytes(self) -> int:
+        """Weights, gradients and optimizer of a stage, the mean over all."""
+        return self._memory.mean_static_bytes
 
     @property
     def is_hopeless(self) -> bool:

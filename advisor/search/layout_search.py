@@ -1,8 +1,14 @@
-"""Settings evaluated on every layout of a job, or on those that can come first."""
+"""The best settings of all layouts and micro batches of a job, by best-first branch and bound.
 
-from bisect import insort
+What is waiting stands in the order of what it cannot undercut: groups of layouts first, then their
+layouts with a micro batch each, then jobs. The search ends when what is waiting cannot come among
+the rows that are wanted; so every legal job was evaluated, or excluded by a bound.
+"""
+
 from collections.abc import Iterator
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -14,34 +20,35 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.job.layout import ParallelLayout
+from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
-from advisor.search.evaluate import Evaluator, Timed
-from advisor.search.layouts import legal_jobs
-from advisor.search.ranking import Order, first_replayed, order, tier
+from advisor.search.evaluate import Evaluator
+from advisor.search.floor import Floors, step_seconds
+from advisor.search.layouts import groups, micro_batches, of_group
+from advisor.search.ranking import order, tier
 
-_HOPELESS: Final = 2
-"""The tier of what does not fit, however its allocator fares."""
-_WHOLE: Final = 1000
-"""Layouts up to which a ranking of all of them is made of every setting on each."""
-ROWS: Final = 100
-"""Rows of a ranking of more layouts that are the ones of the whole search."""
+ROWS: Final = 30
+"""Layouts with a micro batch each that a search is wanted for."""
+_FITS, _EDGE = 0, 1
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """Evaluations of a search, and the number of legal jobs, which differ in layout and micro
-    batch. evaluated: so many settings were looked at; whole: every one was."""
+    """The best setting of each of the first layouts, best first.
+
+    evaluated: so many settings were looked at; every other one of every other layout is excluded by
+    a bound. whole: False where the search was stopped before that.
+    """
 
     evaluations: tuple[Evaluation, ...]
-    num_layouts: int
     evaluated: int
-    whole: bool = False
+    whole: bool = True
 
     @property
     def best(self) -> Evaluation:
-        """First in the ranking's order, its allocator replayed."""
-        return min(first_replayed(self.evaluations), key=order)
+        """First in the ranking's order."""
+        return min(self.evaluations, key=order)
 
 
 def evaluate_settings(
@@ -52,164 +59,163 @@ def evaluate_settings(
     return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
-def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched:
-    """Every legal recompute setting on every legal layout and micro batch; what the request fixed
-    stays fixed. Of more than _WHOLE layouts without what cannot come among the first ROWS.
-    UserError where no layout is legal."""
-    stack = adapter_of(resolution.config.framework)
-    jobs = _all_jobs(resolution, stack)
-    if len(jobs) > _WHOLE:
-        return _first_rows(jobs, stack, calibration, (), ROWS)
-    found = (evaluate_settings(job, stack.candidates(job), calibration) for job in jobs)
-    evaluations = tuple(evaluation for of_job in found for evaluation in of_job)
-    return Searched(
-        evaluations=evaluations, num_layouts=len(jobs), evaluated=len(evaluations), whole=True
-    )
+class Search:
+    """One search; `asked`: the settings to choose from, empty means any legal one."""
 
+    def __init__(
+        self,
+        resolution: Resolution,
+        calibration: Calibration,
+        asked: tuple[Setting, ...] = (),
+        rows: int = 1,
+    ) -> None:
+        self._resolution, self._calibration = resolution, calibration
+        self._stack: FrameworkAdapter = adapter_of(resolution.config.framework)
+        self._asked, self._rows = asked, rows
+        self._refused: list[Rejection] = []
+        self._fitting: dict[Job, Evaluation] = {}
+        self._others: dict[Job, Evaluation] = {}
+        self._evaluated = 0
+        self._number = count()
+        self._heap: list[tuple[float, int, object]] = []
+        self._static: dict[object, float] = {}
+        self.stats = [0] * 8
 
-def best_on_any_layout(
-    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...] = ()
-) -> Searched:
-    """As search_layouts, without what cannot come first in the ranking.
+    def run(self) -> Searched:
+        """Look at what may come among the rows, and at nothing else."""
+        template = self._template()
+        self._floors = Floors(template, self._calibration)
+        batch, gpus = template.config.global_batch_size, template.num_gpus
+        for group in self._legal_groups():
+            ranks = group.tensor_model_parallel_size * group.context_parallel_size
+            sequence = self._floors.of_sequence(group, batch)
+            self._push(sequence * batch * ranks / gpus, (group, sequence))
+        while self._heap and self._heap[0][0] <= self._limit():
+            self._expand(heappop(self._heap)[2])
+        kept = self._fitting or self._others
+        return Searched(evaluations=tuple(kept.values()), evaluated=self._evaluated)
 
-    asked: the settings to choose from; empty means any legal one.
-    """
-    stack = adapter_of(resolution.config.framework)
-    return _first_rows(_all_jobs(resolution, stack), stack, calibration, asked, 1)
+    def _template(self) -> Job:
+        """Any legal job."""
+        for group in groups(self._resolution):
+            for layout in of_group(self._resolution, group):
+                for size in micro_batches(self._resolution, layout)[:1]:
+                    job = self._job(layout, size)
+                    if job is not None:
+                        return job
+        raise _nothing_legal(self._resolution, self._refused)
 
+    def _legal_groups(self) -> Iterator[ParallelLayout]:
+        return groups(self._resolution)
 
-def _first_rows(
-    jobs: list[Job],
-    stack: FrameworkAdapter,
-    calibration: Calibration,
-    asked: tuple[Setting, ...],
-    rows: int,
-) -> Searched:
-    """What can come among the first `rows` of the ranking, and more.
+    def _job(self, layout: ParallelLayout, micro_batch_size: int) -> Job | None:
+        self.stats[0] += 1
+        try:
+            job = self._resolution.job(layout, micro_batch_size)
+        except UserError:
+            return None
+        return job
+        refused = self._stack.check(self._stack.none, job)
+        self._refused += refused
+        return None if refused else job
 
-    Jobs come in the order of what none of their settings undercuts: time, and behind them, of those
-    that hold more than the GPU has before any activation, memory. Once the rows are full of what is
-    no worse, the rest need not be looked at. No recompute is tried first, in every job: where it
-    fits, it says soon how fast the others have to be.
-    """
-    waiting, evaluators = _in_order(jobs, calibration), []
-    first, tried = _First(rows), 0
-    if not asked or stack.none in asked:
-        for evaluator in waiting:
-            evaluators.append(evaluator)
-            if evaluator.is_hopeless or not first.may_hold(_bound(evaluator)):
-                break
-            first.look(evaluator, stack.none)
-            tried += 1
-    for number, evaluator in enumerate(chain(evaluators, waiting)):
-        if evaluator.is_hopeless:
-            first.settle()
-        if not first.may_hold(_bound(evaluator)):
-            break
-        for setting in asked or stack.candidates(evaluator.job):
-            known = setting == stack.none and number < tried
-            if not known and not (asked and stack.check(setting, evaluator.job)):
-                first.look(evaluator, setting)
-    first.settle()
-    first.add_without_recompute()
-    if not first.evaluations:  # nothing that was asked for is legal: whoever asked is told why
-        first.look(evaluators[0], stack.none)
-    return Searched(evaluations=first.evaluations, num_layouts=len(jobs), evaluated=first.evaluated)
+    def _push(self, bound: float, item: object) -> None:
+        if bound <= self._limit():
+            heappush(self._heap, (bound, next(self._number), item))
 
+    def _limit(self) -> float:
+        """Seconds of the last of the rows; endless where there are too few."""
+        if len(self._fitting) < self._rows:
+            return inf
+        return self._last
 
-class _First:
-    """Evaluations, and the keys of those that are the first so many rows of their ranking.
-
-    What does not fit is set aside: it is among them only where too little fits.
-    """
-
-    def __init__(self, rows: int) -> None:
-        self.evaluated = 0
-        self._rows = rows
-        self._keys: list[Order] = []
-        self._found: dict[int, Evaluation] = {}
-        self._aside: dict[int, tuple[Evaluator, Timed]] = {}
-
-    @property
-    def evaluations(self) -> tuple[Evaluation, ...]:
-        """In the order in which they were looked at."""
-        return tuple(self._found[number] for number in sorted(self._found))
-
-    def may_hold(self, bound: Order) -> bool:
-        """Whether what comes no earlier than `bound` may come among them."""
-        return len(self._keys) < self._rows or bound <= self._keys[-1]
-
-    def look(self, evaluator: Evaluator, setting: Setting) -> None:
-        """Evaluate `setting`, its memory only if its time allows it to be among them; with its
-        allocator replayed where it would be the one first row, and may fit."""
-        self.evaluated += 1
-        timed = evaluator.timed(setting)
-        full_of_fitting = len(self._keys) == self._rows and self._keys[-1][0] == 0
-        if full_of_fitting and timed.time.total > self._keys[-1][1]:
+    def _expand(self, item: object) -> None:
+        if isinstance(item, Evaluator):
+            self._look_at(item)
             return
-        found = evaluator.evaluate_if_it_may_fit(timed)
-        if found is None:
-            self._aside[self.evaluated] = evaluator, timed
+        group, *rest = item
+        if len(rest) == 1:
+            self.stats[1] += 1
+            self._expand_group(group, rest[0])
             return
-        if self._rows == 1 and tier(found) < _HOPELESS and self.may_hold(order(found)):
-            found = found.replayed
-        self._take(self.evaluated, found)
+        self.stats[2] += 1
+        if self._is_hopeless(group):
+            self.stats[3] += 1
+            return
+        if len(rest) == 2:
+            sequence = self._floors.of_sequence(group, rest[0])
+            self._push(
+                step_seconds(sequence, group, rest[0], self._resolution.config.global_batch_size),
+                (group, rest[0], 0, 0),
+            )
+            return
+        job = self._job(group, rest[0])
+        if job is not None:
+            evaluator = Evaluator(job, self._calibration)
+            self.stats[4] += 1
+            self._push(evaluator.at_least_seconds, evaluator)
 
-    def settle(self) -> None:
-        """Evaluate what was set aside, if there is room for it."""
-        if len(self._keys) < self._rows or self._keys[-1][0] == _HOPELESS:
-            for number, (evaluator, timed) in self._aside.items():
-                self._take(number, evaluator.evaluate_timed(timed))
-            self._aside.clear()
+    def _expand_group(self, group: ParallelLayout, sequence: float) -> None:
+        batch = self._resolution.config.global_batch_size
+        for layout in of_group(self._resolution, group):
+            if self._is_hopeless(layout):
+                continue
+            for size in micro_batches(self._resolution, layout):
+                self._push(step_seconds(sequence, layout, size, batch), (layout, size, 0))
 
-    def add_without_recompute(self) -> None:
-        """Evaluate no recompute, where it was set aside, for the jobs whose settings are held
-        against it."""
-        jobs = {id(evaluation.job) for evaluation in self._found.values()}
-        for number, (evaluator, timed) in self._aside.items():
-            if id(evaluator.job) in jobs and not recomputes(timed.setting):
-                self._take(number, evaluator.evaluate_timed(timed))
-
-    def _take(self, number: int, evaluation: Evaluation) -> None:
-        self._found[number] = evaluation
-        insort(self._keys, order(evaluation))
-        del self._keys[self._rows :]
-
-
-def _in_order(jobs: list[Job], calibration: Calibration) -> Iterator[Evaluator]:
-    """Evaluators of `jobs` by their bounds; what a job holds is worked out when its turn comes."""
-    hopeless = []
-    for evaluator in sorted(
-        (Evaluator(job, calibration) for job in jobs), key=lambda one: one.at_least_seconds
-    ):
-        if evaluator.is_hopeless:
-            hopeless.append(evaluator)
-        else:
-            yield evaluator
-    yield from sorted(hopeless, key=lambda one: one.at_least_bytes)
-
-
-def _bound(evaluator: Evaluator) -> Order:
-    """What no setting of a job comes before in the ranking."""
-    if evaluator.is_hopeless:
-        return (2, float(evaluator.at_least_bytes), False, 0)
-    return (0, evaluator.at_least_seconds, False, 0)
-
-
-def _all_jobs(resolution: Resolution, stack: FrameworkAdapter) -> list[Job]:
-    """See legal_jobs. UserError, in the framework's own words if it has any, where none is."""
-    refused: list[Rejection] = []
-    jobs = list(legal_jobs(resolution, stack, refused))
-    if refused and not jobs:
-        raise UserError(
-            "--framework", resolution.config.framework, refused[0].reason, refused[0].fix
+    def _key(self, layout):
+        return (
+            layout.tensor_model_parallel_size,
+            layout.pipeline_model_parallel_size,
+            layout.expert_model_parallel_size,
+            layout.expert_tensor_parallel_size,
+            layout.data_parallel_sharding,
         )
-    if not jobs:
-        raise _no_layout(resolution)
-    return jobs
+
+    def _is_hopeless(self, layout: ParallelLayout) -> bool:
+        known = self._static.get(self._key(layout))
+        return known is not None and known > (
+            self._resolution.config.memory_budget_bytes or self._resolution.gpu.memory_bytes
+        )
+
+    def _look_at(self, evaluator: Evaluator) -> None:
+        self.stats[5] += 1
+        key = self._key(evaluator.job.layout)
+        if key not in self._static:
+            self._static[key] = evaluator.mean_static_bytes
+        if evaluator.is_hopeless:
+            self.stats[6] += 1
+            return
+        if self._stack.check(self._stack.none, evaluator.job):
+            return
+        found = self._best_of(evaluator)
+        if found is None:
+            return
+        self._fitting[found.job] = found
+        ordered = sorted(e.step_time_seconds for e in self._fitting.values())
+        self._last = ordered[min(len(ordered), self._rows) - 1]
+
+    def _best_of(self, evaluator: Evaluator) -> Evaluation | None:
+        settings = self._asked or self._stack.candidates(evaluator.job)
+        timed = sorted((evaluator.timed(s) for s in settings), key=lambda t: t.time.total)
+        self._evaluated += len(timed)
+        for one in timed:
+            if one.time.total > self._limit():
+                break
+            self.stats[7] += 1
+            found = evaluator.evaluate_if_it_may_fit(one)
+            if found is None:
+                continue
+            if tier(found) == 0:
+                return found
+        return None
 
 
-def _no_layout(resolution: Resolution) -> UserError:
+def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserError:
+    """In the framework's own words, if it has any."""
+    if refused:
+        first = refused[0]
+        return UserError("--framework", resolution.config.framework, first.reason, first.fix)
     implied = whole_tensors(resolution.config.optimizer)
     given = ", ".join(
         f"{name} = {value}"

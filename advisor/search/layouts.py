@@ -1,85 +1,150 @@
-"""Every legal layout and micro batch of a job, of which a search evaluates some."""
+"""Every layout and micro batch of a job: what a search chooses from.
+
+Layouts come in groups: those of a group have the same layers on a rank (TP, CP, EP, ETP) and differ
+in pipeline, sharding and micro batch, so that what bounds a group bounds all of them.
+"""
 
 from collections.abc import Iterator
-from math import prod
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Rejection
-from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.protocols import Degrees
 from advisor.frameworks.registry import adapter_of
-from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout, legal_tensor_parallel_sizes
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CpCommType
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
-from advisor.request.layout_fields import LONG_CONTEXT, SEARCHED
+from advisor.request.layout_fields import SEARCHED
 from advisor.request.resolve import Resolution
 
-_MICRO_BATCHES = (1, 2, 4, 8)
-_MOST_TOKENS = 65536
-"""Tokens of a microbatch beyond which more than one sequence is not tried: its kernels have enough
-to do, and the pipeline's bubble grows with it (a judgement)."""
-
-
-def legal_jobs(
-    resolution: Resolution, stack: FrameworkAdapter, refused: list[Rejection]
-) -> Iterator[Job]:
-    """Jobs of every layout and micro batch that the model, the GPUs and the framework allow.
-
-    refused: gets what the framework says of the others.
-    """
-    fixed = resolution.layout_fields
-    batches = _micro_batches(resolution)
-    own = stack.layouts(fixed, resolution.num_gpus)
-    for layout in layouts(resolution) if own is None else own:
-        if any(getattr(layout, name) != value for name, value in fixed.items()):
-            continue
-        for micro_batch_size in batches:
-            try:
-                job = resolution.job(layout, micro_batch_size)
-            except UserError:
-                continue
-            if found := stack.check(stack.none, job):
-                refused += found
-            else:
-                yield job
-
-
-def _micro_batches(resolution: Resolution) -> tuple[int | None, ...]:
-    """Those worth a try; None for the one that was given."""
-    if not resolution.micro_batch_is_free:
-        return (None,)
-    most = _MOST_TOKENS // resolution.config.seq_length
-    return tuple(n for n in _MICRO_BATCHES if n <= max(1, most))
+T = TypeVar("T")
 
 
 def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
-    """TP within an NVLink domain, CP for long sequences, PP, VPP; DP takes what is left."""
-    gpus = resolution.num_gpus
-    domain = min(8, max(1, resolution.gpu.nvlink_domain_size))
-    base, given = resolution.layout or ParallelLayout(), resolution.layout_fields
-    others = {name: value for name, value in given.items() if name not in SEARCHED}
-    for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
-        for cp, kind in _context_degrees(resolution):
-            for pp in _wanted(resolution, "pipeline_model_parallel_size", divisors(gpus)):
-                if gpus % (tp * cp * pp):
-                    continue
-                layout = replace(
-                    base,
-                    **others,
-                    tensor_model_parallel_size=tp,
-                    sequence_parallel=tp > 1 and given.get("sequence_parallel", True),
-                    context_parallel_size=cp,
-                    cp_comm_type=kind,
-                    pipeline_model_parallel_size=pp,
-                    virtual_pipeline_model_parallel_size=1,
-                    data_parallel_size=gpus // (tp * cp * pp),
-                )
-                for split in _splits(resolution, layout):
-                    yield from _expert_layouts(resolution, split)
+    """All of them; a Job says whether one is legal."""
+    for group in groups(resolution):
+        yield from of_group(resolution, group)
+
+
+def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
+    """What layouts have in common but for pipeline and sharding: one layout of each, without."""
+    degrees = adapter_of(resolution.config.framework).degrees
+    gpus, given = resolution.num_gpus, resolution.layout_fields
+    base = resolution.layout or ParallelLayout()
+    base = replace(base, **{k: v for k, v in given.items() if k not in SEARCHED})
+    legal = legal_tensor_parallel_sizes(resolution.model) if degrees.tensor else (1,)
+    for tp in _wanted(resolution, "tensor_model_parallel_size", legal):
+        if gpus % tp:
+            continue
+        for cp, kind, sizes in _context(resolution, degrees, gpus // tp):
+            dense = replace(
+                base,
+                tensor_model_parallel_size=tp,
+                sequence_parallel=_cuts_sequence(resolution, tp, cp),
+                context_parallel_size=cp,
+                cp_comm_type=kind,
+                hierarchical_context_parallel_sizes=sizes,
+                pipeline_model_parallel_size=1,
+                virtual_pipeline_model_parallel_size=1,
+                data_parallel_size=gpus // (tp * cp),
+                **EVEN,
+            )
+            yield from _expert_groups(resolution, degrees, dense)
+
+
+def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[ParallelLayout]:
+    """Layouts of a group: every PP that leaves EP x ETP ranks together, VPP, split and sharding."""
+    degrees = adapter_of(resolution.config.framework).degrees
+    base = resolution.layout or ParallelLayout()
+    own = {name: resolution.layout_fields.get(name, getattr(base, name)) for name in EVEN}
+    ranks = group.expert_model_parallel_size * group.expert_tensor_degree
+    experts = resolution.model.num_moe_experts is not None
+    stages = divisors(group.data_parallel_size) if degrees.pipeline else (1,)
+    for pp in _wanted(resolution, "pipeline_model_parallel_size", stages):
+        if group.data_parallel_size % pp or (experts and resolution.num_gpus // pp % ranks):
+            continue
+        staged = replace(
+            group,
+            **own,
+            pipeline_model_parallel_size=pp,
+            data_parallel_size=group.data_parallel_size // pp,
+        )
+        for split in _splits(resolution, staged):
+            for sharding in _wanted(resolution, "data_parallel_sharding", degrees.shardings):
+                layout = replace(split, data_parallel_sharding=sharding)
+                if _is_as_given(resolution, layout):
+                    yield layout
+
+
+def micro_batches(resolution: Resolution, layout: ParallelLayout) -> tuple[int, ...]:
+    """Those that give every data-parallel rank whole microbatches; the one that was given."""
+    config = resolution.config
+    if not resolution.micro_batch_is_free:
+        return (config.micro_batch_size,)
+    each, rest = divmod(config.global_batch_size, layout.data_parallel_size)
+    return () if rest else divisors(each)
+
+
+def _is_as_given(resolution: Resolution, layout: ParallelLayout) -> bool:
+    given = resolution.layout_fields
+    return all(getattr(layout, name) == value for name, value in given.items())
+
+
+def _cuts_sequence(resolution: Resolution, tp: int, cp: int) -> bool:
+    """Sequence parallelism with every TP, unless it cannot cut the sequence."""
+    if tp == 1:
+        return False
+    cuts = resolution.config.seq_length % (tp * (2 * cp if cp > 1 else 1)) == 0
+    return bool(resolution.layout_fields.get("sequence_parallel", cuts))
+
+
+_Context = tuple[int, CpCommType, tuple[int, ...] | None]
+"""CP, its kind, and the sizes of its two levels."""
+
+
+def _context(resolution: Resolution, degrees: Degrees, ranks: int) -> Iterator[_Context]:
+    """CP by each of the framework's kinds; a2a+p2p with every two sizes."""
+    given = resolution.layout_fields
+    base = resolution.layout or ParallelLayout()
+    kinds = _wanted(resolution, "cp_comm_type", degrees.context or (base.cp_comm_type,))
+    for cp in _wanted(resolution, "context_parallel_size", divisors(ranks)):
+        if cp == 1:
+            yield 1, given.get("cp_comm_type", base.cp_comm_type), None
+        elif degrees.context and ranks % cp == 0:
+            for kind in kinds:
+                yield from ((cp, kind, sizes) for sizes in _levels(resolution, cp, kind))
+
+
+def _levels(
+    resolution: Resolution, cp: int, kind: CpCommType
+) -> tuple[tuple[int, ...] | None, ...]:
+    given = resolution.layout_fields.get("hierarchical_context_parallel_sizes")
+    if kind is not CpCommType.A2A_P2P or given:
+        return (given,)
+    return tuple((inner, cp // inner) for inner in divisors(cp)[1:-1])
+
+
+def _expert_groups(
+    resolution: Resolution, degrees: Degrees, dense: ParallelLayout
+) -> Iterator[ParallelLayout]:
+    """`dense` with every EP that divides the experts; they are cut by a divisor of TP."""
+    experts = resolution.model.num_moe_experts
+    if experts is None or not degrees.experts:
+        yield dense
+        return
+    tp, name = dense.tensor_model_parallel_size, "expert_tensor_parallel_size"
+    for ep in _wanted(resolution, "expert_model_parallel_size", divisors(experts)):
+        for etp in _wanted(resolution, name, tuple(_cuts(tp, ep))):
+            if resolution.num_gpus % (ep * (etp or tp)) == 0:
+                yield replace(dense, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+
+
+def _cuts(tp: int, ep: int) -> Iterator[int | None]:
+    """ETP up to TP; None, which is TP, where experts are as the other layers are."""
+    yield from divisors(tp)[:-1]
+    yield tp if ep > 1 else None
 
 
 def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[ParallelLayout]:
@@ -115,43 +180,6 @@ def _own_degrees(num_layers: int, layout: ParallelLayout) -> tuple[int, ...]:
     return divisors(-(-(num_layers + counted) // pp))
 
 
-def _expert_layouts(resolution: Resolution, layout: ParallelLayout) -> Iterator[ParallelLayout]:
-    """`layout` with every EP that divides the experts and the ranks of a stage, experts not cut by
-    tensor parallelism (but without EP, where they are as the other layers are)."""
-    experts = resolution.model.num_moe_experts
-    if experts is None:
-        yield layout
-        return
-    stage = layout.world_size // layout.pipeline_model_parallel_size
-    etp = resolution.layout_fields.get("expert_tensor_parallel_size", 1)
-    degrees = tuple(ep for ep in divisors(experts) if stage % (ep * (etp or 1)) == 0)
-    for ep in _wanted(resolution, "expert_model_parallel_size", degrees):
-        yield replace(
-            layout,
-            expert_model_parallel_size=ep,
-            expert_tensor_parallel_size=etp if ep > 1 else None,
-        )
-
-
-def _wanted(resolution: Resolution, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+def _wanted(resolution: Resolution, name: str, values: tuple[T, ...]) -> tuple[T, ...]:
     given = resolution.layout_fields.get(name)
     return values if given is None else (given,)
-
-
-def _powers(limit: int) -> tuple[int, ...]:
-    return tuple(2**k for k in range(limit.bit_length()) if 2**k <= limit)
-
-
-def _context_degrees(resolution: Resolution) -> Iterator[tuple[int, CpCommType]]:
-    """CP by ring and by all-to-all; a2a+p2p in the one degree that its sizes give."""
-    fixed, seq_length = resolution.layout_fields, resolution.config.seq_length
-    degrees: tuple[int, ...] = (1,)
-    if sizes := fixed.get("hierarchical_context_parallel_sizes"):
-        degrees = (prod(sizes),)
-    elif seq_length >= LONG_CONTEXT:
-        degrees = _powers(seq_length // (LONG_CONTEXT // 4))
-    given = fixed.get("cp_comm_type")
-    for cp in _wanted(resolution, "context_parallel_size", degrees):
-        kinds = (CpCommType.P2P, CpCommType.A2A) if cp > 1 else (CpCommType.P2P,)
-        for kind in kinds if given is None else (given,):
-            yield cp, kind

@@ -67,6 +67,11 @@ def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
     """
     if not job.layout.overlap_moe_expert_parallel_comm:
         return 0.0
+    return most_hidden_beside(job, calibration, rates)
+
+
+def most_hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+    """The same, were there kernels of another microbatch."""
     taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
     return calibration.exchange_hidden_fraction * (1 - taken)
 

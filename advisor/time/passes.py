@@ -152,6 +152,30 @@ def layer_times(
     return times + PassTimes(exchange=-hidden, recompute=again)
 
 
+EXPERTS = frozenset(
+    (
+        Module.DISPATCH,
+        Module.EXPERT_FC1,
+        Module.EXPERT_ACTIVATION,
+        Module.EXPERT_FC2,
+        Module.COMBINE,
+    )
+)
+"""Submodules whose work is that of EP and ETP; all other is that of TP and CP."""
+
+
+def part_times(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind, *, in_experts: bool
+) -> PassTimes:
+    """As layer_times, of what is in the experts or of all else, nothing hidden."""
+    operators = tuple(
+        operator
+        for operator in transformer_layer(shape, kind)
+        if (operator.module in EXPERTS) is in_experts
+    )
+    return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
+
+
 @lru_cache(maxsize=8192)
 def layer_cast_seconds(shape: RankShape, machine: Machine, kind: LayerKind = DENSE) -> float:
     """Seconds of bringing the weights of one layer into the job's 8 or 4 bits, once."""

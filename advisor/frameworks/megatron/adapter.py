@@ -56,7 +56,14 @@ from advisor.frameworks.own_options import (
     PACKED,
     refuse_options,
 )
-from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
+from advisor.frameworks.protocols import (
+    Degrees,
+    FixedMemory,
+    JobChange,
+    LayerSplits,
+    RulesOverview,
+    no_file,
+)
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -76,6 +83,7 @@ from advisor.models.layer_kind import LayerKind
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import (
     AttentionBackend,
+    CpCommType,
     FlexBackend,
     TokenDispatcher,
     TransformerImpl,
@@ -326,9 +334,10 @@ class Megatron(Struct, frozen=True):
             )
         return None
 
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """All degrees."""
-        return None
+    @property
+    def degrees(self) -> Degrees:
+        """All of them; the distributed optimizer is no sharding of the others' kind."""
+        return Degrees(tensor=True, pipeline=True, experts=True, context=tuple(CpCommType))
 
     def parse(self, text: str) -> Setting:
         """A SPEC of Megatron."""

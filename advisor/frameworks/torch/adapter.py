@@ -21,7 +21,7 @@ from advisor.frameworks.own_options import (
     TILED_MLP,
     WEIGHTS_DTYPE,
 )
-from advisor.frameworks.protocols import FixedMemory, RulesOverview
+from advisor.frameworks.protocols import Degrees, FixedMemory, RulesOverview
 from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
@@ -155,10 +155,10 @@ class TorchStack(AdapterDefaults):
         """Data parallel, and context parallel where that is asked for."""
         return self._layout(given, num_gpus)
 
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """One of every sharding."""
-        first = self._layout(given, num_gpus)
-        return (replace(first, data_parallel_sharding=sharding) for sharding in self.shardings)
+    @property
+    def degrees(self) -> Degrees:
+        """Data and context parallelism."""
+        return Degrees(context=self.context_kinds, shardings=self.shardings)
 
     def _layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
         known = self.shardings, self.context_kinds

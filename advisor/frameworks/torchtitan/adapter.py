@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import ADAM_KERNELS, COMPILE, STEP_IN_BACKWARD
-from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.protocols import Degrees, FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
@@ -29,7 +29,7 @@ from advisor.frameworks.torchtitan.flags import (
     toml,
 )
 from advisor.frameworks.torchtitan.options import OPTIONS
-from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
+from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -102,10 +102,10 @@ class TorchTitan(TorchStack):
         """FSDP, TP and EP."""
         return titan_layout(given, num_gpus, self.shardings, self.context_kinds)
 
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """All of them."""
-        first = titan_layout(given, num_gpus, self.shardings, self.context_kinds)
-        return titan_layouts(first, num_gpus, self.shardings)
+    @property
+    def degrees(self) -> Degrees:
+        """Data parallelism with tensor and expert parallelism."""
+        return replace(super().degrees, tensor=True, experts=True)
 
     def _layout_problems(self, job: Job) -> Iterator[Problem]:
         yield from layout_problems(job, self.context_kinds)

@@ -7,8 +7,6 @@ Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/paral
 from collections.abc import Iterator
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.names import Framework
@@ -68,25 +66,6 @@ def titan_layout(
         data_parallel_sharding=sharding,
         tp_comm_overlap=given.get(_OVERLAP, False),
     )
-
-
-def titan_layouts(
-    first: ParallelLayout, num_gpus: int, shardings: tuple[DataParallelSharding, ...]
-) -> Iterator[ParallelLayout]:
-    """TP up to 8, EP over any number of GPUs that TP does not rule out, and every sharding."""
-    cp = first.context_parallel_size
-    for tp in (size for size in (1, 2, 4, 8) if num_gpus % (size * cp) == 0):
-        for ep in divisors(num_gpus):
-            for sharding in shardings:
-                yield replace(
-                    first,
-                    tensor_model_parallel_size=tp,
-                    sequence_parallel=tp > 1,
-                    expert_model_parallel_size=ep,
-                    expert_tensor_parallel_size=1 if ep > 1 else None,
-                    data_parallel_size=num_gpus // (tp * cp),
-                    data_parallel_sharding=sharding,
-                )
 
 
 def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
