@@ -1,6 +1,7 @@
 """What the advisor asks of a framework; everything else knows no framework by name."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -79,16 +80,27 @@ class Degrees(Struct, frozen=True, kw_only=True):
     shardings: tuple[DataParallelSharding | None, ...] = (None,)
 
 
-class JobChange(Struct, frozen=True):
-    """Another job in words, why it may help, and how to make it (UserError where it is illegal).
+class Effect(StrEnum):
+    """What a change of a job's options may do.
 
-    of_launches: it helps where the GPU waits for its processor, and nowhere else.
+    FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
+    its processor, and nowhere else. EXCHANGE: the exchange of experts takes other time. MEMORY: it
+    takes less memory, and no less time.
     """
+
+    FREE = "free"
+    LAUNCHES = "launches"
+    EXCHANGE = "exchange"
+    MEMORY = "memory"
+
+
+class JobChange(Struct, frozen=True):
+    """Another job in words, why it may help, and how to make it (UserError where it is illegal)."""
 
     words: str
     why: str
     make: Callable[[], Job]
-    of_launches: bool = False
+    effect: Effect
 
 
 class RulesOverview(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig
@@ -17,6 +18,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.models.options import CpCommType
 
 PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 """Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""
@@ -56,7 +58,31 @@ def num_elements(weights: tuple[Weight, ...]) -> int:
 def layer_elements(shape: RankShape, kind: LayerKind = DENSE) -> int:
     """Parameters of one transformer layer on one rank, routed experts included: those that TP, ETP
     and EP leave it. Data-parallel ranks hold the same ones."""
-    return sum(num_elements(operator.weights) for operator in transformer_layer(shape, kind))
+    return sum(number for number, _ in _elements(_with_one_token(shape), kind))
+
+
+@lru_cache(maxsize=4096)
+def _elements(shape: RankShape, kind: LayerKind) -> tuple[tuple[int, bool], ...]:
+    """Elements of each weight, and whether it is a routed expert's."""
+    return tuple(
+        (weight.num_elements, weight.expert)
+        for operator in transformer_layer(shape, kind)
+        for weight in operator.weights
+    )
+
+
+def _with_one_token(shape: RankShape) -> RankShape:
+    """A shape with the same weights: shapes that differ in activations alone share what is known of
+    it."""
+    return replace(
+        shape,
+        seq_length=shape.tensor_model_parallel_size,
+        micro_batch_size=1,
+        context_parallel_size=1,
+        cp_comm_type=CpCommType.P2P,
+        cp_all_to_all_size=1,
+        mean_packed_length=None,
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -73,12 +99,7 @@ def _expert_elements(shape: RankShape, kind: LayerKind) -> int:
     """Parameters of the routed experts of one layer on one rank."""
     if kind.feed_forward is not FeedForward.MOE:
         return 0
-    return sum(
-        weight.num_elements
-        for operator in transformer_layer(shape, kind)
-        for weight in operator.weights
-        if weight.expert
-    )
+    return sum(number for number, expert in _elements(_with_one_token(shape), kind) if expert)
 
 
 @lru_cache(maxsize=8192)

@@ -129,6 +129,19 @@ def nearest_experiment(wanted: Wanted) -> Experiment | None:
     return next((preset for preset in presets if _is_job(preset, wanted.config_dir)), None)
 
 
+def experiments_on(wanted: Wanted) -> Iterator[Experiment]:
+    """Every recipe for these GPUs, in so many of them or in another number whose replicas fill
+    them, that makes a job."""
+    for name in _files_of(wanted).values():
+        if path := find_config(Group.EXPERIMENT, name, wanted.config_dir):
+            yield _read(load_yaml(path))
+    for recipe in _rows_on(wanted):
+        if recipe.runs_on(wanted.num_gpus):
+            preset = _on_these_gpus(recipe, wanted)
+            if _is_job(preset, wanted.config_dir):
+                yield preset
+
+
 def nearest_recipe(wanted: Wanted) -> Recipe | None:
     """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
     return min(

@@ -56,14 +56,12 @@ def choose_recipe(
     wanted: Wanted,
     model: ModelSpec,
     framework: str,
-    *,
-    borrow: bool,
 ) -> RecipeChoice:
-    """The recipe for the job, or for its GPUs in another number where `borrow` allows that; where
-    there is none, or it says degrees alone, what the recipes of `framework` have in common."""
+    """The recipe for the job, or for its GPUs in another number; where there is none, or it says
+    degrees alone, what the recipes of `framework` have in common."""
     adapter = adapter_of(framework)
     runs = runs_recipes(adapter)
-    choice = replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
+    choice = replace(_chosen(given, wanted, model, runs=runs), whole=runs)
     preset = choice.preset
     says_all = preset is not None and (preset.states_options or not runs)
     if says_all and preset is not None and runs and given.precision is not None:
@@ -80,7 +78,7 @@ def choose_recipe(
 
 
 def _chosen(
-    given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool, borrow: bool
+    given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool
 ) -> RecipeChoice:
     if given.recipe is not None:
         return _of(given.recipe, given, wanted)
@@ -88,12 +86,12 @@ def _chosen(
         return RecipeChoice()
     layout_fields = dict(given.layout_fields)
     preset = find_experiment(wanted, complete=not layout_fields)
-    if preset is not None and runs and _too_short(preset, given) and borrow:
+    if preset is not None and runs and _too_short(preset, given):
         preset = _for_context(wanted, preset)
     if preset is not None or not runs:
         return _of(preset, given, wanted)
     left_open = open_degrees(layout_fields, model, given.seq_length or DEFAULT_SEQ_LENGTH)
-    nearest = nearest_experiment(wanted) if left_open and borrow else None
+    nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:
         return RecipeChoice(left_open=left_open, lends_optimizer=nearest_recipe(wanted))
     return replace(_of(nearest, given, wanted), left_open=left_open, borrowed=True)

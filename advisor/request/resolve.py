@@ -51,6 +51,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
     that a search of all layouts stands behind it. recipe: what the job builds on, and
     recipe_framework whose that is, where it is known; differs: in what it is for another job.
+    wanted: what recipes of the job are looked for by; None where none may say anything.
     origins: of every field, ``GROUP.FIELD``.
     """
 
@@ -68,6 +69,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     recipe: str = ""
     recipe_framework: str | None = None
     differs: tuple[str, ...] = ()
+    wanted: Wanted | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def job(self, layout: ParallelLayout, micro_batch_size: int | None = None) -> Job:
@@ -84,6 +86,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
         origins = dict(self.origins)
         before = self.layout or ParallelLayout()
         names = [f"layout.{name}" for name in changed_fields(before, job.layout)]
+        names += [f"model.{name}" for name in changed_fields(self.model, job.model)]
         names += [f"layout.{name}" for name in self.open_degrees]
         names += [f"job.{name}" for name in changed_fields(self.config, job.config)]
         if self.micro_batch_is_free and self.layout is None:
@@ -105,21 +108,16 @@ class _Subject(Struct, frozen=True, kw_only=True):
         return adapter_of(self.framework)
 
 
-def resolve(request: Request, *, borrow: bool = True) -> Resolution:
-    """Look up model, GPU and recipe, and lay the given values over them.
-
-    borrow: whether a recipe for another number of the same GPUs will do. UserError where the
-    request is wrong.
-    """
-    return resolve_given(read_given(request), borrow=borrow)
+def resolve(request: Request) -> Resolution:
+    """Look up model, GPU and recipe, and lay the given values over them. UserError where the
+    request is wrong."""
+    return resolve_given(read_given(request))
 
 
-def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
+def resolve_given(given: Given) -> Resolution:
     """As `resolve`, of values that have been read."""
     subject = _looked_up(given)
-    choice = choose_recipe(
-        given, _wanted(given, subject), subject.model, subject.framework, borrow=borrow
-    )
+    choice = choose_recipe(given, _wanted(given, subject), subject.model, subject.framework)
     subject = _under_recipe(subject, given, choice)
     model = _model(subject, given, choice)
     config = _job_config(subject, given, choice, model.value)
@@ -146,7 +144,7 @@ def usual_recipe(given: Given) -> Experiment | None:
     given = replace(given, job_fields=unsaid)
     subject = _looked_up(given)
     wanted = _wanted(given, subject)
-    return choose_recipe(given, wanted, subject.model, subject.framework, borrow=True).preset
+    return choose_recipe(given, wanted, subject.model, subject.framework).preset
 
 
 def _looked_up(given: Given) -> _Subject:
@@ -339,6 +337,7 @@ def _resolution(
         recipe=choice.preset.name if choice.preset is not None else "",
         recipe_framework=choice.preset.framework if choice.preset is not None else None,
         differs=choice.differs,
+        wanted=_wanted(given, subject) if given.takes_recipe else None,
         origins=origins,
     )
 

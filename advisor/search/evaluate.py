@@ -74,6 +74,11 @@ class Evaluator:
         return self._time.at_least(self._plans(self._stack.none))
 
     @cached_property
+    def at_least_without_host(self) -> float:
+        """The same, did the processor never keep the GPU waiting."""
+        return self._time.at_least(self._plans(self._stack.none), host=False)
+
+    @cached_property
     def _none_seconds(self) -> float:
         return self.seconds(self._stack.none)
 
@@ -87,9 +92,24 @@ class Evaluator:
         return self._memory.fixed_bytes
 
     @property
-    def mean_static_bytes(self) -> int:
-        """Weights, gradients and optimizer of a stage, the mean over all."""
-        return self._memory.mean_static_bytes
+    def static_bytes(self) -> int:
+        """Weights, gradients and optimizer of the stage that has most of them."""
+        return self._memory.static_bytes
+
+    @property
+    def optimizer_seconds(self) -> float:
+        """Seconds of the optimizer's step under any setting."""
+        return self._time.optimizer_seconds
+
+    def least_sequence_seconds(self, *, host: bool) -> float:
+        """Seconds of a sequence through all stages without recompute: see JobTime."""
+        plans, batch = self._plans(self._stack.none), self.job.config.micro_batch_size
+        return self._time.least_pipeline_seconds(plans, host=host) / batch
+
+    @property
+    def least_optimizer_seconds(self) -> float:
+        """Seconds of the optimizer's step under any layout: see JobTime."""
+        return self._time.least_optimizer_seconds
 
     @property
     def is_hopeless(self) -> bool:

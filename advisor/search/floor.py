@@ -7,6 +7,7 @@ ETP, all else by TP and CP, so that there are few of both.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -17,8 +18,8 @@ from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
-from advisor.search.evaluate import rank_shape
-from advisor.time.job_time import most_hidden_beside
+from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.time.job_time import hidden_beside
 from advisor.time.machine import machine
 from advisor.time.network.fabric import Network, network
 from advisor.time.network.scale import waiting_share
@@ -27,9 +28,13 @@ from advisor.time.passes import end_times, part_times
 
 class Floors:
     """Seconds that a sequence takes at least through all layers and both ends of the model, on the
-    ranks of one pipeline; of jobs that differ from `job` in layout and micro batch alone."""
+    ranks of one pipeline; of jobs that differ from `job` in layout and micro batch alone.
 
-    def __init__(self, job: Job, calibration: Calibration) -> None:
+    optimizer: seconds that the optimizer's step takes at least. others: those of jobs with other
+    options; what is found for one of them serves all whose sequences take the same.
+    """
+
+    def __init__(self, job: Job, calibration: Calibration, others: Iterable["Floors"] = ()) -> None:
         self._job, self._calibration = job, calibration
         self._shape = rank_shape(job)
         self._chip = machine(
@@ -42,8 +47,18 @@ class Floors:
         held = pipeline_stages(job.model, job.layout)
         self._kinds = Counter(k for chunks in held for chunk in chunks for k in chunk.layers)
         self._waits = 1 + waiting_share(job.num_gpus, calibration.speed_spread)
+        self.optimizer = Evaluator(job, calibration).least_optimizer_seconds
         self._outside: dict[tuple[object, ...], float] = {}
         self._experts: dict[tuple[int, int, int], float] = {}
+        for other in others:
+            if other._like == self._like:
+                self._outside, self._experts = other._outside, other._experts
+
+    @property
+    def _like(self) -> tuple[object, ...]:
+        """What jobs have in common whose sequences take the same."""
+        apart = self._job.layout.overlap_moe_expert_parallel_comm
+        return self._shape, self._chip, apart
 
     def of_sequence(self, layout: ParallelLayout, micro_batch_size: int) -> float:
         """Seconds of the group of layouts that `layout` is of; of a micro batch of so many
@@ -98,7 +113,7 @@ class Floors:
         """Of all layers, what their experts take, or all else."""
         job, chip, total = self._job, self._chip, 0.0
         shape = adapter_of(job.config.framework).shape(job, shape)
-        hidden = most_hidden_beside(job, self._calibration, rates)
+        hidden = hidden_beside(job, self._calibration, rates)
         if job.model.moe_shared_expert_overlap:
             hidden = max(hidden, chip.hidden_fraction)
         for kind, count in self._kinds.items():

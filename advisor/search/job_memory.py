@@ -124,9 +124,9 @@ class JobMemory:
         return max(fixed.total for fixed in self._fixed)
 
     @property
-    def mean_static_bytes(self) -> int:
-        """Weights, gradients and optimizer of a stage, the mean over all."""
-        return sum(fixed.static.total for fixed in self._fixed) // len(self._fixed)
+    def static_bytes(self) -> int:
+        """Weights, gradients and optimizer of the stage that has most of them."""
+        return max(fixed.static.total for fixed in self._fixed)
 
     def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
         """What the stages reserve at least: what their layers keep of the microbatches that are in

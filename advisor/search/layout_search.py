@@ -1,8 +1,9 @@
 """The best settings of all layouts and micro batches of a job, by best-first branch and bound.
 
-What is waiting stands in the order of what it cannot undercut: groups of layouts first, then their
-layouts with a micro batch each, then jobs. The search ends when what is waiting cannot come among
-the rows that are wanted; so every legal job was evaluated, or excluded by a bound.
+What waits stands in the order of what it cannot undercut: groups of layouts first, then layouts
+with a micro batch each, then jobs. The search ends when what waits cannot come among the rows that
+are wanted: then every legal job was evaluated, or excluded by a bound. Times alone bound it; what
+cannot fit is left out where the bytes of weights, gradients and optimizer say so.
 """
 
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.answer.answer import Rejection
+from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.base.units import divisors
+from advisor.frameworks.protocols import Effect
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -28,14 +30,18 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors, step_seconds
 from advisor.search.layouts import groups, micro_batches, of_group
 from advisor.search.ranking import order, tier
+from advisor.search.variants import Root, roots, variants
 
-ROWS: Final = 30
-"""Layouts with a micro batch each that a search is wanted for."""
-_FITS, _EDGE = 0, 1
+ROWS: Final = 20
+"""Layouts with a micro batch each that are the first of all."""
+_UNFIT: Final = 2
+"""The tier of what does not fit."""
+_NEAREST: Final = 100
+"""Jobs that are looked at for the one that is nearest to fit, where none does."""
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """The best setting of each of the first layouts, best first.
+    """The best setting of each of the first layouts.
 
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
     a bound. whole: False where the search was stopped before that.
@@ -59,156 +65,320 @@ def evaluate_settings(
     return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
+class _Group(Struct, frozen=True):
+    """Layouts that wait for their turn, with one micro batch or all; sequence: seconds of one, once
+    a job of theirs was made."""
+
+    root: int
+    layout: ParallelLayout
+    micro_batch_size: int | None = None
+    sequence: float | None = None
+
+
+class _Point(Struct, frozen=True):
+    """A layout and a micro batch that wait."""
+
+    root: int
+    layout: ParallelLayout
+    micro_batch_size: int
+
+
+class _Graphed(Struct, frozen=True):
+    """A job that waits with fewer launches than its own."""
+
+    root: int
+    job: Job
+
+
+class _Ready(Struct, frozen=True):
+    """A job whose settings wait to be evaluated."""
+
+    root: int
+    evaluator: Evaluator
+
+
+_Waiting = _Group | _Point | _Graphed | _Ready
+
+
 class Search:
-    """One search; `asked`: the settings to choose from, empty means any legal one."""
+    """Search of the jobs of a resolution; what the request fixed stays fixed.
+
+    asked: the settings to choose from; empty means any legal one. rows: layouts with a micro batch
+    each that are wanted. options: whether options of the job may change as well.
+    """
 
     def __init__(
         self,
         resolution: Resolution,
         calibration: Calibration,
         asked: tuple[Setting, ...] = (),
-        rows: int = 1,
+        *,
+        within: float = 0.0,
+        options: bool = False,
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
-        self._stack: FrameworkAdapter = adapter_of(resolution.config.framework)
-        self._asked, self._rows = asked, rows
-        self._refused: list[Rejection] = []
-        self._fitting: dict[Job, Evaluation] = {}
-        self._others: dict[Job, Evaluation] = {}
+        self._stack = adapter_of(resolution.config.framework)
+        self._asked, self._options = asked, options
+        self._batch = resolution.config.global_batch_size
+        self._budget = resolution.config.memory_budget_bytes or resolution.gpu.memory_bytes
+        self._rows = _Rows(within)
+        self._waiting: list[tuple[float, int, _Waiting]] = []
+        self._numbers = count()
+        self._static: dict[object, tuple[int, float]] = {}
+        self._unfit: dict[object, list[int]] = {}
+        self._too_large: list[tuple[int, int, Job]] = []
         self._evaluated = 0
-        self._number = count()
-        self._heap: list[tuple[float, int, object]] = []
-        self._static: dict[object, float] = {}
-        self.stats = [0] * 8
 
-    def run(self) -> Searched:
-        """Look at what may come among the rows, and at nothing else."""
+    def run(self, known: tuple[Job, ...] = ()) -> Searched:
+        """Look at `known` jobs, and at what may come among the rows. UserError where no layout is
+        legal; Ctrl-C ends it with what was found."""
         template = self._template()
-        self._floors = Floors(template, self._calibration)
-        batch, gpus = template.config.global_batch_size, template.num_gpus
-        for group in self._legal_groups():
-            ranks = group.tensor_model_parallel_size * group.context_parallel_size
-            sequence = self._floors.of_sequence(group, batch)
-            self._push(sequence * batch * ranks / gpus, (group, sequence))
-        while self._heap and self._heap[0][0] <= self._limit():
-            self._expand(heappop(self._heap)[2])
-        kept = self._fitting or self._others
-        return Searched(evaluations=tuple(kept.values()), evaluated=self._evaluated)
+        self._roots = (Root(self._resolution, template),)
+        if self._options:
+            self._roots = roots(self._resolution, template)
+        self._floors: list[Floors] = []
+        for root in self._roots:
+            self._floors.append(Floors(root.template, self._calibration, self._floors))
+        config = self._resolution.config
+        self._sizes = (config.micro_batch_size,)
+        if self._resolution.micro_batch_is_free:
+            self._sizes = divisors(self._batch)
+        whole = True
+        try:
+            for job in known:
+                self._look_at(0, Evaluator(job, self._calibration))
+            for number, root in enumerate(self._roots):
+                for group in groups(root.resolution):
+                    self._wait_for_group(_Group(number, group))
+            while self._waiting and self._waiting[0][0] <= self._rows.limit:
+                self._expand(heappop(self._waiting)[2])
+            if not self._rows.fitting:
+                self._look_at_the_smallest()
+        except KeyboardInterrupt:
+            whole = False
+            if not self._rows.kept:
+                raise
+        return Searched(
+            evaluations=tuple(self._rows.kept.values()), evaluated=self._evaluated, whole=whole
+        )
 
     def _template(self) -> Job:
-        """Any legal job."""
-        for group in groups(self._resolution):
-            for layout in of_group(self._resolution, group):
-                for size in micro_batches(self._resolution, layout)[:1]:
-                    job = self._job(layout, size)
+        """Any legal job, with experts and tensors cut where that is legal."""
+        refused: list[Rejection] = []
+        for group in sorted(groups(self._resolution), key=_cuts, reverse=True):
+            for job in self._jobs_of(group, refused):
+                return job
+        raise _nothing_legal(self._resolution, refused)
+
+    def _jobs_of(self, group: ParallelLayout, refused: list[Rejection]) -> Iterator[Job]:
+        for layout in of_group(self._resolution, group):
+            for size in micro_batches(self._resolution, layout)[:1]:
+                try:
+                    job = self._resolution.job(layout, size)
+                except UserError:
+                    continue
+                found = self._stack.check(self._stack.none, job)
+                refused += found
+                if not found:
+                    yield job
+
+    def _wait(self, bound: float, item: _Waiting) -> None:
+        if bound <= self._rows.limit:
+            heappush(self._waiting, (bound, next(self._numbers), item))
+
+    def _wait_for_group(self, item: _Group) -> None:
+        """A group undercuts none of its own with one micro batch: see Floors."""
+        group, sequence = item.layout, item.sequence
+        if sequence is None:
+            size = item.micro_batch_size or self._batch
+            sequence = self._floors[item.root].of_sequence(group, size)
+        ranks = group.tensor_model_parallel_size * group.context_parallel_size
+        optimizer = self._floors[item.root].optimizer
+        self._wait(sequence * self._batch * ranks / self._resolution.num_gpus + optimizer, item)
+
+    def _expand(self, item: _Waiting) -> None:
+        match item:
+            case _Group(root, group, None):
+                for size in self._sizes:
+                    self._wait_for_group(_Group(root, group, size))
+            case _Group(root, group, int(size), None) if self._options:
+                sequence = self._floors[root].of_sequence(group, size)
+                self._add_layouts(root, group, size, sequence)
+            case _Group(root, group, int(size), None):
+                job = self._any_of(root, group, size)
+                if job is not None:
+                    evaluator = Evaluator(job, self._calibration)
+                    sequence = evaluator.least_sequence_seconds(host=not self._options)
+                    self._wait_for_group(_Group(root, group, size, sequence))
+            case _Group(root, group, int(size), float(sequence)):
+                self._add_layouts(root, group, size, sequence)
+            case _Point(root, layout, size):
+                if not self._is_too_large(root, layout, size):
+                    job = self._job(root, layout, size)
                     if job is not None:
-                        return job
-        raise _nothing_legal(self._resolution, self._refused)
+                        self._add_job(root, job)
+            case _Graphed(root, job):
+                launches = frozenset((Effect.LAUNCHES,))
+                for _, other in variants(job, launches, self._resolution):
+                    self._add_job(root, other)
+            case _Ready(root, evaluator):
+                self._look_at(root, evaluator)
 
-    def _legal_groups(self) -> Iterator[ParallelLayout]:
-        return groups(self._resolution)
+    def _any_of(self, root: int, group: ParallelLayout, size: int) -> Job | None:
+        """The first job of a group that can be made."""
+        for layout in self._with_size(root, group, size):
+            job = self._job(root, layout, size)
+            if job is not None:
+                return job
+        return None
 
-    def _job(self, layout: ParallelLayout, micro_batch_size: int) -> Job | None:
-        self.stats[0] += 1
+    def _with_size(self, root: int, group: ParallelLayout, size: int) -> Iterator[ParallelLayout]:
+        """Layouts of a group that give all ranks whole micro batches of `size`."""
+        for layout in of_group(self._roots[root].resolution, group):
+            if self._batch % (layout.data_parallel_size * size) == 0:
+                yield layout
+
+    def _add_layouts(self, root: int, group: ParallelLayout, size: int, sequence: float) -> None:
+        for layout in self._with_size(root, group, size):
+            if not self._is_too_large(root, layout, size):
+                usual = (0, self._floors[root].optimizer)
+                _, optimizer = self._static.get(_states(root, layout), usual)
+                bound = step_seconds(sequence, layout, size, self._batch) + optimizer
+                self._wait(bound, _Point(root, layout, size))
+
+    def _job(self, root: int, layout: ParallelLayout, size: int) -> Job | None:
         try:
-            job = self._resolution.job(layout, micro_batch_size)
+            return self._roots[root].resolution.job(layout, size)
         except UserError:
             return None
-        return job
-        refused = self._stack.check(self._stack.none, job)
-        self._refused += refused
-        return None if refused else job
 
-    def _push(self, bound: float, item: object) -> None:
-        if bound <= self._limit():
-            heappush(self._heap, (bound, next(self._number), item))
+    def _add_job(self, root: int, job: Job) -> None:
+        evaluator = Evaluator(job, self._calibration)
+        self._wait(evaluator.at_least_seconds, _Ready(root, evaluator))
+        if self._options and evaluator.at_least_without_host < evaluator.at_least_seconds * (
+            1 - SAME_TIME
+        ):
+            self._wait(evaluator.at_least_without_host, _Graphed(root, job))
 
-    def _limit(self) -> float:
-        """Seconds of the last of the rows; endless where there are too few."""
-        if len(self._fitting) < self._rows:
-            return inf
-        return self._last
-
-    def _expand(self, item: object) -> None:
-        if isinstance(item, Evaluator):
-            self._look_at(item)
-            return
-        group, *rest = item
-        if len(rest) == 1:
-            self.stats[1] += 1
-            self._expand_group(group, rest[0])
-            return
-        self.stats[2] += 1
-        if self._is_hopeless(group):
-            self.stats[3] += 1
-            return
-        if len(rest) == 2:
-            sequence = self._floors.of_sequence(group, rest[0])
-            self._push(
-                step_seconds(sequence, group, rest[0], self._resolution.config.global_batch_size),
-                (group, rest[0], 0, 0),
-            )
-            return
-        job = self._job(group, rest[0])
-        if job is not None:
-            evaluator = Evaluator(job, self._calibration)
-            self.stats[4] += 1
-            self._push(evaluator.at_least_seconds, evaluator)
-
-    def _expand_group(self, group: ParallelLayout, sequence: float) -> None:
-        batch = self._resolution.config.global_batch_size
-        for layout in of_group(self._resolution, group):
-            if self._is_hopeless(layout):
-                continue
-            for size in micro_batches(self._resolution, layout):
-                self._push(step_seconds(sequence, layout, size, batch), (layout, size, 0))
-
-    def _key(self, layout):
-        return (
-            layout.tensor_model_parallel_size,
-            layout.pipeline_model_parallel_size,
-            layout.expert_model_parallel_size,
-            layout.expert_tensor_parallel_size,
-            layout.data_parallel_sharding,
+    def _is_too_large(self, root: int, layout: ParallelLayout, size: int) -> bool:
+        """Whether its states are, or a micro batch of which this one is a multiple did not fit."""
+        held, _ = self._static.get(_states(root, layout), (0, 0.0))
+        return held > self._budget or any(
+            size % small == 0 for small in self._unfit.get((root, layout), ())
         )
 
-    def _is_hopeless(self, layout: ParallelLayout) -> bool:
-        known = self._static.get(self._key(layout))
-        return known is not None and known > (
-            self._resolution.config.memory_budget_bytes or self._resolution.gpu.memory_bytes
-        )
+    def _look_at(self, root: int, evaluator: Evaluator) -> None:
+        job = evaluator.job
+        layout, size = job.layout, job.config.micro_batch_size
+        if self._stack.check(self._stack.none, job):
+            return
+        states = _states(root, layout)
+        if states not in self._static:
+            self._static[states] = evaluator.static_bytes, evaluator.optimizer_seconds
+        if not evaluator.is_hopeless and self._take_best(evaluator):
+            return
+        self._unfit.setdefault((root, layout), []).append(size)
+        self._too_large.append((evaluator.at_least_bytes, len(self._too_large), job))
 
-    def _look_at(self, evaluator: Evaluator) -> None:
-        self.stats[5] += 1
-        key = self._key(evaluator.job.layout)
-        if key not in self._static:
-            self._static[key] = evaluator.mean_static_bytes
-        if evaluator.is_hopeless:
-            self.stats[6] += 1
-            return
-        if self._stack.check(self._stack.none, evaluator.job):
-            return
-        found = self._best_of(evaluator)
-        if found is None:
-            return
-        self._fitting[found.job] = found
-        ordered = sorted(e.step_time_seconds for e in self._fitting.values())
-        self._last = ordered[min(len(ordered), self._rows) - 1]
-
-    def _best_of(self, evaluator: Evaluator) -> Evaluation | None:
+    def _take_best(self, evaluator: Evaluator) -> bool:
+        """Take the fastest setting that fits, or one that nearly does; whether any may."""
         settings = self._asked or self._stack.candidates(evaluator.job)
-        timed = sorted((evaluator.timed(s) for s in settings), key=lambda t: t.time.total)
+        legal = [s for s in settings if not (self._asked and self._stack.check(s, evaluator.job))]
+        timed = sorted((evaluator.timed(s) for s in legal), key=lambda one: one.time.total)
         self._evaluated += len(timed)
+        may_fit = False
         for one in timed:
-            if one.time.total > self._limit():
-                break
-            self.stats[7] += 1
+            if one.time.total > self._rows.limit:
+                return True
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is None:
                 continue
-            if tier(found) == 0:
-                return found
-        return None
+            may_fit = True
+            if one.time.total < self._rows.first and tier(found) < _UNFIT:
+                found = found.replayed
+            if self._rows.take(found):
+                break
+        return may_fit
+
+    def _look_at_the_smallest(self) -> None:
+        """Where nothing fits: the jobs that hold least before any activation, until one's peak is
+        below what the next one holds."""
+        least = inf
+        for held, _, job in sorted(self._too_large)[:_NEAREST]:
+            if held > least:
+                break
+            settings = self._asked or self._stack.candidates(job)
+            for found in evaluate_settings(job, settings, self._calibration):
+                self._rows.take(found)
+                least = min(least, found.peak_reserved_bytes)
+
+
+class _Rows:
+    """The best setting of each layout and micro batch.
+
+    first: seconds of the first; limit: within a share of it all others are wanted.
+    """
+
+    def __init__(self, within: float) -> None:
+        self.kept: dict[object, Evaluation] = {}
+        self.limit = self.first = inf
+        self._within = within
+
+    @property
+    def fitting(self) -> list[float]:
+        """Seconds of those that fit, the least first."""
+        return sorted(e.step_time_seconds for e in self.kept.values() if tier(e) == 0)
+
+    def take(self, found: Evaluation) -> bool:
+        """Keep it where it is better than what is kept of the same layout and micro batch; whether
+        it fits."""
+        key = _row(found.job)
+        if key not in self.kept or order(found) < order(self.kept[key]):
+            self.kept[key] = found
+            fitting = self.fitting
+            if fitting:
+                self.first = fitting[0]
+                self.limit = self.first * (1 + self._within)
+        return tier(found) == 0
+
+
+def _row(job: Job) -> object:
+    layout = job.layout
+    return (*(getattr(layout, name) for name in _DISTINCT), job.config.micro_batch_size)
+
+
+def _states(root: int, layout: ParallelLayout) -> object:
+    """What decides how much of weights, gradients and optimizer the ranks hold."""
+    return root, *(getattr(layout, name) for name in _HOLDING)
+
+
+_HOLDING: Final = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "data_parallel_sharding",
+)
+_DISTINCT: Final = (
+    *_HOLDING,
+    "sequence_parallel",
+    "context_parallel_size",
+    "cp_comm_type",
+    "hierarchical_context_parallel_sizes",
+)
+
+
+def _cuts(group: ParallelLayout) -> tuple[bool, bool, bool]:
+    """Layouts that cut tensors and experts, and nothing else."""
+    return (
+        group.expert_model_parallel_size > 1,
+        group.tensor_model_parallel_size > 1,
+        group.context_parallel_size == 1,
+    )
 
 
 def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserError:

@@ -9,6 +9,7 @@ from advisor.job.job import CudaGraphImpl, Job, Optimizer
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
+from advisor.layers.parameters import parameter_count
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
@@ -59,7 +60,7 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module], beside
     )
 
 
-def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
     """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
     that it leaves them; 0 where none runs beside it.
 
@@ -67,11 +68,6 @@ def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
     """
     if not job.layout.overlap_moe_expert_parallel_comm:
         return 0.0
-    return most_hidden_beside(job, calibration, rates)
-
-
-def most_hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
-    """The same, were there kernels of another microbatch."""
     taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
     return calibration.exchange_hidden_fraction * (1 - taken)
 
@@ -103,7 +99,7 @@ class JobTime:
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
         self.network = first_equal(network(layout, job.gpu, calibration, job.model))
-        self._beside = _hidden_beside(job, calibration, self.network)
+        self._beside = hidden_beside(job, calibration, self.network)
         host = _host(job, calibration, graphed, self._beside)
         self.machine = machine(
             job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
@@ -114,7 +110,7 @@ class JobTime:
         )
         self._data_parallel = each(self._data_parallel_work)
         self._ends = each(lambda stage: self._end_times(stages[stage]))
-        self._optimizer_seconds = self._slowest_optimizer_seconds()
+        self.optimizer_seconds = self._slowest_optimizer_seconds()
         self._waiting = waiting_share(job.num_gpus, calibration.speed_spread)
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
@@ -140,12 +136,12 @@ class JobTime:
             recompute=work.recompute,
             exposed_communication=work.exposed + exchange + waiting + reduced,
             pipeline_bubble=bubble,
-            optimizer=self._optimizer_seconds,
+            optimizer=self.optimizer_seconds,
             offload=work.offload + self._accumulation_seconds(slowest, pace),
             host=work.host,
         )
 
-    def at_least(self, none: list[RecomputePlan]) -> float:
+    def at_least(self, none: list[RecomputePlan], *, host: bool = True) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
         transfers only add to what a stage does, more than the exchange that replays hide, and
         the gradients' reduction is hidden behind passes that they leave as they are; but which
@@ -159,7 +155,19 @@ class JobTime:
         hidden = max(pace.exchange * self._hidden_share(k) for k, pace in enumerate(stages))
         passes = self._microbatches * (slowest - hidden)
         work = (passes + bubble) * (1.0 + self._waiting)
-        return work + reduced + self._optimizer_seconds
+        return work + reduced + self.optimizer_seconds
+
+    def least_pipeline_seconds(self, none: list[RecomputePlan], *, host: bool) -> float:
+        """Seconds of a microbatch through all stages that no split into stages undercuts: without
+        what these send, and with all of the exchange hidden that can be. host: whether waiting for
+        the processor counts, where no exchange is hidden."""
+        sent = self._pipeline_transfer().total
+        least = 0.0
+        for stage in self.stages(none):
+            least += stage.total - sent - self._beside * stage.exchange
+            if self._beside or not host:
+                least -= stage.host
+        return least * (1 + self._waiting)
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
@@ -282,6 +290,25 @@ class JobTime:
         each = self._pipeline.of_each_stage
         slowest = max(each(lambda stage: of_stage(stage) + self._cast_seconds(stage)))
         return slowest + self._calibration.step_seconds
+
+    @property
+    def least_optimizer_seconds(self) -> float:
+        """Seconds of the step where the states of all parameters are spread evenly over all GPUs:
+        no layout spreads them further. 0 for Muon, whose step depends on the matrices' shapes."""
+        job = self._job
+        if job.config.optimizer.is_muon:
+            return 0.0
+        config = job.config
+        itemsize, away = config.main_grads_dtype.itemsize, config.offloaded_fraction
+        shard = parameter_count(job.model).total // job.num_gpus
+        return optimizer_seconds(
+            shard, 1, itemsize, self.machine, on_host=away
+        ) + host_optimizer_seconds(
+            away * shard,
+            itemsize,
+            self.machine,
+            overlapped=config.overlap_cpu_optimizer_d2h_h2d,
+        )
 
     def _cast_seconds(self, stage: int) -> float:
         """Weights brought into 8 or 4 bits, in a step's first microbatch (megatron-core 0.16.1

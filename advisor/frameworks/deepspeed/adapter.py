@@ -31,7 +31,7 @@ from advisor.frameworks.own_options import (
     LIGER,
     TILED_MLP,
 )
-from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.protocols import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
@@ -89,6 +89,25 @@ class DeepSpeed(TorchStack):
     context_kinds = (CpCommType.A2A,)
     options = tuple(option for option in Option if option is not Option.OFFLOAD)
     source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """The optimizer on the host, and in stage 3 the parameters as well."""
+        config, sharding = job.config, job.layout.data_parallel_sharding
+        if sharding is not DataParallelSharding.NONE and not config.optimizer_cpu_offload:
+            yield JobChange(
+                "job.optimizer_cpu_offload=true",
+                "optimizer states and its step on the host",
+                lambda: replace(job, config=replace(config, optimizer_cpu_offload=True)),
+                Effect.MEMORY,
+            )
+        if sharding is DataParallelSharding.FULL and not config.param_cpu_offload:
+            away = replace(config, optimizer_cpu_offload=True, param_cpu_offload=True)
+            yield JobChange(
+                "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
+                "optimizer states, its step and the parameters on the host",
+                lambda: replace(job, config=away),
+                Effect.MEMORY,
+            )
 
     def semantics(self, job: Job) -> Semantics:
         """Reentrant by default; its non-reentrant function does not stop early. Of the inputs that

@@ -33,7 +33,7 @@ from advisor.frameworks.own_options import (
     TILED_MLP,
     WEIGHTS_DTYPE,
 )
-from advisor.frameworks.protocols import FixedMemory, JobChange
+from advisor.frameworks.protocols import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
 from advisor.frameworks.torch.plan import Semantics
@@ -95,6 +95,7 @@ class HuggingFace(TorchStack):
                 "job.sync_each_batch=true (Accelerate)",
                 "shards of gradients between microbatches, not whole ones",
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
+                Effect.MEMORY,
             )
 
     def semantics(self, job: Job) -> Semantics:

@@ -1,8 +1,7 @@
 """Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import (
-    OPTIMIZER_RECIPE,
     assumed_overrides,
     bridge_layout_overrides,
     bridge_overrides,
@@ -138,73 +136,10 @@ class Megatron(Struct, frozen=True):
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """No mask of all pairs of positions, which flash and fused attention do without; main
-        parameters of two bytes; CUDA graphs, or none; DeepEP; the exchange of experts beside
-        another micro batch."""
-        if self._loads_attention_mask(job.config):
-            config = replace(job.config, create_attention_mask=False)
-            yield JobChange(
-                "job.create_attention_mask=false",
-                "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
-                partial(replace, job, config=config),
-            )
-        yield from self._param_remainders(job)
-        if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
-            yield from self._graphs(job)
-        else:
-            yield from _without_graphs(job)
-        if job.layout.expert_model_parallel_size > 1:
-            yield from self._flex_dispatcher(job.model, job)
-            yield from _overlapped_exchange(job)
+        """See job_changes.changes."""
+        from advisor.frameworks.megatron.job_changes import changes
 
-    def _flex_dispatcher(self, model: ModelSpec, job: Job) -> Iterator[JobChange]:
-        """DeepEP's kernels, which shared experts run beside from 0.18 on."""
-        if model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
-            return
-        words, beside = "model.moe_token_dispatcher_type=flex", model.moe_shared_expert_overlap
-        if beside and not self._revision(job).at_least(0, 18):
-            words, beside = f"{words} {_SHARED_APART}", False
-        changed = replace(
-            model,
-            moe_token_dispatcher_type=TokenDispatcher.FLEX,
-            moe_flex_dispatcher_backend=FlexBackend.DEEPEP,
-            moe_shared_expert_overlap=beside,
-        )
-        yield JobChange(
-            words,
-            "a token crosses a link once for all its experts behind it; needs DeepEP",
-            partial(replace, job, model=changed),
-        )
-
-    def _graphs(self, job: Job) -> Iterator[JobChange]:
-        """Transformer Engine's graphs of what can be captured, from the release on that reads which
-        modules."""
-        revision = self._revision(job)
-        if revision.at_least(0, 16):
-            from advisor.frameworks.megatron.job_graphs import with_graphs
-
-            changed = with_graphs(job, revision)
-            modules = ",".join(changed.cuda_graph_modules)
-            yield JobChange(
-                f"job.cuda_graph_impl={changed.cuda_graph_impl} job.cuda_graph_modules={modules}",
-                "one launch for what a graph holds: the GPU waits less for its processor",
-                partial(replace, job, config=changed),
-                of_launches=True,
-            )
-
-    def _param_remainders(self, job: Job) -> Iterator[JobChange]:
-        """An Adam that holds the main parameters, where Bridge's precision keeps it from that."""
-        config = job.config
-        bridge = self.framework == Framework.MEGATRON_BRIDGE
-        aware = config.use_precision_aware_optimizer and not config.adam_holds_main_params
-        if bridge and aware and not config.precision.is_fp8:
-            delayed = Fp8Recipe.DELAYED
-            yield JobChange(
-                f"{OPTIMIZER_RECIPE}={delayed}",
-                "restores the 2-byte remainders of the precision-aware optimizer; its step copies "
-                "no gradients",
-                partial(replace, job, config=replace(config, fp8_recipe=delayed)),
-            )
+        return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
 
     def rules_overview(self, version: str) -> RulesOverview:
         """See rules_overview.overview."""
@@ -521,34 +456,6 @@ def _gradient_buffers(
         experts = stage_expert_elements(shape, chunks)
         yield experts, layout.expert_optimizer_shards
     yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
-
-
-_SHARED_APART: Final = "model.moe_shared_expert_overlap=false"
-
-
-def _overlapped_exchange(job: Job) -> Iterator[JobChange]:
-    """Forward and backward of two micro batches in turn, where shared experts run in theirs."""
-    if job.layout.overlap_moe_expert_parallel_comm:
-        return
-    words = "layout.overlap_moe_expert_parallel_comm=true"
-    if job.model.moe_shared_expert_overlap:
-        words += f" {_SHARED_APART}"
-    model = replace(job.model, moe_shared_expert_overlap=False)
-    layout = replace(job.layout, overlap_moe_expert_parallel_comm=True)
-    yield JobChange(
-        words,
-        "the exchange of experts runs beside the layers of another micro batch",
-        partial(replace, job, model=model, layout=layout),
-    )
-
-
-def _without_graphs(job: Job) -> Iterator[JobChange]:
-    config = replace(job.config, cuda_graph_impl=CudaGraphImpl.NONE, cuda_graph_modules=())
-    yield JobChange(
-        f"job.cuda_graph_impl={CudaGraphImpl.NONE}",
-        "graphs keep a pool of their own and copies of their inputs",
-        partial(replace, job, config=config),
-    )
 
 
 def _own(setting: Setting) -> RecomputeSetting:

@@ -1,0 +1,115 @@
+"""Options of a job that a search may change beside its layout, micro batch and recompute."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.errors import UserError
+from advisor.frameworks.protocols import Effect, JobChange
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import Job
+from advisor.request.layout_fields import SEARCHED
+from advisor.request.origin import GIVEN, changed_fields
+from advisor.request.resolve import Resolution
+
+PARTS = ("model", "layout", "config")
+_GROUPS = {"model": "model", "layout": "layout", "config": "job"}
+
+
+def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterator[JobChange]:
+    """The framework's own that have one of `effects`, and the allocator's segments."""
+    if Effect.FREE in effects and not job.config.expandable_segments:
+        yield JobChange(
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "less fragmentation",
+            lambda: replace(job, config=replace(job.config, expandable_segments=True)),
+            Effect.FREE,
+        )
+    for change in adapter_of(job.config.framework).job_changes(job):
+        if change.effect in effects:
+            yield change
+
+
+def variants(
+    job: Job, effects: frozenset[Effect], resolution: Resolution
+) -> Iterator[tuple[JobChange, Job]]:
+    """Legal jobs with one change each, of nothing that was given."""
+    stack = adapter_of(job.config.framework)
+    for change in changes(job, effects):
+        try:
+            other = change.make()
+        except UserError:
+            continue
+        given = any(resolution.origins.get(path) == GIVEN for path in changed(job, other))
+        if other != job and not given and not stack.check(stack.none, other):
+            yield change, other
+
+
+def changed(job: Job, other: Job) -> list[str]:
+    """``GROUP.FIELD`` of options in which jobs differ, layouts' degrees and micro batch aside."""
+    paths = []
+    for part in PARTS:
+        names = changed_fields(getattr(job, part), getattr(other, part))
+        paths += [f"{_GROUPS[part]}.{name}" for name in names if name not in _CHOSEN]
+    return paths
+
+
+_CHOSEN = SEARCHED | {"micro_batch_size"}
+
+
+class Root(Struct, frozen=True):
+    """A job as it was resolved, but for options that a search has changed; and any of its kind."""
+
+    resolution: Resolution
+    template: Job
+
+
+def roots(resolution: Resolution, template: Job) -> tuple[Root, ...]:
+    """The job with every free change; the same with every exchange of experts that is legal for
+    `template`, any job of the resolution; and each of those with a change that saves memory."""
+    free = template
+    for change in changes(template, frozenset((Effect.FREE,))):
+        free = _with(free, change, resolution)
+    found = [free]
+    for effect, times in ((Effect.EXCHANGE, _EXCHANGES), (Effect.MEMORY, 1)):
+        for _ in range(times):
+            for job in tuple(found):
+                others = (other for _, other in variants(job, frozenset((effect,)), resolution))
+                found += (other for other in others if other not in found)
+    return tuple(Root(_as_resolved(resolution, template, job), job) for job in found)
+
+
+_EXCHANGES = 2
+"""Changes of an exchange that go together: its kernels, and what runs beside it."""
+
+
+def _with(job: Job, change: JobChange, resolution: Resolution) -> Job:
+    """`job` with the change of the same words, or as it is where that is illegal."""
+    same = (
+        other
+        for found, other in variants(job, frozenset((change.effect,)), resolution)
+        if found.words == change.words
+    )
+    return next(same, job)
+
+
+def _as_resolved(resolution: Resolution, before: Job, after: Job) -> Resolution:
+    """`resolution` with the options in which `after` differs from `before`."""
+    values = {
+        part: {
+            name: getattr(getattr(after, part), name)
+            for name in changed_fields(getattr(before, part), getattr(after, part))
+            if name not in _CHOSEN
+        }
+        for part in PARTS
+    }
+    layout = resolution.layout or type(after.layout)()
+    fields = {k: v for k, v in resolution.layout_fields.items() if k not in values["layout"]}
+    return replace(
+        resolution,
+        model=replace(resolution.model, **values["model"]),
+        config=replace(resolution.config, **values["config"]),
+        layout=replace(layout, **values["layout"]),
+        layout_fields=fields,
+    )
