@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from advisor.answer.answer import CalibrationNote, Remedy, Verification
+from advisor.answer.answer import CalibrationNote, Optimum, Remedy, Verification
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
@@ -239,7 +239,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
     of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
     the layout that the usual answer has not, and beside the precision that it would not have in 16
-    bits, where a recipe for it says more. read_from: the file of ``--from``.
+    bits, where a recipe for it says more. read_from: the file of ``--from``. optimum: the proof of
+    ``--search optimum``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -258,6 +259,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...] = ()
     explain: Explanation | None = None
     read_from: ReadFile | None = None
+    optimum: Optimum | None = None
 
     @property
     def best(self) -> Candidate | None:

@@ -79,6 +79,34 @@ class CalibrationNote(Struct, frozen=True, kw_only=True):
     known_error: str = ""
 
 
+class OptimumRow(Struct, frozen=True, kw_only=True):
+    """The candidate that is the optimum: its rank, and its setting as `--recompute` takes it."""
+
+    rank: int
+    spec: str
+
+
+class Optimum(Struct, frozen=True, kw_only=True):
+    """What `--search optimum` has found and proven, by the model's times and bytes.
+
+    best: None where nothing in the space fits. bound_seconds: no point of the space that fits takes
+    less; None where none fits. gap: step time of the best over that bound, less one; 0 where the
+    best is proven to be the optimum. space: its decisions, a line each. num_points: how many points
+    it has, None where they are not counted. evaluated and excluded_by_bound: how many of them were
+    looked at, and how many a proven bound left out. beyond: what the framework cannot say, and what
+    it would win, a line each.
+    """
+
+    best: OptimumRow | None
+    bound_seconds: float | None
+    gap: float
+    space: tuple[str, ...]
+    num_points: int | None
+    evaluated: int
+    excluded_by_bound: int
+    beyond: tuple[str, ...] = ()
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """The whole answer to one request; `assumptions` are the choices the advisor made itself.
 
@@ -87,7 +115,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
-    in 16 bits.
+    in 16 bits. optimum: the proof, where `--search optimum` asked for it.
     """
 
     job: Job
@@ -102,6 +130,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     recipe_differs: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    optimum: Optimum | None = None
 
     @property
     def fits(self) -> bool:

@@ -43,6 +43,7 @@ def page(
         header(advice, search_layout=search_layout),
         Ranking(shown, layouts) if shown else None,
         _answer(advice, caveat),
+        _optimum(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(shown),
@@ -69,6 +70,15 @@ def _answer(advice: Answer, caveat: str) -> Block:
     if compared := against_preset(advice):
         lines.append(compared)
     return group(*lines)
+
+
+def _optimum(advice: Answer) -> Block | None:
+    """What `--search optimum` has proven, of which space, and what lies beyond it."""
+    if advice.optimum is None:
+        return None
+    from advisor.report.optimum_block import optimum_block
+
+    return optimum_block(advice.optimum)
 
 
 def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:

@@ -64,6 +64,7 @@ def plain_advice(
         differences=answer.differences,
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
+        optimum=answer.optimum,
     )
 
 

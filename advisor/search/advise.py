@@ -35,7 +35,8 @@ def advise(request: Request) -> Answer:
 
     Raises UserError where the request is wrong. What neither a preset nor the request says of the
     layout is as in the recipe for the nearest number of the same GPUs; where there is none or
-    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
+    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all,
+    `--search optimum` proves what is the best that can be had on the usual answer's layout.
     """
     resolution = resolve(request, borrow=request.search is not SearchScope.LAYOUT)
     advice = _advise(request, resolution)
@@ -46,6 +47,8 @@ def advise(request: Request) -> Answer:
 
 
 def _advise(request: Request, resolution: Resolution) -> Answer:
+    if request.search is SearchScope.OPTIMUM:
+        return _with_optimum(request, resolution)
     layouts = request.search is SearchScope.LAYOUT
     stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
@@ -65,6 +68,23 @@ def _advise(request: Request, resolution: Resolution) -> Answer:
         advice = _rank_best_layout(resolution, stack, calibration, asked)
         return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
+
+
+def _with_optimum(request: Request, resolution: Resolution) -> Answer:
+    """The usual answer, with the optimum of its job before the menu's rows, and the proof."""
+    if request.recompute:
+        raise UserError(
+            "--recompute",
+            request.recompute[0],
+            "leaves nothing for --search optimum to decide",
+            "give one of the two",
+        )
+    from advisor.search.optimum.proven import with_optimum
+
+    usual = _advise(replace(request, search=None), resolution)
+    stack = adapter_of(resolution.config.framework)
+    calibration = load_calibration(resolution.gpu, request.config_dir)
+    return with_optimum(usual, stack, calibration)
 
 
 def _rank_borrowed(
