@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
-from advisor.base.units import DASH, gib
+from advisor.base.fields import key_values
+from advisor.base.units import DASH, gib, rate_words
 from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
@@ -22,31 +23,52 @@ from advisor.report.blocks import (
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
-from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
+from advisor.report.row_choice import Rows, remarks, shared_changes
+from advisor.report.wording import (
+    against_preset,
+    chosen,
+    ranges,
+    remedy_line,
+    verdict,
+    way_out,
+)
 
 _FLAG_MARGIN = 17
+_USUAL = Rows()
 
 
 def page(
     advice: Answer,
     *,
-    top: int = 10,
+    rows: Rows = _USUAL,
     show_rejected: bool = False,
     search_layout: bool = False,
     with_layout_flags: bool = False,
     caveat: str = "",
+    price: float | None = None,
 ) -> Block:
-    """The whole page; `top` rows of the ranking are shown, `caveat` beside the verdict."""
-    shown = advice.candidates[:top]
-    layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
+    """The whole page with some `rows` of the ranking, `caveat` beside the verdict, and the `price`
+    of a GPU-hour."""
+    shown = rows.shown(advice.candidates)
+    jobs = [candidate.evaluation.job for candidate in shown]
+    columns = None
+    if search_layout or any(job != jobs[0] for job in jobs):
+        from advisor.report.job_changes import LayoutColumns
+
+        columns = LayoutColumns(jobs, advice.usual or advice.job)
+    table = Ranking(shown, columns, remarks(advice.candidates, shown, columns)) if shown else None
     blocks = [
         header(advice, search_layout=search_layout),
-        Ranking(shown, layouts) if shown else None,
-        _answer(advice, caveat),
+        table,
+        _answer(advice, caveat, price),
         _optimum(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
-        _notes(shown),
+        _notes(
+            shown,
+            shared=key_values(shared_changes(shown, columns)),
+            folded=rows.folded_words(advice.candidates),
+        ),
         _rejected(advice) if show_rejected or not shown else None,
         _hint(advice, len(shown), show_rejected),
     ]
@@ -54,9 +76,14 @@ def page(
     return group(*parts[1:])
 
 
-def _answer(advice: Answer, caveat: str) -> Block:
-    """The sentence that decides; what is faster still, or what helps where nothing fits."""
+def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
+    """The sentence that decides and what its row trains; what is faster still, or what helps where
+    nothing fits."""
     lines: list[Block] = [Text(f"{verdict(advice)} {caveat}".strip(), "bold")]
+    if advice.fits:
+        best = advice.candidates[0].evaluation
+        hours = best.gpu_hours_per_trillion_tokens
+        lines.append(rate_words(best.tokens_per_second, hours, price))
     if advice.remedies:
         reference = advice.candidates[0].evaluation
         head = "Faster still" if advice.fits else "Outside recompute"
@@ -150,9 +177,11 @@ def _command(label: str, words: str, comment: str, width: int) -> list[str]:
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
-def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
+def _notes(
+    shown: Sequence[RankedEvaluation], *, shared: str = "", folded: str = ""
+) -> Block | None:
     """What single rows buy, rows with the same remark together; then the dominated rows, and those
-    whose GiB are an estimate."""
+    whose GiB are an estimate; what all rows change, and how many are folded."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes:
@@ -167,6 +196,8 @@ def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
+    words = (("all rows", f"with {shared}" * bool(shared)), ("folded", folded))
+    notes += [(label, Text(text, "dim")) for label, text in words if text]
     return beside(notes) if notes else None
 
 

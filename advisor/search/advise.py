@@ -55,7 +55,8 @@ def _advise(request: Request, resolution: Resolution) -> Answer:
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
         advice = _rank_layouts(resolution, stack, calibration)
-        return replace(advice, differences=differences(resolution, resolve(request)))
+        usual = resolve(request)
+        return replace(advice, differences=differences(resolution, usual), usual=_job_of(usual))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -85,6 +86,16 @@ def _with_optimum(request: Request, resolution: Resolution) -> Answer:
     stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     return with_optimum(usual, stack, calibration)
+
+
+def _job_of(resolution: Resolution) -> Job | None:
+    """The job of a request whose layout is settled and legal."""
+    if resolution.layout is None:
+        return None
+    try:
+        return resolution.job(resolution.layout)
+    except UserError:
+        return None
 
 
 def _rank_borrowed(
@@ -193,9 +204,17 @@ def _rank_settings(
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
     compared = tuple(s for s in settings if s == stack.none or (shipped and _among(shipped, (s,))))
     evaluations = first_replayed(evaluate_settings(job, settings, calibration), compared)
+
+    def is_preset(evaluation: Evaluation) -> bool:
+        return shipped is not None and _among(shipped, (evaluation.setting,))
+
     candidates = tuple(
-        replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
-        for c in rank(evaluations, _notes(evaluations, stack))
+        replace(candidate, preset=is_preset(candidate.evaluation))
+        for candidate in rank(
+            evaluations,
+            _notes(evaluations, stack),
+            kept=lambda evaluation: bool(asked) or is_preset(evaluation),
+        )
     )
     remedies: tuple[Remedy, ...] = ()
     if candidates:
