@@ -43,8 +43,9 @@ def plain_advice(
     that is asked for; `explained` is the rank of the candidate whose bytes and seconds are
     explained, `read` what the job was taken from."""
     best = chosen(answer)
-    usual = answer.usual or answer.job
     listed = [c for c in answer.candidates if c.pareto or not front][:top]
+    of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
+    beside = {number: _beside(evaluation, answer) for number, evaluation in of_jobs.items()}
     wanted = next((c for c in answer.candidates if c.rank == explained), None)
     return Advice(
         fits=answer.fits,
@@ -53,12 +54,7 @@ def plain_advice(
         evaluated=answer.evaluated,
         calibration=answer.calibration,
         candidates=tuple(
-            _candidate(
-                candidate,
-                changes=to_plain(changes(candidate.evaluation.job, usual)),
-                job_flags=_own_flags(candidate.evaluation, answer.job),
-                price=price_per_gpu_hour,
-            )
+            _candidate(candidate, *beside[id(candidate.evaluation.job)], price_per_gpu_hour)
             for candidate in listed
         ),
         rejected=tuple(
@@ -117,14 +113,15 @@ _WORDS: Final = frozenset(Recompute.__struct_fields__)
 """Parts of a setting that the contract has a key for."""
 
 
-def _own_flags(evaluation: Evaluation, first: Job) -> dict[str, str]:
-    """Flags of a job that is not the first row's."""
-    return {} if evaluation.job == first else _plain(all_job_flags(evaluation))
+def _beside(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
+    """What its job changes, and its flags where it is not the answer's."""
+    job = evaluation.job
+    found: dict[str, Any] = to_plain(changes(job, answer.usual or answer.job))
+    return found, {} if job == answer.job else _plain(all_job_flags(evaluation))
 
 
 def _candidate(
     candidate: RankedEvaluation,
-    *,
     changes: dict[str, Any],
     job_flags: dict[str, str],
     price: float | None,

@@ -27,8 +27,8 @@ def rows(page: ElementTree.Element) -> list[list[str]]:
 def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     advice, text, page = shown(tight)
     head, *body = rows(page)
-    figures = ("peak GiB", "of GiB", "step s", "TFLOP/s/GPU", "overhead", "fits")
-    assert head == ["", "recompute", *figures, "note"]
+    figures = ("peak GiB", "of GiB", "step s", "tokens/s", "TFLOP/s/GPU")
+    assert head == ["", "recompute", *figures, "overhead", "fits", "note"]
     assert body[0][:5] == ["1", "selective:mlp", "66.0", "77.0", "9.300"]
     assert [row[1] for row in body] == [c.recompute.spec for c in advice.candidates]
     assert verdict(tight) in text
