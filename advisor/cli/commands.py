@@ -85,13 +85,13 @@ def _check(options: Options) -> None:
         ("--explain", options.explain, (OutputFormat.CSV, *words)),
         ("--verify", options.verify, (OutputFormat.CSV, *words)),
         ("--price-per-gpu-hour", options.price_per_gpu_hour, words),
-        ("--front", "true" if options.front else None, words),
+        ("--front", options.front, words),
     ):
         if value and options.output in refusing:
-            others = [one for one in OutputFormat if one not in (*refusing, *words)]
+            others = [one for one in OutputFormat if one not in refusing]
             raise UserError(
                 flag,
-                value,
+                None if value is True else value,
                 f"does not go with --format {options.output}",
                 f"use --format {' or '.join(others)}",
             )

@@ -70,7 +70,7 @@ def page(
             folded=rows.folded_words(advice.candidates),
         ),
         _rejected(advice) if show_rejected or not shown else None,
-        _hint(advice, len(shown), show_rejected),
+        _hint(advice, shown, rows.count_words(advice.candidates), show_rejected),
     ]
     parts = [part for block in blocks if block is not None for part in ("", block)]
     return group(*parts[1:])
@@ -214,13 +214,13 @@ def _rejected(advice: Answer) -> Block:
     return group(*lines)
 
 
-def _hint(advice: Answer, shown: int, show_rejected: bool) -> Block | None:
+def _hint(
+    advice: Answer, shown: Sequence[RankedEvaluation], count: str, show_rejected: bool
+) -> Block | None:
     if not shown:
         return None
-    parts = []
-    if shown < len(advice.candidates):
-        parts.append(f"{shown} of {len(advice.candidates)} rows: --top N")
-    parts.append(f"explain a row with --explain {min(2, shown)}")
+    parts = [count] if count else []
+    parts.append(f"explain a row with --explain {shown[:2][-1].rank}")
     if advice.rejected and not show_rejected:
         parts.append(f"{len(advice.rejected)} rejected with --show-rejected")
     parts.append("pictures with --plot out.svg")

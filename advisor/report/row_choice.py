@@ -27,11 +27,26 @@ class Rows(Struct, frozen=True, kw_only=True):
 
     def shown(self, candidates: Sequence[RankedEvaluation]) -> tuple[RankedEvaluation, ...]:
         """The rows, in their order."""
-        rows = [c for c in candidates if c.pareto] if self.front else candidates
+        rows = self._listed(candidates)
         if self.top is not None:
             return tuple(rows[: self.top])
-        unfolded = tuple(c for c in rows if not c.folded or c.rank in self.kept)
-        return unfolded if self.front else unfolded[:_USUAL_ROWS]
+        return tuple(rows if self.front else rows[:_USUAL_ROWS])
+
+    def _listed(self, candidates: Sequence[RankedEvaluation]) -> list[RankedEvaluation]:
+        """What is shown where all of it is wanted."""
+        rows = [c for c in candidates if c.pareto or not self.front]
+        if self.top is not None:
+            return rows
+        return [c for c in rows if not c.folded or c.rank in self.kept]
+
+    def count_words(self, candidates: Sequence[RankedEvaluation]) -> str:
+        """How many rows there are, and how to see more of them; empty where all are shown, but for
+        those that are folded."""
+        shown, listed = len(self.shown(candidates)), len(self._listed(candidates))
+        if self.front:
+            more = f": {shown} of {listed}, --top N" if shown < listed else ""
+            return f"the Pareto front of {len(candidates)} rows{more}"
+        return f"{shown} of {len(candidates)} rows: --top N" if shown < listed else ""
 
     def folded_words(self, candidates: Sequence[RankedEvaluation]) -> str:
         """How many rows are folded and why, and how to see them; empty where none is."""
@@ -40,11 +55,11 @@ class Rows(Struct, frozen=True, kw_only=True):
             return ""
         same = sum(c.same_as is not None for c in folded)
         parts = (
-            (len(folded) - same, "that another beats in memory and time"),
-            (same, "that run like another"),
+            (len(folded) - same, "beaten by another in memory and time"),
+            (same, "like another"),
         )
         words = [f"{_rows(number)} {why}" for number, why in parts if number]
-        return f"{', '.join(words)}: --top {len(candidates)} shows all as they are ranked"
+        return f"{', '.join(words)}: --top {len(candidates)} shows all"
 
 
 def _rows(number: int) -> str:

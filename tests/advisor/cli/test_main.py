@@ -205,6 +205,13 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--plot", "out.bmp"], "--plot = out.bmp: is no picture; end it in .png, .svg, .pdf"),
         (["--plot", "nowhere/out.png"], "there is no folder nowhere"),
         (["--explain", "--format", "csv"], "does not go with --format csv"),
+        (["--front", "--format", "flags"], "--front: does not go with --format flags"),
+        (["--price-per-gpu-hour", "0"], "--price-per-gpu-hour = 0.0: must be above 0 and"),
+        (["--price-per-gpu-hour", "-2"], "--price-per-gpu-hour = -2.0: must be above 0 and"),
+        (["--price-per-gpu-hour", "nan"], "--price-per-gpu-hour = nan: must be above 0 and"),
+        (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
+        (["--plot-kind", "front"], "--plot-kind = front: needs --plot FILE"),
+        (["--plot-kind", "fron"], "--plot-kind = fron: is not known here; did you mean front?"),
     ],
 )
 def test_wrong_flags_are_one_line(
