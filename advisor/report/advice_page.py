@@ -52,7 +52,8 @@ def page(
     shown = rows.shown(advice.candidates)
     jobs = [candidate.evaluation.job for candidate in shown]
     columns = None
-    if search_layout or any(job != jobs[0] for job in jobs):
+    others = (*jobs[1:], *filter(None, [advice.usual]))
+    if search_layout or any(job != jobs[0] for job in others if jobs):
         from advisor.report.job_changes import LayoutColumns
 
         columns = LayoutColumns(jobs, advice.usual or advice.job)

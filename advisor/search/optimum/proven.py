@@ -53,9 +53,12 @@ def _ranked(
         return known.notes if known else stack.notes(evaluation.setting, evaluation.job)
 
     shipped = {key for key, candidate in said.items() if candidate.preset}
+
+    def is_preset(evaluation: Evaluation) -> bool:
+        return (evaluation.job, evaluation.setting) in shipped
+
     return tuple(
-        replace(c, preset=(c.evaluation.job, c.evaluation.setting) in shipped)
-        for c in rank(evaluations, notes)
+        replace(c, preset=is_preset(c.evaluation)) for c in rank(evaluations, notes, is_preset)
     )
 
 
