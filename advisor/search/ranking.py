@@ -37,15 +37,16 @@ def rank(
 ) -> tuple[RankedEvaluation, ...]:
     """Candidates best first; `notes` gives each its remarks.
 
-    Folded is what an earlier row beats or runs like, but for the first row, no recompute on its
-    job, and what is to be `kept`.
+    Folded is what an earlier row surely beats or runs like, but for the first row, no recompute on
+    its job, and what is to be `kept`.
     """
     ordered = sorted(evaluations, key=order)
     ranked = enumerate(zip(ordered, dominators(ordered), alike(ordered), strict=True), start=1)
 
-    def folded(evaluation: Evaluation, beaten_by: int | None, same_as: int | None) -> bool:
+    def folded(number: int, evaluation: Evaluation, by: int | None, same: int | None) -> bool:
         baseline = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
-        return (beaten_by or same_as) is not None and not baseline and not kept(evaluation)
+        beaten = by is not None and by < number and _surely_no_larger(ordered[by - 1], evaluation)
+        return (beaten or same is not None) and not baseline and not kept(evaluation)
 
     return tuple(
         RankedEvaluation(
@@ -53,11 +54,17 @@ def rank(
             evaluation=evaluation,
             dominated_by=dominator,
             same_as=same,
-            folded=folded(evaluation, dominator if (dominator or number) < number else None, same),
+            folded=folded(number, evaluation, dominator, same),
             notes=notes(evaluation),
         )
         for number, (evaluation, dominator, same) in ranked
     )
+
+
+def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:
+    """Whether a peak that is no larger is so by one measure: a replay and an estimate are two."""
+    one_measure = (one.requests is None) == (other.requests is None)
+    return one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
 
 
 def dominators(ordered: Sequence[Evaluation]) -> list[int | None]:

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
@@ -297,6 +299,24 @@ def test_explain_follows_the_page(
     page, _, explanation = capsys.readouterr().out.partition("Row 1, selective:mlp: memory")
     assert "is the choice" in page
     assert "total: the reserved peak" in explanation
+
+
+def test_the_row_that_is_explained_is_not_folded(
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
+) -> None:
+    folded = tuple(replace(c, folded=c.rank in (2, 5)) for c in tight.candidates)
+    answer(replace(tight, candidates=folded))
+    shown = {}
+    for words in ([], ["--explain", "2"], ["--top", "5"], ["--front"]):
+        cli.main([*JOB, *words])
+        page = capsys.readouterr().out.partition("Row 1 is the choice")[0]
+        shown[" ".join(words)] = re.findall(r"^ (\d)  ", page, re.MULTILINE)
+    assert shown == {
+        "": ["1", "3", "4"],
+        "--explain 2": ["1", "2", "3", "4"],
+        "--top 5": ["1", "2", "3", "4", "5"],
+        "--front": ["1", "3", "4"],
+    }
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer) -> None:

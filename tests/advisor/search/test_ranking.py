@@ -103,6 +103,18 @@ def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> N
     assert [found[name].dominated_by for name in ("beaten", "kept", "baseline")] == [3, 3, 6]
 
 
+def test_a_replay_folds_no_estimate_that_is_smaller_by_its_own_measure(base: Evaluation) -> None:
+    first = replace(_like(base, 50, 1.0, 1.0), usual_reserved_bytes=55, setting=selective("mlp"))
+    usual = {54: False, 56: True}
+    for size, folded in usual.items():
+        estimate = replace(first, peak_reserved_bytes=size, usual_reserved_bytes=size)
+        slower = replace(estimate, time_seconds=_like(base, 1, 2.0, 1.0).time_seconds)
+        _, second = rank([replace(first, requests=9), replace(slower, requests=None)])
+        assert (second.dominated_by, second.folded) == (1, folded)
+        _, replayed = rank([replace(first, requests=9), replace(slower, requests=9)])
+        assert replayed.folded
+
+
 def test_rows_alike_are_as_likely_to_fit_and_named_by_the_first(base: Evaluation) -> None:
     """Time to SAME_TIME, 0.05 %, and memory to a tenth of a GiB."""
     peaks = (60 * GIB, 60 * GIB + GIB // 25, 60 * GIB + GIB // 15, 60 * GIB, 60 * GIB)
