@@ -304,16 +304,17 @@ def test_explain_follows_the_page(
 def test_the_row_that_is_explained_is_not_folded(
     capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
 ) -> None:
-    folded = tuple(replace(c, folded=c.rank in (2, 5)) for c in tight.candidates)
-    answer(replace(tight, candidates=folded))
+    first, _, *others = tight.candidates
+    twin = replace(first, rank=2, same_as=1, dominated_by=1, folded=True)
+    answer(replace(tight, candidates=(first, twin, *others)))
     shown = {}
     for words in ([], ["--explain", "2"], ["--top", "5"], ["--front"]):
         cli.main([*JOB, *words])
         page = capsys.readouterr().out.partition("Row 1 is the choice")[0]
         shown[" ".join(words)] = re.findall(r"^ (\d)  ", page, re.MULTILINE)
     assert shown == {
-        "": ["1", "3", "4"],
-        "--explain 2": ["1", "2", "3", "4"],
+        "": ["1", "3", "4", "5"],
+        "--explain 2": ["1", "2", "3", "4", "5"],
         "--top 5": ["1", "2", "3", "4", "5"],
         "--front": ["1", "3", "4"],
     }
