@@ -58,8 +58,10 @@ from advisor.frameworks.protocols import (
     Degrees,
     FixedMemory,
     JobChange,
+    JobEvaluator,
     LayerSplits,
     RulesOverview,
+    Solved,
     no_file,
 )
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
@@ -435,6 +437,10 @@ class Megatron(Struct, frozen=True):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""
         return environment(_own(setting), job, self._revision(job))
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """It has no solver of its own."""
+        return None
 
     @property
     def _is_lm(self) -> bool:
