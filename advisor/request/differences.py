@@ -1,6 +1,5 @@
-"""What differs between two answers to the same request, field by field, with both origins."""
+"""What differs between a job and that of another precision, field by field."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -13,31 +12,6 @@ from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import changed_fields
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve_given, usual_recipe
-
-
-def differences(answered: Resolution, usual: Resolution) -> tuple[str, ...]:
-    """``job.global_batch_size 128 (assumed: …), not 256 (recipe …)``, of model and job options.
-
-    Layouts are left out: they are what a search chooses, and each row shows its own.
-    """
-    return (
-        *_between("model", answered.model, usual.model, answered, usual),
-        *_between("job", answered.config, usual.config, answered, usual),
-    )
-
-
-def _between(
-    group: str,
-    own: Struct,
-    other: Struct,
-    answered: Resolution,
-    usual: Resolution,
-) -> Iterator[str]:
-    for name in changed_fields(own, other):
-        path = f"{group}.{name}"
-        origins = (answered.origins.get(path), usual.origins.get(path))
-        now, then = (f" ({origin})" if origin else "" for origin in origins)
-        yield f"{path} {_said(own, name)}{now}, not {_said(other, name)}{then}"
 
 
 def beside_precision(request: Request, resolution: Resolution) -> tuple[str, ...]:

@@ -77,9 +77,7 @@ def choose_recipe(
     return replace(choice, lent=lent_options(given, own, model, adapter))
 
 
-def _chosen(
-    given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool
-) -> RecipeChoice:
+def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> RecipeChoice:
     if given.recipe is not None:
         return _of(given.recipe, given, wanted)
     if not given.takes_recipe:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
-from advisor.answer.evaluation import Evaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import FrameworkAdapter
@@ -14,20 +14,16 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
-from advisor.request.differences import beside_precision, differences
-from advisor.request.layout_fields import degree_words, freed
+from advisor.request.differences import beside_precision
+from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.evaluate import known_error, step_time_error
-from advisor.search.layout_search import (
-    ROWS,
-    Searched,
-    best_on_any_layout,
-    evaluate_settings,
-    search_layouts,
-)
-from advisor.search.ranking import first_replayed, rank
-from advisor.search.remedies import besides, find_remedies, other_layout
+from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.known_jobs import known_jobs
+from advisor.search.layout_search import NEAR, Search, Searched, evaluate_settings
+from advisor.search.ranking import first_replayed, order, rank
+from advisor.search.remedies import find_remedies, other_job
 
 
 def advise(request: Request) -> Answer:
@@ -38,7 +34,7 @@ def advise(request: Request) -> Answer:
     nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all,
     `--search optimum` proves what is the best that can be had on the usual answer's layout.
     """
-    resolution = resolve(request, borrow=request.search is not SearchScope.LAYOUT)
+    resolution = resolve(request)
     advice = _advise(request, resolution)
     if advice.recipe != resolution.recipe:
         return advice
@@ -54,20 +50,16 @@ def _advise(request: Request, resolution: Resolution) -> Answer:
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
-        advice = _rank_layouts(resolution, stack, calibration)
-        usual = resolve(request)
-        return replace(advice, differences=differences(resolution, usual), usual=_job_of(usual))
+        return _rank_layouts(resolution, stack, calibration, asked)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
-        return _with_another_layout(advice, resolution, calibration, asked)
+        return _with_another_job(advice, resolution, calibration, asked)
     if resolution.borrowed:
         borrowed = _rank_borrowed(resolution, stack, calibration, asked)
         if borrowed is not None:
             return borrowed
-        usual, resolution = resolution, resolve(request, borrow=False)
-        advice = _rank_best_layout(resolution, stack, calibration, asked)
-        return replace(advice, differences=differences(resolution, usual))
+        resolution = replace(resolution, layout=resolution.layout, borrowed=False)
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
@@ -122,7 +114,7 @@ def _rank_best_layout(
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
     try:
-        searched = best_on_any_layout(resolution, calibration, asked)
+        searched = Search(resolution, calibration, asked).run()
     except UserError:
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself
@@ -136,43 +128,40 @@ def _rank_best_layout(
     )
     advice = _rank_settings(found, best.layout, stack, calibration, asked)
     advice = replace(advice, evaluated=advice.evaluated + searched.evaluated)
-    return _with_another_layout(advice, resolution, calibration, asked)
+    return _with_another_job(advice, resolution, calibration, asked)
 
 
-def _with_another_layout(
+def _with_another_job(
     advice: Answer, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer:
-    """Where nothing fits in the layout that was given: with the best one that does, as the first
-    remedy. Only of a framework whose degrees are free; none where nothing was given."""
-    stack = adapter_of(resolution.config.framework)
-    layout, given = freed(resolution.layout, resolution.layout_fields)
-    free_already = resolution.layout is None and given == resolution.layout_fields
-    if advice.fits or free_already or stack.layouts(given, resolution.num_gpus) is not None:
+    """Where nothing fits, and no change alone makes anything fit: with the best layout and options
+    that do, as the first remedy."""
+    if advice.fits or any(remedy.fit_probability >= LIKELY for remedy in advice.remedies):
         return advice
+    layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)
     try:
-        searched = best_on_any_layout(free, calibration, asked)
+        searched = Search(free, calibration, asked, options=True).run()
     except UserError:
         return advice
-    best = searched.best
+    best = with_fewest_changes(searched.best, free)
     if not best.fits:
         return advice
     first = advice.candidates[0].evaluation
-    remedy = other_layout(best, first, searched.num_layouts)
+    remedy = other_job(best, first)
     return replace(
         advice,
-        remedies=(remedy, *besides(best, first, advice.remedies)),
+        remedies=(remedy, *advice.remedies),
         evaluated=advice.evaluated + searched.evaluated,
     )
 
 
 def _chosen(resolution: Resolution, searched: Searched) -> str:
     """What a search has settled; degrees by name where others were given."""
-    found = f"the best of {searched.num_layouts} legal layouts"
     if resolution.layout is None:
-        return found
-    degrees = degree_words(searched.best.job.layout, resolution.open_degrees)
-    return f"{degrees} chosen: {found} with what is given"
+        return "the best of all legal layouts"
+    degrees = degree_words(searched.best.job.layout, resolution.open_degrees or DEGREES)
+    return f"{degrees} chosen: the best of all legal layouts with what is given"
 
 
 def _rank_settings(
@@ -218,7 +207,7 @@ def _rank_settings(
     )
     remedies: tuple[Remedy, ...] = ()
     if candidates:
-        remedies = find_remedies(candidates[0].evaluation, calibration, asked)
+        remedies = find_remedies(candidates[0].evaluation, calibration, resolution, asked)
     return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
@@ -228,25 +217,41 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
 
 
 def _rank_layouts(
-    resolution: Resolution, stack: FrameworkAdapter, calibration: Calibration
+    resolution: Resolution,
+    stack: FrameworkAdapter,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
 ) -> Answer:
-    """Every layout with every setting, in one ranking."""
-    searched = search_layouts(resolution, calibration)
-    evaluations = first_replayed(searched.evaluations)
+    """The best setting of each layout, micro batch and choice of options, in one ranking."""
+    known = known_jobs(resolution)
+    searched = Search(resolution, calibration, asked, within=NEAR, options=True).run(known)
+    rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
+    first = min(first_replayed(rows), key=order)
+    rows += _without_recompute(first)
+    evaluations = first_replayed(rows)
     candidates = rank(evaluations, _notes(evaluations, stack))
-    said = f"{searched.num_layouts} legal layouts searched"
-    if not searched.whole:
-        said += f", for the first {ROWS} rows"
     first = candidates[0].evaluation
-    return _advice(
-        replace(resolution, assumptions=(*resolution.assumptions, said)),
-        first.job,
-        calibration,
-        candidates,
-        stack.rejected(first.job),
-        searched.evaluated,
-        () if first.fits else find_remedies(first, calibration),
+    said = "every legal layout searched" if searched.whole else "stopped: the best so far"
+    return replace(
+        _advice(
+            replace(resolution, assumptions=(*resolution.assumptions, said)),
+            first.job,
+            calibration,
+            candidates,
+            stack.rejected(first.job),
+            searched.evaluated,
+            () if first.fits else find_remedies(first, calibration, resolution, asked),
+        ),
+        usual=_job_of(resolution),
     )
+
+
+def _without_recompute(row: Evaluation) -> list[Evaluation]:
+    """No recompute on the job of a row that recomputes, to hold it against."""
+    none = adapter_of(row.job.config.framework).none
+    if not recomputes(row.setting):
+        return []
+    return list(evaluate_settings(row.job, (none,), row.calibration))
 
 
 def _advice(

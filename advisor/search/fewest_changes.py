@@ -1,44 +1,46 @@
 """A row of a search without those changes of its job's options that do nothing for it."""
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
+from advisor.request.origin import changed_fields
 from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import tier
-from advisor.search.variants import PARTS, changed
+from advisor.search.variants import CHOSEN, PARTS
 
 
 def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:
     """`row` with each option as the resolution has it, one after the other, where that takes no
     more time and fits as well."""
-    usual = _with_options(row.job, resolution)
-    if usual is None:
-        return row
     best = row
-    for path in changed(usual, row.job):
-        other = _evaluated(_reverted(best.job, usual, path), best)
-        if other is not None:
-            best = other
+    for part in PARTS:
+        usual = getattr(resolution, part) or getattr(row.job, part)
+        for name in changed_fields(usual, getattr(row.job, part)):
+            if name not in CHOSEN:
+                best = _better(best, _reverted(best.job, part, name, getattr(usual, name)))
     return best
 
 
-def _with_options(job: Job, resolution: Resolution) -> Job | None:
-    """The same layout and micro batch with the resolution's own options."""
-    before = resolution.layout or type(job.layout)()
-    plain = replace(job, model=resolution.model)
-    names = [path.partition(".")[2] for path in changed(plain, job)]
-    del names
-    flags = {name: getattr(before, name) for name in _flags(before, job)}
-    config = replace(resolution.config, micro_batch_size=job.config.micro_batch_size)
+def _reverted(job: Job, part: str, name: str, value: object) -> Job | None:
     try:
-        return replace(
-            job, model=resolution.model, config=config, layout=replace(job.layout, **flags)
-        )
+        return replace(job, **{part: replace(getattr(job, part), **{name: value})})
     except UserError:
         return None
+
+
+def _better(row: Evaluation, job: Job | None) -> Evaluation:
+    """The row on `job`, or as it is where that is illegal, slower or less likely to fit."""
+    if job is None or adapter_of(job.config.framework).check(row.setting, job):
+        return row
+    evaluator = Evaluator(job, row.calibration)
+    timed = evaluator.timed(row.setting)
+    if timed.time.total > row.step_time_seconds:
+        return row
+    other = evaluator.evaluate_timed(timed)
+    if row.requests is not None:
+        other = other.replayed
+    return other if tier(other) <= tier(row) else row

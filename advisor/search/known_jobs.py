@@ -1,6 +1,7 @@
 """Jobs that every search looks at: on the layout of the usual answer, and on those of recipes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -22,16 +23,16 @@ def known_jobs(resolution: Resolution) -> tuple[Job, ...]:
 def _jobs(resolution: Resolution) -> Iterator[Job]:
     """The layouts of recipes alone are theirs: batch and options are the job's."""
     if resolution.layout is not None and not resolution.open_degrees:
-        try:
+        with suppress(UserError):
             yield resolution.job(resolution.layout)
-        except UserError:
-            pass
     if resolution.wanted is None or not runs_recipes(adapter_of(resolution.config.framework)):
         return
     given = resolution.layout_fields
     for recipe in experiments_on(resolution.wanted):
         layout = recipe.layout
-        if any(given.get(name, getattr(layout, name)) != getattr(layout, name) for name in SEARCHED):
+        if any(
+            given.get(name, getattr(layout, name)) != getattr(layout, name) for name in SEARCHED
+        ):
             continue
         size = recipe.config.micro_batch_size if resolution.micro_batch_is_free else None
         try:

@@ -34,6 +34,11 @@ from advisor.search.variants import Root, roots, variants
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
+NEAR: Final = 0.02
+"""Of two layouts whose times differ by less, published runs do not say which is faster (rank
+correlation and regret in docs/times.md)."""
+_KNOWN: Final = -1
+"""The root of jobs as they were asked for."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _NEAREST: Final = 100
@@ -55,6 +60,13 @@ class Searched(Struct, frozen=True, kw_only=True):
     def best(self) -> Evaluation:
         """First in the ranking's order."""
         return min(self.evaluations, key=order)
+
+    def first_rows(self, known: tuple[Job, ...]) -> list[Evaluation]:
+        """The first of them, those alone that fit where any does, and those on `known` layouts."""
+        ordered = sorted(self.evaluations, key=order)
+        shown = [row for row in ordered if tier(row) == tier(ordered[0])][:ROWS]
+        wanted = {_row(job) for job in known}
+        return shown + [row for row in ordered if row not in shown and _row(row.job) in wanted]
 
 
 def evaluate_settings(
@@ -133,20 +145,20 @@ class Search:
         """Look at `known` jobs, and at what may come among the rows. UserError where no layout is
         legal; Ctrl-C ends it with what was found."""
         template = self._template()
-        self._roots = (Root(self._resolution, template),)
+        self._roots: tuple[Root, ...] = (Root(self._resolution, template),)
         if self._options:
             self._roots = roots(self._resolution, template)
         self._floors: list[Floors] = []
         for root in self._roots:
             self._floors.append(Floors(root.template, self._calibration, self._floors))
         config = self._resolution.config
-        self._sizes = (config.micro_batch_size,)
+        self._sizes: tuple[int, ...] = (config.micro_batch_size,)
         if self._resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
         whole = True
         try:
             for job in known:
-                self._look_at(0, Evaluator(job, self._calibration))
+                self._look_at(_KNOWN, Evaluator(job, self._calibration))
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
                     self._wait_for_group(_Group(number, group))

@@ -1,8 +1,7 @@
-"""Changes outside recompute: evaluated like any setting, shown where they beat recompute."""
+"""Changes outside recompute, one each: evaluated like any setting, shown where they help."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,8 +18,10 @@ from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import degree_words
-from advisor.search.layout_search import evaluate_settings
+from advisor.request.resolve import Resolution
+from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import Order, order, tier
+from advisor.search.variants import changed, changes, is_given
 
 _SHOWN = 4
 _LEAST_BYTES = GIB // 20
@@ -39,61 +40,66 @@ class _Change(Struct, frozen=True):
 def find_remedies(
     best: Evaluation,
     calibration: Calibration,
+    resolution: Resolution,
     asked: tuple[Setting, ...] = (),
 ) -> tuple[Remedy, ...]:
     """Remedies against `best`, the first of the ranking, most useful first.
 
     asked: the settings that a remedy may go with; empty means any legal one.
-    Where `best` fits without recompute there is nothing to remedy. Where it fits with recompute, a
-    remedy must fit and be faster. Where nothing fits, a remedy must need less memory; those that
-    make it fit come first. All of them with the allocator replayed, as `best` is.
+    Where `best` fits, a remedy must fit and be faster. Where nothing fits, a remedy must need less
+    memory; those that make it fit come first. Options that were given stay as they are; degrees may
+    change. All of them with the allocator replayed, as `best` is.
     """
     best = best.replayed
-    if tier(best) == 0 and not best.recompute_overhead:
-        return ()
     found: list[tuple[Order, Remedy]] = []
     stack = adapter_of(best.job.config.framework)
-    waits = best.time_seconds.host > SAME_TIME * best.step_time_seconds
-    for change in _changes(best.job, waits=waits):
+    for change in _changes(best.job, resolution):
         if stack.check(stack.none, change.job):
             continue
-        settings = asked or stack.candidates(change.job)
-        legal = tuple(s for s in settings if not stack.check(s, change.job))
-        evaluations = evaluate_settings(change.job, legal, calibration)
-        other = _first_that_helps(evaluations, best)
+        other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
         if other is not None:
             found.append((order(other), _remedy(change, other, best)))
     return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
 
 
-def other_layout(found: Evaluation, best: Evaluation, num_layouts: int) -> Remedy:
-    """The best that a search of all layouts has found, against `best`."""
-    batch = found.job.config.micro_batch_size
-    change = f"{degree_words(found.job.layout)}, DP {found.job.layout.data_parallel_size}"
+def other_job(found: Evaluation, best: Evaluation) -> Remedy:
+    """The best that a search of all layouts and options has found, against `best`."""
+    layout, batch = found.job.layout, found.job.config.micro_batch_size
+    change = f"{degree_words(layout)}, DP {layout.data_parallel_size}"
     if batch != best.job.config.micro_batch_size:
         change += f", micro batch {batch}"
-    why = f"the best of {num_layouts} legal layouts"
-    return _remedy(_Change(change, why, found.job), found, best)
+    options = replace(best.job, layout=best.job.layout)
+    changes_said = [f"{path}={value}" for path, value in changed(options, found.job).items()]
+    change = " ".join((change, *changes_said))
+    return _remedy(_Change(change, "the best of all legal layouts", found.job), found, best)
 
 
-def besides(found: Evaluation, best: Evaluation, remedies: tuple[Remedy, ...]) -> Iterator[Remedy]:
-    """`remedies` of `best` but for a change that makes the job of `found` of it."""
-    same = {change.words for change in _changes(best.job, waits=True) if change.job == found.job}
-    return (one for one in remedies if one.change.partition(" with ")[0] not in same)
-
-
-def _first_that_helps(evaluations: Iterable[Evaluation], best: Evaluation) -> Evaluation | None:
-    """The first of the ranking, its allocator replayed; None where it does not help."""
-    ranked = [(order(evaluation), evaluation) for evaluation in evaluations]
+def _first_that_helps(
+    evaluator: Evaluator, best: Evaluation, asked: tuple[Setting, ...]
+) -> Evaluation | None:
+    """The first of the job's ranking, its allocator replayed; None where it does not help."""
+    stack = adapter_of(evaluator.job.config.framework)
+    enough = best.step_time_seconds * (1 - SAME_TIME)
+    if tier(best) == 0 and (evaluator.at_least_seconds >= enough or evaluator.is_hopeless):
+        return None
+    ranked: list[tuple[Order, int, Evaluation]] = []
+    for setting in asked or stack.candidates(evaluator.job):
+        if asked and stack.check(setting, evaluator.job):
+            continue
+        timed = evaluator.timed(setting)
+        if tier(best) == 0 and timed.time.total >= enough:
+            continue
+        found = evaluator.evaluate_timed(timed)
+        ranked.append((order(found), len(ranked), found))
     while ranked:
-        first = min(ranked, key=itemgetter(0))
+        first = min(ranked)
         ranked.remove(first)
-        other = first[1]
+        other = first[2]
         if not _helps(other, best):
             return None
         if other.requests is not None:
             return other
-        ranked.append((order(other.replayed), other.replayed))
+        ranked.append((order(other.replayed), first[1], other.replayed))
     return None
 
 
@@ -116,16 +122,23 @@ def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
     )
 
 
-def _changes(job: Job, *, waits: bool) -> Iterator[_Change]:
-    """Legal variants of a job, one change each. waits: the GPU waits for its processor."""
-    for words, why, variant in _variants(job, waits=waits):
+def _changes(job: Job, resolution: Resolution) -> Iterator[_Change]:
+    """Legal variants of a job, one change each."""
+    for words, why, variant in _variants(job):
         try:
             yield _Change(words, why, variant())
         except UserError:
             continue
+    for change in changes(job):
+        try:
+            other = change.make()
+        except UserError:
+            continue
+        if other != job and not is_given(job, other, resolution):
+            yield _Change(change.words, change.why, other)
 
 
-def _variants(job: Job, *, waits: bool) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     layout, config = job.layout, job.config
     vpp = layout.virtual_pipeline_model_parallel_size
     for other in _other_chunk_counts(job):
@@ -134,20 +147,14 @@ def _variants(job: Job, *, waits: bool) -> Iterator[tuple[str, str, Callable[[],
             "chunks in flight and the bubble change with it",
             partial(replace, job, layout=_on_chunks(job, layout, other)),
         )
-    for words, why, other_layout in (*_wider_layouts(job), *_more_expert_parallel(job)):
+    degrees = (*_wider_layouts(job), *_narrower_layouts(job), *_more_expert_parallel(job))
+    for words, why, other_layout in degrees:
         yield words, why, partial(replace, job, layout=other_layout)
-    if config.micro_batch_size > 1:
-        half = config.micro_batch_size // 2
+    for size in _other_micro_batches(job):
         yield (
-            f"micro batch {half} instead of {config.micro_batch_size}",
-            "activations shrink with it",
-            partial(replace, job, config=replace(config, micro_batch_size=half)),
-        )
-    if not layout.use_distributed_optimizer and layout.data_parallel_size > 1:
-        yield (
-            "layout.use_distributed_optimizer=true",
-            f"optimizer states over {layout.data_parallel_size} ranks",
-            partial(replace, job, layout=replace(layout, use_distributed_optimizer=True)),
+            f"micro batch {size} instead of {config.micro_batch_size}",
+            "activations, and the work of a kernel, change with it",
+            partial(replace, job, config=replace(config, micro_batch_size=size)),
         )
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield (
@@ -162,16 +169,16 @@ def _variants(job: Job, *, waits: bool) -> Iterator[tuple[str, str, Callable[[],
             "parameters are gathered again for the backward",
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
-    for change in adapter_of(config.framework).job_changes(job):
-        if waits or not change.of_launches:
-            yield change.words, change.why, change.make
     yield from _attention_variants(job)
-    if not config.expandable_segments:
-        yield (
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "less fragmentation",
-            partial(replace, job, config=replace(config, expandable_segments=True)),
-        )
+
+
+def _other_micro_batches(job: Job) -> Iterator[int]:
+    """Half and twice as many sequences."""
+    size = job.config.micro_batch_size
+    if size > 1:
+        yield size // 2
+    if job.num_microbatches % 2 == 0:
+        yield 2 * size
 
 
 def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
@@ -186,6 +193,28 @@ def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]
                 "other buffers, and communication that is hidden or not",
                 partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
             )
+
+
+def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
+    """Half the tensor, pipeline or context parallelism, and twice the data parallelism."""
+    layout = job.layout
+    twice = 2 * layout.data_parallel_size
+    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
+    pp, why = layout.pipeline_model_parallel_size, "less communication, and more on each GPU"
+    if tp % 2 == 0:
+        fewer = replace(
+            layout,
+            tensor_model_parallel_size=tp // 2,
+            sequence_parallel=layout.sequence_parallel and tp > 2,
+            data_parallel_size=twice,
+        )
+        yield f"TP {tp // 2} and DP {twice}", why, fewer
+    if cp % 2 == 0 and layout.hierarchical_context_parallel_sizes is None:
+        fewer = replace(layout, context_parallel_size=cp // 2, data_parallel_size=twice)
+        yield f"CP {cp // 2} and DP {twice}", why, fewer
+    if pp % 2 == 0:
+        fewer = replace(layout, pipeline_model_parallel_size=pp // 2, data_parallel_size=twice)
+        yield f"PP {pp // 2} and DP {twice}", why, _on_chunks(job, fewer, 1)
 
 
 def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:

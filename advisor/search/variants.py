@@ -1,6 +1,7 @@
 """Options of a job that a search may change beside its layout, micro batch and recompute."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.protocols import Effect, JobChange
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
+from advisor.plan.split import EVEN
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import GIVEN, changed_fields
 from advisor.request.resolve import Resolution
@@ -41,21 +43,32 @@ def variants(
             other = change.make()
         except UserError:
             continue
-        given = any(resolution.origins.get(path) == GIVEN for path in changed(job, other))
+        given = is_given(job, other, resolution)
         if other != job and not given and not stack.check(stack.none, other):
             yield change, other
 
 
-def changed(job: Job, other: Job) -> list[str]:
-    """``GROUP.FIELD`` of options in which jobs differ, layouts' degrees and micro batch aside."""
-    paths = []
+def is_given(job: Job, other: Job, resolution: Resolution) -> bool:
+    """Whether an option in which jobs differ was given."""
+    return any(resolution.origins.get(path) == GIVEN for path in changed(job, other))
+
+
+def changed(job: Job, other: Job) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value of `other`, of options in which jobs differ; what layouts and micro
+    batches decide is left out."""
+    found = {}
     for part in PARTS:
-        names = changed_fields(getattr(job, part), getattr(other, part))
-        paths += [f"{_GROUPS[part]}.{name}" for name in names if name not in _CHOSEN]
-    return paths
+        values = getattr(other, part)
+        for name in changed_fields(getattr(job, part), values):
+            if name not in CHOSEN:
+                found[f"{_GROUPS[part]}.{name}"] = getattr(values, name)
+    return found
 
 
-_CHOSEN = SEARCHED | {"micro_batch_size"}
+CHOSEN = SEARCHED | frozenset(
+    ("micro_batch_size", "data_parallel_sharding", "hierarchical_context_parallel_sizes", *EVEN)
+)
+"""Fields of a job that layouts and micro batches decide."""
 
 
 class Root(Struct, frozen=True):
@@ -100,7 +113,7 @@ def _as_resolved(resolution: Resolution, before: Job, after: Job) -> Resolution:
         part: {
             name: getattr(getattr(after, part), name)
             for name in changed_fields(getattr(before, part), getattr(after, part))
-            if name not in _CHOSEN
+            if name not in CHOSEN
         }
         for part in PARTS
     }

@@ -10,6 +10,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
+from advisor.request.layout_fields import reshaped
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
@@ -33,8 +34,10 @@ CANNOT_CONTAIN = (
 def rehearsal_plan(asked: Asked) -> RunPlan:
     """One trial a setting; UserError where the job is illegal or no stage is meant."""
     resolution = resolve(asked.request)
-    if resolution.layout_fields:  # what a rehearsal's layout does not name is the preset's, or 1
-        resolution = resolve(asked.request, borrow=False)
+    if resolution.borrowed and resolution.layout_fields:
+        # what a rehearsal's layout does not name is the preset's for these GPUs, or 1
+        named = reshaped(resolution.layout_fields, None, resolution.num_gpus)
+        resolution = replace(resolution, layout=named)
     if resolution.layout is None:
         raise UserError(
             "layout",
