@@ -207,7 +207,7 @@ def _rank_settings(
     )
     remedies: tuple[Remedy, ...] = ()
     if candidates:
-        remedies = find_remedies(candidates[0].evaluation, calibration, resolution, asked)
+        remedies = find_remedies(candidates[0].evaluation, calibration, asked)
     return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
@@ -240,7 +240,7 @@ def _rank_layouts(
             candidates,
             stack.rejected(first.job),
             searched.evaluated,
-            () if first.fits else find_remedies(first, calibration, resolution, asked),
+            () if first.fits else find_remedies(first, calibration, asked),
         ),
         usual=_job_of(resolution),
     )

@@ -8,9 +8,9 @@ from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.request.origin import changed_fields
 from advisor.request.resolve import Resolution
+from advisor.search.changed_options import CHOSEN, PARTS
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import tier
-from advisor.search.variants import CHOSEN, PARTS
 
 
 def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:

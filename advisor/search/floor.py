@@ -8,6 +8,7 @@ ETP, all else by TP and CP, so that there are few of both.
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -75,7 +76,7 @@ class Floors:
             if (tokens, ep, etp) not in self._experts:
                 self._experts[tokens, ep, etp] = self._seconds_of_experts(tokens, ep, etp)
             seconds += self._experts[tokens, ep, etp]
-        return seconds * self._waits / micro_batch_size
+        return seconds * self._waits / micro_batch_size * (1 - _ROUNDED)
 
     def _seconds_outside(self, layout: ParallelLayout, micro_batch_size: int) -> float:
         shape = replace(
@@ -86,6 +87,7 @@ class Floors:
             context_parallel_size=layout.context_parallel_size,
             cp_comm_type=layout.cp_comm_type,
             cp_all_to_all_size=layout.cp_all_to_all_size,
+            tp_comm_overlap=layout.tp_comm_overlap,
         )
         rates = network(layout, self._job.gpu, self._calibration, self._job.model)
         ends = end_times(shape, self._chip, rates, True, True).total
@@ -120,6 +122,10 @@ class Floors:
             times = part_times(shape, chip, rates, kind, in_experts=in_experts)
             total += count * (times.total - hidden * times.exchange)
         return total
+
+
+_ROUNDED: Final = 1e-6
+"""Share by which bytes and tiles that are rounded up in each part may come to more than in one."""
 
 
 def step_seconds(

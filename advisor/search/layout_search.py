@@ -26,11 +26,11 @@ from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
+from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors, step_seconds
 from advisor.search.layouts import groups, micro_batches, of_group
 from advisor.search.ranking import order, tier
-from advisor.search.variants import Root, roots, variants
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""

@@ -39,10 +39,12 @@ def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
         if gpus % tp:
             continue
         for cp, kind, sizes in _context(resolution, degrees, gpus // tp):
+            cut = _cuts_sequence(resolution, tp, cp)
             dense = replace(
                 base,
                 tensor_model_parallel_size=tp,
-                sequence_parallel=_cuts_sequence(resolution, tp, cp),
+                sequence_parallel=cut,
+                tp_comm_overlap=base.tp_comm_overlap and cut,
                 context_parallel_size=cp,
                 cp_comm_type=kind,
                 hierarchical_context_parallel_sizes=sizes,
@@ -88,7 +90,10 @@ def micro_batches(resolution: Resolution, layout: ParallelLayout) -> tuple[int, 
 
 
 def _is_as_given(resolution: Resolution, layout: ParallelLayout) -> bool:
-    given = resolution.layout_fields
+    """Collectives of TP can run beside products where there are some, and the sequence is cut."""
+    given = dict(resolution.layout_fields)
+    if not layout.sequence_parallel:
+        given.pop("tp_comm_overlap", None)
     return all(getattr(layout, name) == value for name, value in given.items())
 
 

@@ -18,10 +18,9 @@ from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import degree_words
-from advisor.request.resolve import Resolution
+from advisor.search.changed_options import changed, changes
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import Order, order, tier
-from advisor.search.variants import changed, changes, is_given
 
 _SHOWN = 4
 _LEAST_BYTES = GIB // 20
@@ -40,20 +39,19 @@ class _Change(Struct, frozen=True):
 def find_remedies(
     best: Evaluation,
     calibration: Calibration,
-    resolution: Resolution,
     asked: tuple[Setting, ...] = (),
 ) -> tuple[Remedy, ...]:
     """Remedies against `best`, the first of the ranking, most useful first.
 
     asked: the settings that a remedy may go with; empty means any legal one.
     Where `best` fits, a remedy must fit and be faster. Where nothing fits, a remedy must need less
-    memory; those that make it fit come first. Options that were given stay as they are; degrees may
-    change. All of them with the allocator replayed, as `best` is.
+    memory; those that make it fit come first. All of them with the allocator replayed, as `best`
+    is.
     """
     best = best.replayed
     found: list[tuple[Order, Remedy]] = []
     stack = adapter_of(best.job.config.framework)
-    for change in _changes(best.job, resolution):
+    for change in _changes(best.job):
         if stack.check(stack.none, change.job):
             continue
         other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
@@ -122,7 +120,7 @@ def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
     )
 
 
-def _changes(job: Job, resolution: Resolution) -> Iterator[_Change]:
+def _changes(job: Job) -> Iterator[_Change]:
     """Legal variants of a job, one change each."""
     for words, why, variant in _variants(job):
         try:
@@ -134,7 +132,7 @@ def _changes(job: Job, resolution: Resolution) -> Iterator[_Change]:
             other = change.make()
         except UserError:
             continue
-        if other != job and not is_given(job, other, resolution):
+        if other != job:
             yield _Change(change.words, change.why, other)
 
 
@@ -213,7 +211,13 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
         fewer = replace(layout, context_parallel_size=cp // 2, data_parallel_size=twice)
         yield f"CP {cp // 2} and DP {twice}", why, fewer
     if pp % 2 == 0:
-        fewer = replace(layout, pipeline_model_parallel_size=pp // 2, data_parallel_size=twice)
+        fewer = replace(
+            layout,
+            **EVEN,
+            pipeline_model_parallel_size=pp // 2,
+            virtual_pipeline_model_parallel_size=1,
+            data_parallel_size=twice,
+        )
         yield f"PP {pp // 2} and DP {twice}", why, _on_chunks(job, fewer, 1)
 
 

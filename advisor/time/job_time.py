@@ -1,5 +1,7 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
+from msgspec.structs import replace
+
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
@@ -145,8 +147,10 @@ class JobTime:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
         transfers only add to what a stage does, more than the exchange that replays hide, and
         the gradients' reduction is hidden behind passes that they leave as they are; but which
-        stage is the slowest may change."""
+        stage is the slowest may change. host: False counts no waiting for the processor."""
         stages = self.stages(none)
+        if not host:
+            stages = [replace(stage, host=0.0) for stage in stages]
         totals = [stage.total for stage in stages]
         slowest = max(totals)
         bubble = (sum(totals) - slowest) / self._vpp

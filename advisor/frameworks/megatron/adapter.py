@@ -138,8 +138,8 @@ class Megatron(Struct, frozen=True):
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """See job_changes.changes."""
-        from advisor.frameworks.megatron.job_changes import changes
+        """See option_changes.changes."""
+        from advisor.frameworks.megatron.option_changes import changes
 
         return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
 

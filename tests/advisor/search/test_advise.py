@@ -36,10 +36,16 @@ def test_the_main_job_starts_from_its_preset() -> None:
     assert advice.evaluated == len(advice.candidates)
 
 
-def test_no_recompute_is_the_answer_when_it_fits_and_needs_no_remedy() -> None:
+def test_no_recompute_is_the_answer_when_it_fits_and_what_is_faster_outside_it_is_named() -> None:
     advice = ask()
     assert specs(advice)[0] == "none"
-    assert advice.remedies == ()
+    (deeper,) = advice.remedies
+    assert deeper.change == "VPP 10 instead of 5"
+    assert deeper.effect_seconds < 0
+    assert deeper.fit_probability >= LIKELY
+    best = ask(virtual_pipeline_model_parallel_size=10).candidates[0].evaluation
+    first = advice.candidates[0].evaluation
+    assert best.step_time_seconds - first.step_time_seconds == pytest.approx(deeper.effect_seconds)
 
 
 def test_a_tight_budget_asks_for_recompute_and_names_what_beats_it() -> None:
@@ -213,8 +219,8 @@ def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is
         recompute=("full:uniform:1",),
     )
     assert not advice.fits
-    assert "legal layouts" in advice.remedies[0].why
-    assert "EP 64" not in advice.remedies[0].change
+    assert advice.remedies[0].change == "job.use_precision_aware_optimizer=true"
+    assert advice.remedies[0].fit_probability >= LIKELY
 
 
 def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
@@ -248,12 +254,9 @@ def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> N
         ask(recompute=("selective:gdn_norm_out",), framework_version="0.18")
 
 
-def test_a_remark_says_by_how_much_on_one_job_and_is_the_same_on_many() -> None:
+def test_a_remark_says_by_how_much() -> None:
     one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("buys")}
     assert all("more than none" in note for note in one)
-    many = ask(search=SearchScope.LAYOUT, pipeline_model_parallel_size=4)
-    said = {c.note.partition(";")[0] for c in many.candidates if c.note.startswith("buys")}
-    assert said == {"buys nothing"}
 
 
 def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:
@@ -268,7 +271,7 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT, tensor_model_parallel_size=2
     )
     layouts: set[ParallelLayout] = {c.evaluation.job.layout for c in advice.candidates}
-    assert len(layouts) > 3
+    assert len(layouts) > 1
     assert {layout.tensor_model_parallel_size for layout in layouts} == {2}
     assert advice.candidates[0].evaluation.fits
 
@@ -360,9 +363,7 @@ def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks()
     advice = ask(framework="megatron_bridge", **moonlight)
     first_row = advice.candidates[0].evaluation
     assert first_row.stages[0].peak_phase.startswith("optimizer step")
-    layout, delayed = advice.remedies[:2]
-    assert layout.why.endswith("legal layouts")
-    assert layout.fit_probability >= LIKELY
+    delayed = advice.remedies[0]
     assert delayed.change.startswith("mixed_precision.fp8_recipe=delayed")
     assert -4.5 < delayed.effect_bytes / 2**30 < -3.0
     restored = ask(framework="megatron_bridge", overrides=("job.fp8_recipe=delayed",), **moonlight)
@@ -418,14 +419,14 @@ def test_the_flex_dispatcher_is_proposed_where_it_is_faster() -> None:
     assert effect == pytest.approx(found.effect_seconds)
 
 
-def test_a_layout_is_proposed_once() -> None:
-    """The search finds TP 2, which is also what twice the TP comes to."""
-    budget = {"tensor_model_parallel_size": 1, "memory_budget": "45GiB"}
+def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy() -> None:
+    budget = {"tensor_model_parallel_size": 1, "memory_budget": "16GiB"}
     job = {"pipeline_model_parallel_size": 1, **budget}
     advice = ask(model="llama2_7b", gpus="8xA100", **job)
-    first, *others = [one.change for one in advice.remedies]
-    assert first == "TP 2, DP 4 with none"
-    assert not [words for words in others if words.startswith("TP 2 and DP 4")]
+    first, *others = advice.remedies
+    assert first.why == "the best of all legal layouts"
+    assert first.fit_probability >= LIKELY
+    assert all(one.fit_probability < LIKELY for one in others)
 
 
 @pytest.mark.parametrize(("version", "beside"), [("0.17", False), ("0.19", True)])

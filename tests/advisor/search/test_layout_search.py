@@ -1,87 +1,109 @@
-"""Which layouts a search proposes, and that the shorter search finds what the whole one finds."""
+"""Which layouts a search looks at, that its bounds hold, and that it finds the best of all."""
 
 from typing import Any
 
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution, resolve
-from advisor.search import layout_search as search
-from advisor.search.layout_search import ROWS, best_on_any_layout, search_layouts
-from advisor.search.layouts import layouts
-from advisor.search.ranking import order
+from advisor.search.evaluate import Evaluator
+from advisor.search.floor import Floors, step_seconds
+from advisor.search.layout_search import Search
+from advisor.search.layouts import layouts, micro_batches
+from tests.advisor.search.exhaustive import best_of_all
 
 UNEVEN = ("num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
 
+SETTLED = (
+    "job.expandable_segments=true",
+    "job.create_attention_mask=false",
+    "model.cross_entropy_fusion=te",
+    "job.use_precision_aware_optimizer=true",
+)
+"""Options of Megatron that are always as good: given, a search leaves them alone."""
+SMALL: list[dict[str, Any]] = [
+    # fits without recompute, with it, and not at all
+    {"model": "llama3_8b", "gpus": "4xH100", "memory_budget": "60GiB", "overrides": SETTLED},
+    {"model": "llama3_8b", "gpus": "2xA100", "memory_budget": "14GiB", "overrides": SETTLED},
+    {"model": "llama3_8b", "gpus": "2xA100", "memory_budget": "4GiB", "overrides": SETTLED},
+    {"model": "llama3_8b", "gpus": "2xH100", "memory_budget": "20GiB"},
+    {"model": "mixtral_8x7b", "gpus": "2xH100", "memory_budget": "60GiB", "overrides": SETTLED},
+    {"model": "mixtral_8x7b", "gpus": "2xH200", "framework": "torchtitan"},
+    {"model": "llama3_8b", "gpus": "4xH100", "framework": "torchtitan", "memory_budget": "24GiB"},
+    {"model": "llama3_8b", "gpus": "4xA100", "framework": "deepspeed", "memory_budget": "12GiB"},
+    {"model": "llama3_8b", "gpus": "2xA100", "framework": "huggingface", "memory_budget": "20GiB"},
+]
+
+
+def small(**fields: Any) -> Resolution:
+    """Two layers and a small batch, so that everything can be looked at."""
+    usual = {"seq_length": 4096, "global_batch_size": 4, **fields}
+    layers = ("model.num_layers=2", *usual.pop("overrides", ()))
+    return resolve(Request(**usual, overrides=layers))
+
+
+@pytest.mark.parametrize("fields", SMALL, ids=str)
+def test_the_search_finds_the_best_of_everything_that_flags_can_say(fields: dict[str, Any]) -> None:
+    wanted = small(**fields)
+    calibration = load_calibration(wanted.gpu)
+    found = Search(wanted, calibration, options=True).run()
+    best = best_of_all(wanted, calibration)
+    assert found.best.fits == best.fits
+    if best.fits:
+        assert found.best.step_time_seconds == pytest.approx(best.step_time_seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        ("llama3_70b", "64xH100"),
+        ("qwen3_30b_a3b", "64xH100"),
+        ("deepseek_v3", "256xH200"),
+        ("mixtral_8x7b", "64xB200"),
+    ],
+)
+def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None:
+    """Every 97th of all layouts and micro batches."""
+    wanted = resolve(Request(model=model, gpus=gpus))
+    calibration = load_calibration(wanted.gpu)
+    stack, batch = adapter_of(wanted.config.framework), wanted.config.global_batch_size
+    points = [(one, size) for one in layouts(wanted) for size in micro_batches(wanted, one)]
+    floors: Floors | None = None
+    for layout, size in points[:: max(97, len(points) // 150)]:
+        try:
+            job = wanted.job(layout, size)
+        except UserError:
+            continue
+        if stack.check(stack.none, job):
+            continue
+        floors = floors or Floors(job, calibration)
+        evaluator = Evaluator(job, calibration)
+        least = evaluator.at_least_without_host
+        exact = evaluator.least_sequence_seconds(host=False)
+        for whole in (batch, size):
+            sequence = floors.of_sequence(layout, whole)
+            assert sequence <= exact * (1 + 1e-9)
+            assert step_seconds(sequence, layout, size, batch) + floors.optimizer <= least
+
+
+def test_the_search_is_for_the_settings_that_are_asked_for() -> None:
+    wanted = small(**SMALL[0])
+    calibration = load_calibration(wanted.gpu)
+    stack = adapter_of(wanted.config.framework)
+    asked = (stack.parse("full:uniform:1"),)
+    found = Search(wanted, calibration, asked).run()
+    assert {e.setting for e in found.evaluations} == set(asked)
+    free = Search(wanted, calibration).run().best
+    assert not recomputes(free.setting)
+    assert free.step_time_seconds < found.best.step_time_seconds
+
 
 def resolution(model: str, gpus: str, **fields: Any) -> Resolution:
-    request = Request(model=model, gpus=gpus, micro_batch_size=1, **fields)
-    return resolve(request, borrow=False)
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus", "budget", "fixed"),
-    [
-        ("llama3_8b", "4xA100", "76GiB", {}),  # fits without recompute
-        ("llama3_8b", "4xA100", "34GiB", {}),  # with
-        ("llama3_8b", "4xA100", "20GiB", {}),  # not at all
-        # 27 layers and experts
-        ("moonlight_16b_a3b", "8xH200", "60GiB", {"tensor_model_parallel_size": 1}),
-    ],
-)
-def test_the_short_search_finds_the_best_of_the_whole_one(
-    model: str, gpus: str, budget: str, fixed: dict[str, int]
-) -> None:
-    wanted = resolution(model, gpus, memory_budget=budget, seq_length=2048, **fixed)
-    calibration = load_calibration(wanted.gpu)
-    whole, short = search_layouts(wanted, calibration), best_on_any_layout(wanted, calibration)
-    assert short.best.job == whole.best.job
-    assert short.best.setting == whole.best.setting
-    assert short.num_layouts == whole.num_layouts
-    assert short.evaluated < len(whole.evaluations) / 2
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus", "budget", "rows"),
-    [
-        ("llama3_8b", "4xA100", "60GiB", ROWS),
-        ("llama3_8b", "4xA100", "34GiB", 10),  # many do not fit, and ten do
-        ("llama3_8b", "4xA100", "24GiB", ROWS),  # fewer fit than there are rows
-        ("llama3_8b", "4xA100", "20GiB", 10),  # nothing does
-        ("moonlight_16b_a3b", "8xH200", "60GiB", 30),
-    ],
-)
-def test_of_many_layouts_the_first_rows_are_those_of_the_whole_search(
-    model: str, gpus: str, budget: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = resolution(model, gpus, memory_budget=budget, seq_length=2048)
-    calibration = load_calibration(wanted.gpu)
-    whole = search_layouts(wanted, calibration)
-    monkeypatch.setattr(search, "_WHOLE", 0)
-    monkeypatch.setattr(search, "ROWS", rows)
-    part = search_layouts(wanted, calibration)
-    assert (whole.whole, part.whole) == (True, False)
-    assert len(part.evaluations) < len(whole.evaluations)
-    assert (
-        sorted(map(order, part.evaluations))[:rows] == sorted(map(order, whole.evaluations))[:rows]
-    )
-    first = sorted(part.evaluations, key=order)[:rows]
-    held_against = {id(e.job) for e in part.evaluations if not recomputes(e.setting)}
-    assert held_against >= {id(e.job) for e in first if e.fits}
-
-
-def test_the_short_search_is_for_the_settings_that_are_asked_for() -> None:
-    wanted = resolution("llama3_8b", "4xA100", memory_budget="60GiB", seq_length=2048)
-    calibration = load_calibration(wanted.gpu)
-    none, *_ = best_on_any_layout(wanted, calibration).evaluations
-    asked = tuple(
-        e.setting for e in search_layouts(wanted, calibration).evaluations if recomputes(e.setting)
-    )[:1]
-    found = best_on_any_layout(wanted, calibration, asked)
-    assert {e.setting for e in found.evaluations} == set(asked) != {none.setting}
+    return resolve(Request(model=model, gpus=gpus, micro_batch_size=1, **fields))
 
 
 def stages(found: Resolution) -> dict[int, set[int]]:
@@ -153,4 +175,4 @@ def test_releases_without_texts_get_numbers_of_layers_and_nemo_1_no_uneven_split
 def test_where_no_layout_is_legal_what_was_given_is_named() -> None:
     found = resolution("kimi_k2", "256xH100", virtual_pipeline_model_parallel_size=3)
     with pytest.raises(UserError, match="with virtual_pipeline_model_parallel_size = 3; leave"):
-        best_on_any_layout(found, load_calibration(found.gpu))
+        Search(found, load_calibration(found.gpu)).run()
