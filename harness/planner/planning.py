@@ -22,7 +22,13 @@ from advisor.request.given import Given
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
-from harness.backends.jobs import as_run, check_layers, grads_dtype, is_backends_own
+from harness.backends.jobs import (
+    as_run,
+    check_layers,
+    grads_dtype,
+    is_backends_own,
+    told_as_run,
+)
 from harness.planner.command import job_framework, with_command
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
@@ -225,4 +231,5 @@ def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Tria
         workload=workload,
         measurement=config.measure,
         variables=variables_of_trials(job.config, machine.device, os.environ),
+        as_run=told_as_run(as_run(job, workload), workload),
     )

@@ -1,0 +1,109 @@
+"""What was learned, as it moves the evaluations of one job."""
+
+from functools import lru_cache
+from math import exp, sqrt
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.answer.evaluation import TimeBreakdown
+from advisor.job.job import Job
+from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
+from advisor.learning.measured_range import words_of
+from advisor.learning.memory_residual import Shift
+from advisor.learning.step_errors import BAND, Widths
+from advisor.learning.time_residual import JobTimes, shares_of
+from advisor.memory.allocator import Reserved
+from advisor.memory.resident import NamedBytes
+from advisor.plan.recompute_plan import Setting
+
+
+class Applied(Struct, frozen=True):
+    """Of one job. kind: what holds for it; None where it lies outside of what was measured, though
+    single settings of it may have been run."""
+
+    job: Job
+    learned: Learned
+    kind: KindResiduals | None
+    times: JobTimes | None
+
+    def step(
+        self, setting: Setting, time: TimeBreakdown, error: float
+    ) -> tuple[TimeBreakdown, float]:
+        """Predicted `time` and the half-width of its band, as measured runs move and narrow
+        them."""
+        if self.times is None:
+            return time, error
+        words = words_of(setting)
+        found = self.times.estimate(setting.promoted, words, shares_of(time))
+        total = time.total * exp(found.log_factor)
+        return self.times.corrected(time, words, total), min(error, BAND * found.sigma)
+
+    @property
+    def least_factor(self) -> float:
+        """What no predicted step time is multiplied with less than."""
+        return 1.0 if self.times is None else self.times.least_factor
+
+    def reserved(self, reserved: Reserved, fixed: int) -> Reserved:
+        """The reserved peak of a rank of whose allocated bytes so many are `fixed`."""
+        if self.kind is None:
+            return reserved
+        memory, width = self.kind.memory, self.kind.memory.width
+        outside = sum(term.num_bytes for term in reserved.fixed)
+        parts = (
+            (memory.allocated(fixed, reserved.allocated), width.allocated, reserved.allocated),
+            (memory.unused, width.unused, reserved.allocated),
+            (memory.outside, width.outside, outside),
+        )
+        variance = reserved.spread**2 + sum(_change(*part) for part in parts)
+        allocated, unused, beside = (int(shift.mean * of) for shift, _, of in parts)
+        return replace(
+            reserved,
+            allocated=reserved.allocated + allocated,
+            total=reserved.total + allocated + unused + beside,
+            fixed=(*reserved.fixed, *_terms(unused, beside)),
+            spread=sqrt(max(0.0, variance)),
+            measured_more=allocated,
+        )
+
+    def fit_probability(self, setting: Setting, predicted: float, budget_bytes: int) -> float:
+        """Whether a setting that was run fits is known: it ran, or it ran out."""
+        ran = self.learned.measured(self.job, setting)
+        if ran is None:
+            return predicted
+        if ran.ran_out:
+            return 0.0
+        if self.job.config.memory_budget_bytes is None:
+            return 1.0
+        taken = ran.peak_reserved_bytes
+        return predicted if taken is None else float(taken <= budget_bytes)
+
+
+def _change(shift: Shift, width: float, of: int) -> float:
+    """Of a variance in bytes, where a term's width becomes that of `shift`."""
+    return float((shift.sigma**2 - width**2) * of**2)
+
+
+def _terms(unused: int, beside: int) -> tuple[NamedBytes, ...]:
+    source = "runs given with --calibration"
+    found = (
+        ("unused by the allocator, as measured", unused),
+        ("outside of it, as measured", beside),
+    )
+    return tuple(NamedBytes(name, size, source) for name, size in found if size)
+
+
+@lru_cache(maxsize=4096)
+def applied(calibration: LearnedCalibration, job: Job) -> Applied:
+    """What `calibration` has learned for `job`."""
+    learned = calibration.learned
+    kind = learned.of(job)
+    return Applied(job, learned, kind, kind.times.of_job(plain_job(job)) if kind else None)
+
+
+def widths_between(one: Applied, other: Applied) -> Widths | None:
+    """Of the difference between settings of two jobs that are both within one range; else None."""
+    if one.kind is None or one.kind is not other.kind:
+        return None
+    assert one.times is not None
+    return one.times.widths

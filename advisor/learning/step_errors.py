@@ -1,0 +1,76 @@
+"""How predicted step times err: what of it two settings share, and what tells them apart.
+
+The logarithm of measured over predicted time is taken as a sum of independent normal errors: one
+that all runs of a group have in common, one a term of the step in the measure of its share, one a
+job (layout and batch), one a setting. What two rows share cancels in their ratio. Widths: standard
+deviations, fitted by harness.calibration.differences; docs/times.md says on what, and how often the
+fit is right.
+"""
+
+from math import erf, sqrt
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.answer.evaluation import TimeBreakdown
+
+TERMS: Final = ("base", "recompute", "communication", "host", "offload")
+"""Of a residual: everything, and beyond that single terms of a step."""
+BAND: Final = 1.645
+"""Standard deviations on each side within which nine of ten values of a normal variable lie."""
+
+Shares = tuple[float, ...]
+"""Of a step, by TERMS; the first is 1."""
+
+
+class Widths(Struct, frozen=True, kw_only=True):
+    """Standard deviations of relative errors: of terms, of a job, of a setting on it."""
+
+    recompute: float
+    communication: float
+    host: float
+    offload: float
+    job: float
+    setting: float
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """Those of TERMS but for the first."""
+        return self.recompute, self.communication, self.host, self.offload
+
+
+WIDTHS: Final = Widths(
+    recompute=0.15,
+    communication=0.25,
+    host=0.4,
+    offload=0.25,  # as of communication, a judgement: no published pair differs in it
+    job=0.025,
+    setting=0.013,
+)
+
+
+def shares(time: TimeBreakdown) -> Shares:
+    """What of a step each of TERMS takes. Source: harness.calibration.differences."""
+    total = time.total
+    parts = time.recompute, time.exposed_communication, time.host, time.offload
+    return (1.0, *(part / total for part in parts))
+
+
+def error_sigma(of: Shares, widths: Widths = WIDTHS) -> float:
+    """Width of the error of one row, without what all rows share."""
+    apart = sum((share * width) ** 2 for share, width in zip(of[1:], widths.terms, strict=True))
+    return sqrt(apart + widths.job**2 + widths.setting**2)
+
+
+def difference_sigma(one: Shares, other: Shares, *, same_job: bool, widths: Widths) -> float:
+    """Width of the error of the logarithm of the ratio of two predicted times."""
+    apart = sum(
+        ((a - b) * width) ** 2 for a, b, width in zip(one[1:], other[1:], widths.terms, strict=True)
+    )
+    of_jobs = 0.0 if same_job else 2 * widths.job**2
+    return sqrt(apart + of_jobs + 2 * widths.setting**2)
+
+
+def below(value: float) -> float:
+    """Probability that a standard normal variable is below `value`."""
+    return 0.5 * (1.0 + erf(value / sqrt(2.0)))
