@@ -6,13 +6,14 @@ from math import exp, sqrt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import TimeBreakdown
+from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
 from advisor.learning.measured_range import words_of
 from advisor.learning.memory_residual import Shift
-from advisor.learning.step_errors import BAND, Widths
-from advisor.learning.time_residual import JobTimes, shares_of
+from advisor.learning.step_errors import BAND, shares
+from advisor.learning.time_residual import JobTimes
+from advisor.learning.toss import Known
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
 from advisor.plan.recompute_plan import Setting
@@ -35,7 +36,7 @@ class Applied(Struct, frozen=True):
         if self.times is None:
             return time, error
         words = words_of(setting)
-        found = self.times.estimate(setting.promoted, words, shares_of(time))
+        found = self.times.estimate(setting.promoted, words, shares(time))
         total = time.total * exp(found.log_factor)
         return self.times.corrected(time, words, total), min(error, BAND * found.sigma)
 
@@ -101,9 +102,20 @@ def applied(calibration: LearnedCalibration, job: Job) -> Applied:
     return Applied(job, learned, kind, kind.times.of_job(plain_job(job)) if kind else None)
 
 
-def widths_between(one: Applied, other: Applied) -> Widths | None:
-    """Of the difference between settings of two jobs that are both within one range; else None."""
-    if one.kind is None or one.kind is not other.kind:
-        return None
-    assert one.times is not None
-    return one.times.widths
+def known(evaluation: Evaluation) -> Known:
+    """How well the step of an evaluation with a learned calibration is known."""
+    calibration, setting = evaluation.calibration, evaluation.setting.promoted
+    assert isinstance(calibration, LearnedCalibration)
+    of = shares(evaluation.time_seconds)
+    its = applied(calibration, evaluation.job)
+    if its.times is None:
+        return Known(shares=of)
+    widths, row = its.times.widths, its.times.rows.get(setting)
+    return Known(
+        shares=of,
+        terms=widths.terms,
+        job=widths.job,
+        setting=widths.setting if row is None else sqrt(row.variance),
+        log_factor=its.times.estimate(setting, words_of(setting), of).log_factor,
+        kind=its.kind,
+    )

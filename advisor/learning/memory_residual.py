@@ -1,5 +1,5 @@
-"""How far measured peaks are off the predicted ones: what lives from step to step, activations, what
-torch's allocator leaves unused, and what lies outside of it.
+"""How far measured peaks are off the predicted ones: what lives from step to step, activations,
+what torch's allocator leaves unused, and what lies outside of it.
 
 Each relative to its own prediction (what is unused: to the allocated bytes), normally distributed
 around 0 before any run with the width that the shipped prediction states.

@@ -62,15 +62,6 @@ def error_sigma(of: Shares, widths: Widths = WIDTHS) -> float:
     return sqrt(apart + widths.job**2 + widths.setting**2)
 
 
-def difference_sigma(one: Shares, other: Shares, *, same_job: bool, widths: Widths) -> float:
-    """Width of the error of the logarithm of the ratio of two predicted times."""
-    apart = sum(
-        ((a - b) * width) ** 2 for a, b, width in zip(one[1:], other[1:], widths.terms, strict=True)
-    )
-    of_jobs = 0.0 if same_job else 2 * widths.job**2
-    return sqrt(apart + of_jobs + 2 * widths.setting**2)
-
-
 def below(value: float) -> float:
     """Probability that a standard normal variable is below `value`."""
     return 0.5 * (1.0 + erf(value / sqrt(2.0)))
