@@ -22,6 +22,7 @@ from advisor.report.blocks import (
 )
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
+from advisor.report.measuring import toss_block
 from advisor.report.ranking_table import Ranking
 from advisor.report.row_choice import Rows, remarks, shared_changes
 from advisor.report.wording import (
@@ -63,6 +64,7 @@ def page(
         table,
         _answer(advice, caveat, price),
         _optimum(advice),
+        toss_block(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(

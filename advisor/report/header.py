@@ -11,6 +11,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, beside, group
 from advisor.report.breaking import dotted_lines
+from advisor.report.measuring import learned_words
 from advisor.report.wording import chosen, gib
 
 _PROVENANCE = {
@@ -42,6 +43,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
         ("calibration", _calibration_words(advice.calibration)),
     ]
     lists = (
+        ("measured", learned_words(advice.calibration.learned)),
         ("known off", [advice.calibration.known_error]),
         ("assumed", others),
         ("recipe", [text.removeprefix("recipe ") for text in advice.recipe_differs]),

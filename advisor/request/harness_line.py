@@ -32,22 +32,9 @@ def harness_line(
     """``harness run recipe=… KEY=VALUE … 'recompute.settings=[…]'``; model: as `--model` takes it,
     recipe: the published one that the job builds on, if any. UserError where no line says this job.
     """
-    gpus = f"{job.num_gpus}x{job.gpu.name}"
-    if recipe:
-        first, base, sure = f"recipe={recipe}", named_experiment(recipe, config_dir), ()
-    else:
-        first, base, sure = f"model={model}", bare_experiment(model, gpus), _BATCH
-    if (base.framework or default_framework(None)) not in adapter_of(job.config.framework).family:
-        sure = (*sure, "framework")
-    bare = Given(
-        model=base.model,
-        gpus=gpus,
-        recipe=base,
-        config_dir=config_dir,
-        job_fields={name: getattr(job.config, name) for name in sure},
-    )
+    first, bare = _start(job, model, recipe, config_dir)
     given = _differing(job, bare)
-    words = [first, f"gpus={gpus}"]
+    words = [first, f"gpus={given.gpus}"]
     for group, fields in (
         ("model", given.model_fields),
         ("layout", given.layout_fields),
@@ -59,6 +46,21 @@ def harness_line(
     if job.num_gpus > _GPUS_OF_A_SERVER:
         words.append("launcher=slurm")
     return " ".join(["harness run", *map(_quoted, words)])
+
+
+def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[str, Given]:
+    """The word that names the recipe or the model, and what a line of it alone gives."""
+    gpus = f"{job.num_gpus}x{job.gpu.name}"
+    first, base = f"model={model}", bare_experiment(model, gpus)
+    sure: tuple[str, ...] = _BATCH
+    if recipe:
+        first, base, sure = f"recipe={recipe}", named_experiment(recipe, config_dir), ()
+    if (base.framework or default_framework(None)) not in adapter_of(job.config.framework).family:
+        sure = (*sure, "framework")
+    given = {name: getattr(job.config, name) for name in sure}
+    return first, Given(
+        model=base.model, gpus=gpus, recipe=base, config_dir=config_dir, job_fields=given
+    )
 
 
 def _quoted(word: str) -> str:

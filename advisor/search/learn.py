@@ -31,7 +31,7 @@ from advisor.search.job_memory import StageDetail
 
 _FLAG: Final = "--calibration"
 _YAML: Final = (".yaml", ".yml")
-_MOST_REPLAYED: Final = 40
+_MOST_REPLAYED: Final = 12
 """Settings whose allocator is replayed: tens of milliseconds each."""
 
 

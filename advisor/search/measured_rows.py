@@ -13,6 +13,7 @@ from advisor.answer.answer import (
     Measured,
     RankedEvaluation,
 )
+from advisor.base.units import human_bytes
 from advisor.hardware.calibration import Provenance
 from advisor.learning.applied import Applied, applied
 from advisor.learning.learned import KindResiduals, LearnedCalibration, MeasuredSetting
@@ -24,9 +25,11 @@ _SHOWN_SHARE: Final = 1e-4
 
 def with_measured(answer: Answer, calibration: LearnedCalibration) -> Answer:
     """`answer` with the runs behind its rows, and with what was learned of jobs like its own."""
-    rows = tuple(_row(row, calibration) for row in answer.candidates)
+    rows = [_row(row, calibration) for row in answer.candidates]
+    if any(row.basis is Basis.LEARNED for row in rows):
+        rows = [_beyond(row, calibration) for row in rows]
     return replace(
-        answer, candidates=rows, calibration=_note(answer, applied(calibration, answer.job))
+        answer, candidates=tuple(rows), calibration=_note(answer, applied(calibration, answer.job))
     )
 
 
@@ -34,9 +37,32 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     its = row.evaluation
     ran = calibration.learned.measured(its.job, its.setting)
     if ran is not None:
-        return replace(row, basis=Basis.MEASURED, measured=_measured(ran))
+        measured = _measured(ran)
+        notes = (*row.notes, _words(measured))
+        return replace(row, basis=Basis.MEASURED, measured=measured, notes=notes)
     within = applied(calibration, its.job).kind is not None
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
+
+
+def _beyond(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvaluation:
+    """Among rows that measured runs have moved, why one stands as shipped."""
+    if row.basis is not Basis.SHIPPED:
+        return row
+    why = calibration.learned.outside(row.evaluation.job)
+    return replace(row, notes=(*row.notes, f"not measured, shipped calibration: {why}"))
+
+
+def _words(measured: Measured) -> str:
+    """``measured: 12.30 s, 71.2 GiB in 2 trials``."""
+    trials = f"{measured.trials} {'trial' if measured.trials == 1 else 'trials'}"
+    if measured.ran_out:
+        return f"measured: ran out of memory, {trials}"
+    found = []
+    if measured.step_time_seconds is not None:
+        found.append(f"{measured.step_time_seconds:.4g} s")
+    if measured.peak_reserved_bytes is not None:
+        found.append(human_bytes(measured.peak_reserved_bytes))
+    return f"measured: {', '.join(found)}, {trials}"
 
 
 def _measured(ran: MeasuredSetting) -> Measured:
