@@ -129,18 +129,19 @@ def _differences() -> Iterator[str]:
             ("host", "waiting for the host"),
         )
     )
-    yield (
-        "Two settings of one job share most of what errs: their difference is better known than\n"
-        "either. Standard deviations of what they do not share, fitted by\n"
-        "`python -m harness.calibration.differences` on the rows above and on what was measured\n"
-        f"here, times {WIDENED:g} as fitted rows err less than others: {terms}, each by the\n"
+    text = (
+        "Two settings of one job share most of what errs: their difference is better known than "
+        "either. Standard deviations of what they do not share, fitted by "
+        "`python -m harness.calibration.differences` on the rows above and on what was measured "
+        f"here, times {WIDENED:g} as fitted rows err less than others: {terms}, each by the "
         f"difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
-        f"{WIDTHS.setting:.1%} a setting.\n"
+        f"{WIDTHS.setting:.1%} a setting. "
         f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
-        f"that nine of ten should,\nof {len(here)} measured here {inside(here):.0%}. An answer "
-        'says "measure these two" where the second of two rows\nthat fit is the faster by 1 % or '
-        "more with a probability of at least 20 %."
+        f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
+        'says "measure these two" where the second of two rows that fit is the faster by 1 % or '
+        "more with a probability of at least 20 %. docs/learning.md says what learns from runs."
     )
+    yield fill(text, 98)
 
 
 def _step_constants(done: Report) -> Iterator[str]:

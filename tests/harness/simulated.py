@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
-from advisor.answer.evaluation import Evaluation, TimeBreakdown
+from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.job.job import Job
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import told_as_run
@@ -46,18 +46,22 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
         own += Random(f"{self.seed} {layout} {spec}").gauss(0, self.of_setting)
         return self.base * moved.total * exp(own)
 
-    def run(self, evaluations: Iterable[Evaluation], folder: Path) -> None:
+    def run(
+        self,
+        evaluations: Iterable[Evaluation],
+        folder: Path,
+        status: TrialStatus = TrialStatus.OK,
+    ) -> None:
         """One trial of each, into `folder`."""
         for evaluation in evaluations:
             trial = _trial(evaluation)
             place = RunFolder(folder).trial(trial.name)
             place.create(trial)
-            place.write_result(self._result(evaluation, trial))
+            place.write_result(replace(self._result(evaluation, trial), status=status))
 
     def _result(self, evaluation: Evaluation, trial: Trial) -> TrialResult:
         seconds, peak = self.seconds(evaluation), evaluation.replayed.peak
-        memory = peak.memory_bytes
-        allocated = peak.peak_allocated_bytes + int(self.activations * memory.activations)
+        allocated = peak.peak_allocated_bytes + int(self.activations * moving(peak))
         fullest = max(
             Evaluator(evaluation.job, evaluation.calibration).stage_details(
                 evaluation.setting, replayed=True
@@ -84,6 +88,11 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
                 ),
             ),
         )
+
+
+def moving(peak: StageMemory) -> int:
+    """Allocated bytes of a peak that do not live from step to step."""
+    return peak.peak_allocated_bytes - peak.memory_bytes.fixed
 
 
 def _trial(evaluation: Evaluation) -> Trial:
