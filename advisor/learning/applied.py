@@ -9,14 +9,12 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
-from advisor.learning.measured_range import words_of
 from advisor.learning.memory_residual import Shift
-from advisor.learning.step_errors import BAND, shares
+from advisor.learning.step_errors import BAND, Known, shares
 from advisor.learning.time_residual import JobTimes
-from advisor.learning.toss import Known
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
-from advisor.plan.recompute_plan import Setting
+from advisor.plan.recompute_plan import Setting, words_of
 
 
 class Applied(Struct, frozen=True):

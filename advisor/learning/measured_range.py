@@ -1,16 +1,13 @@
 """Within which jobs what was measured holds: kinds that must be the same, sizes that must lie
 between the smallest and the largest that were run."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
 
 from advisor.hardware.calibration import Layers
 from advisor.job.job import Job
-from advisor.plan.recompute_plan import Setting
 
 _KINDS: Final[Mapping[str, Callable[[Job], object]]] = {
     "layers": lambda job: Layers.of(job.model),
@@ -98,24 +95,3 @@ def range_of(jobs: Iterable[Job]) -> MeasuredRange:
         found = [of(job) for job in ran]
         sizes.append((name, Interval(min(found), max(found))))
     return MeasuredRange(kinds_of(ran[0]), tuple(sizes))
-
-
-def words_of(setting: Setting) -> frozenset[str]:
-    """What a setting does, without its numbers: ``selective:mlp``, ``full:block``,
-    ``offload=core_attn``. One with several modules does each of them."""
-    return _words(setting.promoted.spec)
-
-
-@lru_cache(maxsize=4096)
-def _words(spec: str) -> frozenset[str]:
-    found = set()
-    for part in spec.split("+"):
-        sign = "=" if "=" in part else ":"
-        head, _, modules = part.partition(sign)
-        names = [name for name in re.split(r"[:,]", modules) if name and not _is_number(name)]
-        found |= {f"{head}{sign}{name}" for name in names} or {head}
-    return frozenset(found - {"none"})
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()

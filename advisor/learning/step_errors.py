@@ -3,8 +3,8 @@
 The logarithm of measured over predicted time is taken as a sum of independent normal errors: one
 that all runs of a group have in common, one a term of the step in the measure of its share, one a
 job (layout and batch), one a setting. What two rows share cancels in their ratio. Widths: standard
-deviations, fitted by harness.calibration.differences; docs/times.md says on what, and how often the
-fit is right.
+deviations, fitted by harness.calibration.step_differences; docs/times.md says on what, and how
+often the fit is right.
 """
 
 from math import erf, sqrt
@@ -49,8 +49,22 @@ WIDTHS: Final = Widths(
 )
 
 
+class Known(Struct, frozen=True, kw_only=True):
+    """How well the step of one row is known: standard deviations of relative errors, by
+    TERMS but for the first, of its job and of its setting. log_factor: by how much
+    measured runs have moved it; kind: of which jobs those were, None where it stands as shipped.
+    """
+
+    shares: Shares
+    terms: tuple[float, ...] = WIDTHS.terms
+    job: float = WIDTHS.job
+    setting: float = WIDTHS.setting
+    log_factor: float = 0.0
+    kind: object = None
+
+
 def shares(time: TimeBreakdown) -> Shares:
-    """What of a step each of TERMS takes. Source: harness.calibration.differences."""
+    """What of a step each of TERMS takes. Source: harness.calibration.step_differences."""
     total = time.total
     parts = time.recompute, time.exposed_communication, time.host, time.offload
     return (1.0, *(part / total for part in parts))

@@ -8,28 +8,14 @@ from msgspec import Struct
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
-from advisor.learning.measured_range import words_of
-from advisor.learning.step_errors import BAND, WIDTHS, Shares, below, shares
+from advisor.learning.step_errors import BAND, Known, below, shares
+from advisor.plan.recompute_plan import words_of
 
 _WORTH: Final = 0.01
 """What must be won for a measurement to be worth its while, of a step."""
 _LIKELY: Final = 0.2
 """Probability from which winning that much is likely enough: one toss in five."""
 _MOST_ROWS: Final = 200
-
-
-class Known(Struct, frozen=True, kw_only=True):
-    """How well the step of one row is known: standard deviations of relative errors, by
-    step_errors.TERMS but for the first, of its job and of its setting. log_factor: by how much
-    measured runs have moved it; kind: of which jobs those were, None where it stands as shipped.
-    """
-
-    shares: Shares
-    terms: tuple[float, ...] = WIDTHS.terms
-    job: float = WIDTHS.job
-    setting: float = WIDTHS.setting
-    log_factor: float = 0.0
-    kind: object = None
 
 
 class Difference(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from advisor.answer.answer import Answer, LearnedNote, LearnedTerm
+from advisor.answer.answer import LearnedNote, LearnedTerm, Toss
 from advisor.report.blocks import Block, Fitted, group
 from advisor.report.breaking import command_lines
 
@@ -21,10 +21,8 @@ _TERMS: Final = {
 }
 
 
-def learned_words(learned: LearnedNote | None) -> list[str]:
+def learned_words(learned: LearnedNote) -> list[str]:
     """``12 trials of runs/a``, for which jobs they hold, by how much they move what."""
-    if learned is None:
-        return []
     trials = f"{learned.trials} {'trial' if learned.trials == 1 else 'trials'}"
     said = [f"{trials} of {', '.join(learned.sources)}"]
     if learned.left_out:
@@ -44,11 +42,8 @@ def _is_told(term: LearnedTerm) -> bool:
     return abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9
 
 
-def toss_block(advice: Answer) -> Block | None:
+def toss_block(toss: Toss) -> Block:
     """Two rows to measure before one is chosen, and the command that does it."""
-    toss = advice.toss
-    if toss is None:
-        return None
     first, second = toss.ranks
     why = toss.why.partition(" are ")[2]
     head = f"Measure rows {first} and {second}: they are {why}."

@@ -21,11 +21,11 @@ from advisor.learning.learned import (
     MeasuredSetting,
     plain_job,
 )
-from advisor.learning.measured_range import kinds_of, range_of, words_of
+from advisor.learning.measured_range import kinds_of, range_of
 from advisor.learning.memory_residual import MemoryResidual, MemoryRow, Width
 from advisor.learning.runs import MeasuredRun, Runs, read_runs
 from advisor.learning.time_residual import TimeResidual, TimeRow, shares_of
-from advisor.plan.recompute_plan import Setting
+from advisor.plan.recompute_plan import Setting, words_of
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 

@@ -16,11 +16,11 @@ from advisor.hardware.calibration import JobClass
 from advisor.learning.step_errors import WIDTHS
 from advisor.search.evaluate import job_class
 from harness.calibration.constants import CONSTANTS, GENERATIONS
-from harness.calibration.differences import MEASURED_HERE, WIDENED, differences, inside
 from harness.calibration.known import LEAST_ERROR, LEAST_ROWS, tells
 from harness.calibration.published import Report, report
 from harness.calibration.rows import all_targets
 from harness.calibration.scores import Scored, changes, choices, family, score
+from harness.calibration.step_differences import MEASURED_HERE, WIDENED, differences, inside
 from harness.calibration.targets import Kind
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "times.md"
@@ -132,16 +132,20 @@ def _differences() -> Iterator[str]:
     text = (
         "Two settings of one job share most of what errs: their difference is better known than "
         "either. Standard deviations of what they do not share, fitted by "
-        "`python -m harness.calibration.differences` on the rows above and on what was measured "
-        f"here, times {WIDENED:g} as fitted rows err less than others: {terms}, each by the "
-        f"difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
+        f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` on the rows above and on "
+        f"what was measured here, times {WIDENED:g} as fitted rows err less than others: {terms}, "
+        f"each by the difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
         f"{WIDTHS.setting:.1%} a setting. "
         f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
         f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
         'says "measure these two" where the second of two rows that fit is the faster by 1 % or '
         "more with a probability of at least 20 %. docs/learning.md says what learns from runs."
     )
-    yield fill(text, 98)
+    yield fill(text, 98).replace(_WHOLE, " ")
+
+
+_WHOLE: Final = "\xa0"
+"""A blank at which no line breaks."""
 
 
 def _step_constants(done: Report) -> Iterator[str]:

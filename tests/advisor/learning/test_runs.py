@@ -98,7 +98,7 @@ def test_runs_that_were_set_aside_are_passed_over(tmp_path: Path) -> None:
 
 def test_another_gpu_is_said_in_one_line(tmp_path: Path) -> None:
     folder = write(tmp_path, result(), result())
-    with pytest.raises(UserError, match="measured there for H200.*2 ran on H100-SXM-80GB"):
+    with pytest.raises(UserError, match=r"measured there for H200.*2 ran on H100-SXM-80GB"):
         calibration_from([folder], load_calibration(H200), H200)
 
 

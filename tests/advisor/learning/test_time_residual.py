@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job.job import Job
-from advisor.learning.measured_range import words_of
 from advisor.learning.step_errors import BAND, WIDTHS, Shares
 from advisor.learning.time_residual import TimeResidual, TimeRow
+from advisor.plan.recompute_plan import words_of
 from tests.advisor.conftest import JOB
 
 NONE, MLP, MOE = map(parse_setting, ("none", "selective:mlp", "selective:moe_act"))
@@ -75,9 +75,7 @@ def test_what_no_run_did_keeps_its_shipped_time_and_width() -> None:
     times = RESIDUAL.of_job(THIRD)
     known = times.estimate(MLP, words_of(MLP), FULL)
     unknown = times.estimate(MOE, words_of(MOE), FULL)
-    assert unknown.log_factor == pytest.approx(
-        known.log_factor - FULL[1] * times.posterior.mean[1]
-    )
+    assert unknown.log_factor == pytest.approx(known.log_factor - FULL[1] * times.posterior.mean[1])
     assert unknown.sigma > known.sigma
 
 

@@ -1,6 +1,6 @@
 """How well differences between predicted step times are known: widths of what errs, and the check.
 
-python -m harness.calibration.differences    fit them anew: advisor.learning.step_errors has them
+python -m harness.calibration.step_differences    fit anew what advisor.learning.step_errors has
 
 Errors of rows are the logarithms of measured over predicted: published rows that are fitted on, and
 what was measured here. Rows of one question (the same work on the same GPUs) share an error, which
@@ -132,8 +132,8 @@ def inside(found: Iterable[Difference], widths: float = BAND) -> float:
 
 def fit() -> dict[str, float]:
     """Widths by name, the first three of what rows of a question share; UserError without scipy."""
-    np = require("numpy", "harness.calibration.differences", "fit")
-    optimize = require("scipy.optimize", "harness.calibration.differences", "fit")
+    np = require("numpy", "harness.calibration.step_differences", "fit")
+    optimize = require("scipy.optimize", "harness.calibration.step_differences", "fit")
     groups = questions()
 
     def deviance(logarithms: Any) -> float:
