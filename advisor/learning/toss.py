@@ -60,12 +60,12 @@ def likeliest_toss(candidates: Sequence[RankedEvaluation]) -> Difference | None:
 def _alternatives(
     first: RankedEvaluation, others: Sequence[RankedEvaluation]
 ) -> Iterator[RankedEvaluation]:
-    """Rows that fit and do something else: of the same job settings that are not dominated and
+    """Rows of a page that fit and do something else: of the same job settings that are not dominated and
     neither repeat nor only add to what the first does, of any other job its fastest."""
     own, seen = first.evaluation, {first.evaluation.job}
     for other in others:
         its = other.evaluation
-        if not its.fits or its.time_seconds == own.time_seconds:
+        if not its.fits or other.folded or its.time_seconds == own.time_seconds:
             continue
         if its.job == own.job:
             ours, theirs = words_of(own.setting), words_of(its.setting)

@@ -16,13 +16,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-<<<<<<< HEAD
-MOST_MODULES = 200
-"""Of ours, for a dense model: 196 when this was written."""
-=======
-MOST_MODULES = 203
-"""Of ours, for a dense model: 199 when this was written."""
->>>>>>> 637b265 (Docs: learning from runs, and what to measure next)
+MOST_MODULES = 204
+"""Of ours, for a dense model: 200 when this was written."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

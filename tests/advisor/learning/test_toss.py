@@ -25,7 +25,7 @@ def row(  # type: ignore[no-untyped-def]
     time = made.time_seconds
     parts = {name: getattr(time, name) * longer for name in time.__struct_fields__}
     made = replace(made, time_seconds=type(time)(**parts))
-    return RankedEvaluation(rank=rank, evaluation=made, pareto=True, **changes)
+    return RankedEvaluation(rank=rank, evaluation=made, **changes)
 
 
 FIRST = row(1, "selective:mlp", 10.0)
@@ -47,7 +47,8 @@ def test_settings_of_one_job_that_do_different_work() -> None:
         (row(2, "selective:mlp,moe_act", 10.02), "it does the same, and more"),
         (row(2, "none", 10.02), "the first does the same, and more"),
         (row(2, "full:block:4", 10.0), "it is the same step"),
-        (replace(row(2, "full:block:4", 10.02), pareto=False), "it is dominated"),
+        (replace(row(2, "full:block:4", 10.02), dominated_by=1), "it is dominated"),
+        (replace(row(2, "full:block:4", 10.02), folded=True), "no page shows it"),
     ],
 )
 def test_no_toss(other: RankedEvaluation, why: str) -> None:
