@@ -60,8 +60,9 @@ def likeliest_toss(candidates: Sequence[RankedEvaluation]) -> Difference | None:
 def _alternatives(
     first: RankedEvaluation, others: Sequence[RankedEvaluation]
 ) -> Iterator[RankedEvaluation]:
-    """Rows of a page that fit and do something else: of the same job settings that are not dominated and
-    neither repeat nor only add to what the first does, of any other job its fastest."""
+    """Rows of a page that fit and do something else: of the same job settings that are not
+    dominated and neither repeat nor only add to what the first does, of any other job its fastest.
+    """
     own, seen = first.evaluation, {first.evaluation.job}
     for other in others:
         its = other.evaluation
