@@ -127,7 +127,8 @@ class LearnedNote(Struct, frozen=True, kw_only=True):
 
     sources: their folders. trials: how many were used; left_out: why others were not, with their
     number. within: the jobs that it holds for, in words, and step_time and memory by term; empty
-    where the answer's job lies outside of what was measured, and outside then says why.
+    where it holds for no row. outside: why it does not for the job of the answer; empty where it
+    does.
     """
 
     sources: tuple[str, ...]

@@ -29,19 +29,27 @@ class Applied(Struct, frozen=True):
     def step(
         self, setting: Setting, time: TimeBreakdown, error: float
     ) -> tuple[TimeBreakdown, float]:
-        """Predicted `time` and the half-width of its band, as measured runs move and narrow
-        them."""
+        """Predicted `time` and the half-width of its band, as measured runs move and narrow them;
+        without what they say of all times alike, so that jobs within and outside of what was
+        measured compare (see common_factor)."""
         if self.times is None:
             return time, error
         words = words_of(setting)
         found = self.times.estimate(setting.promoted, words, shares(time))
-        total = time.total * exp(found.log_factor)
+        total = time.total * exp(found.log_factor - self.learned.common)
         return self.times.corrected(time, words, total), min(error, BAND * found.sigma)
 
     @property
     def least_factor(self) -> float:
-        """What no predicted step time is multiplied with less than."""
-        return 1.0 if self.times is None else self.times.least_factor
+        """What `step` multiplies no time with less than."""
+        if self.times is None:
+            return 1.0
+        return self.times.least_factor / exp(self.learned.common)
+
+    @property
+    def common_factor(self) -> float:
+        """What a time of `step` is multiplied with in the end."""
+        return 1.0 if self.times is None else exp(self.learned.common)
 
     def reserved(self, reserved: Reserved, fixed: int) -> Reserved:
         """The reserved peak of a rank of whose allocated bytes so many are `fixed`."""
@@ -114,6 +122,5 @@ def known(evaluation: Evaluation) -> Known:
         terms=widths.terms,
         job=widths.job,
         setting=widths.setting if row is None else sqrt(row.variance),
-        log_factor=its.times.estimate(setting, words_of(setting), of).log_factor,
-        kind=its.kind,
+        common=its.learned.common,
     )

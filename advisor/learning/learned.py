@@ -52,6 +52,14 @@ class Learned(Struct, frozen=True, kw_only=True, dict=True):
         """Processes whose results were used."""
         return sum(one.processes for one in self.settings)
 
+    @cached_property
+    def common(self) -> float:
+        """What runs say of all step times alike, as a logarithm: the mean over those that were
+        measured. It changes no order, and nobody knows whether it is that of other jobs too."""
+        known = [(kind.times.posterior.mean[0], len(kind.times.rows)) for kind in self.kinds]
+        rows = sum(count for _, count in known)
+        return sum(base * count for base, count in known) / rows if rows else 0.0
+
     def of(self, job: Job) -> KindResiduals | None:
         """What holds for a job; None where it lies outside of what was measured."""
         return next((kind for kind in self.kinds if not kind.range.outside(job)), None)
@@ -90,7 +98,7 @@ def plain_job(job: Job) -> Job:
 
 def _nearness(reason: str) -> tuple[bool, str]:
     """Sizes that differ are nearer than kinds that do."""
-    return any(sign.isdigit() for sign in reason.partition(" (")[0]), reason
+    return any(sign.isdigit() for sign in reason.partition(", measured")[0]), reason
 
 
 def left_out_words(learned: Learned) -> Iterator[str]:

@@ -61,13 +61,13 @@ class MeasuredRange(Struct, frozen=True):
     sizes: tuple[tuple[str, Interval], ...]
 
     def outside(self, job: Job) -> str:
-        """Why a job lies outside, ``TP 8 (1 to 4 measured)``; empty where it lies within."""
+        """Why a job lies outside, ``TP 8, measured 1 to 4``; empty where it lies within."""
         for name, kind in self.kinds:
             if (its := _kind(name, job)) != kind:
-                return f"{name} {its} ({kind} measured)"
+                return f"{name} {its}, measured {kind}"
         for name, interval in self.sizes:
             if (size := _SIZES[name](job)) not in interval:
-                return f"{name} {size:,} ({interval} measured)"
+                return f"{name} {size:,}, measured {interval}"
         return ""
 
     @property

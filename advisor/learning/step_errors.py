@@ -50,17 +50,15 @@ WIDTHS: Final = Widths(
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """How well the step of one row is known: standard deviations of relative errors, by
-    TERMS but for the first, of its job and of its setting. log_factor: by how much
-    measured runs have moved it; kind: of which jobs those were, None where it stands as shipped.
-    """
+    """How well the step of one row is known: standard deviations of relative errors, by TERMS but
+    for the first, of its job and of its setting. common: the logarithm of what measured runs have
+    moved all their rows by, which tells none from another."""
 
     shares: Shares
     terms: tuple[float, ...] = WIDTHS.terms
     job: float = WIDTHS.job
     setting: float = WIDTHS.setting
-    log_factor: float = 0.0
-    kind: object = None
+    common: float = 0.0
 
 
 def shares(time: TimeBreakdown) -> Shares:

@@ -83,15 +83,13 @@ def _is_timed(row: RankedEvaluation) -> bool:
 
 def _difference(first: RankedEvaluation, other: RankedEvaluation) -> Difference:
     one, two = first.evaluation, other.evaluation
-    mean = log(two.step_time_seconds / one.step_time_seconds)
     a, b = _known(one), _known(two)
+    mean = log(two.step_time_seconds / one.step_time_seconds) - (b.common - a.common)
     terms = zip(a.shares[1:], b.shares[1:], map(max, a.terms, b.terms), strict=True)
     variance = a.setting**2 + b.setting**2
     variance += sum(((x - y) * width) ** 2 for x, y, width in terms)
     if one.job != two.job:
         variance += a.job**2 + b.job**2
-    if a.kind is not b.kind:  # nobody knows whether what was measured holds for the other as well
-        variance += (a.log_factor - b.log_factor) ** 2
     return Difference(first, other, mean, sqrt(variance))
 
 

@@ -27,14 +27,15 @@ def learned_words(learned: LearnedNote) -> list[str]:
     said = [f"{trials} of {', '.join(learned.sources)}"]
     if learned.left_out:
         said.append(f"left out: {', '.join(learned.left_out)}")
-    if learned.outside:
+    if not learned.within:
         return [*said, f"say nothing of this job: {learned.outside}"]
     moved = [
         f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
         for name, term in {**learned.step_time, **learned.memory}.items()
         if _is_told(term)
     ]
-    return [*said, f"hold for {learned.within}", *moved]
+    beside = [f"not for row 1: {learned.outside}"] if learned.outside else []
+    return [*said, f"hold for {learned.within}", *beside, *moved]
 
 
 def _is_told(term: LearnedTerm) -> bool:

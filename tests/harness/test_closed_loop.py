@@ -12,8 +12,9 @@ import advisor
 from advisor.answer.answer import Answer, Basis
 from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import Provenance
-from advisor.request.request import Request
+from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
+from advisor.search.evaluate import Evaluator
 from harness.trial.codec import plain
 from harness.trial.result import TrialStatus
 from tests.harness.simulated import SimulatedDevice, fitting_rows, moving
@@ -46,7 +47,8 @@ def shipped() -> list[Answer]:
 
 
 def key(evaluation: Evaluation) -> Key:
-    return evaluation.job.layout, evaluation.setting.spec
+    job = evaluation.job
+    return (job.layout, job.config.micro_batch_size), evaluation.setting.spec
 
 
 def corners(shipped: list[Answer]) -> list[Evaluation]:
@@ -118,6 +120,35 @@ def test_outside_of_what_was_measured_nothing_changes(
             assert one.evaluation.step_time_high_seconds == two.evaluation.step_time_high_seconds
             assert one.evaluation.peak_reserved_bytes == two.evaluation.peak_reserved_bytes
             assert one.evaluation.fit_probability == two.evaluation.fit_probability
+
+
+def test_rows_within_and_outside_are_compared_without_what_is_common_to_those_within(
+    shipped: list[Answer], tmp_path: Path
+) -> None:
+    """A device that is a fifth slower in everything: within, seconds are a fifth more, outside
+    they are as shipped, and the choice among all of them is still near to the best."""
+    slow = SimulatedDevice(base=1.2, recompute=1.0, communication=1.0, of_job=0.0, of_setting=0.0)
+    slow.run(corners(shipped), tmp_path)
+    wide = Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT)
+    before, after = predicted([advise(wide)]), advise(replace(wide, calibration=(tmp_path,)))
+    assert {row.basis for row in after.candidates} == set(Basis)
+    for row in after.candidates:
+        ratio = row.evaluation.step_time_seconds / before[key(row.evaluation)].step_time_seconds
+        assert ratio == pytest.approx(1.0 if row.basis is Basis.SHIPPED else 1.2, rel=0.03)
+        assert ("not measured" in row.note) == (row.basis is Basis.SHIPPED)
+    truth = [slow.seconds(before[key(row.evaluation)]) for row in after.candidates]
+    fits = [n for n, row in enumerate(after.candidates) if row.evaluation.fits]
+    assert truth[0] / min(truth[n] for n in fits) - 1 < 0.02
+
+
+def test_no_setting_undercuts_the_bound_of_its_job(shipped: list[Answer], tmp_path: Path) -> None:
+    SimulatedDevice(recompute=0.5, communication=0.3).run(corners(shipped), tmp_path)
+    for answer in answers(tmp_path):
+        evaluations = [row.evaluation for row in answer.candidates]
+        evaluator = Evaluator(evaluations[0].job, evaluations[0].calibration)
+        for one in evaluations:
+            least = evaluator.at_least_seconds * (1 - 1e-12)
+            assert evaluator.timed(one.setting).time.total >= least
 
 
 def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> None:

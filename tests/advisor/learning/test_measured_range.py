@@ -18,12 +18,12 @@ def test_sizes_between_the_smallest_and_the_largest_are_inside() -> None:
     assert [found.outside(job) for job in (JOB, LONGER, BETWEEN)] == ["", "", ""]
     only = range_of([JOB])
     length = JOB.config.seq_length
-    assert only.outside(LONGER) == f"sequence {2 * length:,} ({length:,} measured)"
+    assert only.outside(LONGER) == f"sequence {2 * length:,}, measured {length:,}"
 
 
 def test_another_kind_is_outside_whatever_its_size() -> None:
     eight = replace(JOB, config=replace(JOB.config, precision=Precision.FP8_CURRENT))
-    assert range_of([JOB]).outside(eight) == "precision fp8_current (bf16 measured)"
+    assert range_of([JOB]).outside(eight) == "precision fp8_current, measured bf16"
 
 
 def test_the_range_in_words_leaves_degrees_of_one_out() -> None:

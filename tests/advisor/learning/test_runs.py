@@ -12,10 +12,12 @@ from advisor.base.record import as_dict
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.layout import ParallelLayout
+from advisor.learning.learned import LearnedCalibration
 from advisor.learning.runs import read_runs
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
 from advisor.search.learn import calibration_from
+from advisor.search.measured_rows import whole
 
 MEASURED = Path(__file__).parents[3] / "results" / "measured"
 H100, H200 = load_gpu("H100"), load_gpu("H200")
@@ -113,11 +115,12 @@ def test_real_runs_of_two_settings_predict_the_others(tmp_path: Path) -> None:
             copytree(run.source, tmp_path / Path(run.source).name)
     shipped = load_calibration(H200)
     learned = calibration_from([tmp_path], shipped, H200)
+    assert isinstance(learned, LearnedCalibration)
     held_out = [run for run in everything if run.setting.spec not in known]
     assert len(held_out) == 2
     for run in held_out:
         before = Evaluator(run.job, shipped).evaluate(run.setting)
-        after = Evaluator(run.job, learned).evaluate(run.setting)
+        after = whole(Evaluator(run.job, learned).evaluate(run.setting), learned)
         assert run.seconds is not None
         assert abs(after.step_time_seconds / run.seconds - 1) < 0.01
         assert abs(before.step_time_seconds / run.seconds - 1) > 0.04
