@@ -10,7 +10,7 @@ from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
 from advisor.learning.memory_residual import Shift
-from advisor.learning.step_errors import BAND, Known, shares
+from advisor.learning.step_errors import BAND, Known, setting_sigma, shares
 from advisor.learning.time_residual import JobTimes
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
@@ -115,12 +115,12 @@ def known(evaluation: Evaluation) -> Known:
     of = shares(evaluation.time_seconds)
     its = applied(calibration, evaluation.job)
     if its.times is None:
-        return Known(shares=of)
+        return Known(shares=of, setting=setting_sigma(words_of(setting)))
     widths, row = its.times.widths, its.times.rows.get(setting)
     return Known(
         shares=of,
         terms=widths.terms,
         job=widths.job,
-        setting=widths.setting if row is None else sqrt(row.variance),
+        setting=setting_sigma(words_of(setting)) if row is None else sqrt(row.variance),
         common=its.learned.common,
     )

@@ -2,11 +2,12 @@
 
 The logarithm of measured over predicted time is taken as a sum of independent normal errors: one
 that all runs of a group have in common, one a term of the step in the measure of its share, one a
-job (layout and batch), one a setting. What two rows share cancels in their ratio. Widths: standard
-deviations, fitted by harness.calibration.step_differences; docs/times.md says on what, and how
-often the fit is right.
+job (layout and batch), one a setting that does something. What two rows share cancels in their
+ratio. Widths: standard deviations, fitted by harness.calibration.step_differences; docs/times.md
+says on what, and how often the fit is right.
 """
 
+from collections.abc import Collection
 from math import erf, sqrt
 from typing import Final
 
@@ -24,7 +25,8 @@ Shares = tuple[float, ...]
 
 
 class Widths(Struct, frozen=True, kw_only=True):
-    """Standard deviations of relative errors: of terms, of a job, of a setting on it."""
+    """Standard deviations of relative errors: of terms, of a job, of a setting on it that does
+    something: all the error of no recompute is its job's."""
 
     recompute: float
     communication: float
@@ -40,12 +42,12 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 WIDTHS: Final = Widths(
-    recompute=0.15,
+    recompute=0.27,
     communication=0.25,
     host=0.4,
     offload=0.25,  # as of communication, a judgement: no published pair differs in it
     job=0.025,
-    setting=0.013,
+    setting=0.009,
 )
 
 
@@ -57,7 +59,7 @@ class Known(Struct, frozen=True, kw_only=True):
     shares: Shares
     terms: tuple[float, ...] = WIDTHS.terms
     job: float = WIDTHS.job
-    setting: float = WIDTHS.setting
+    setting: float
     common: float = 0.0
 
 
@@ -68,10 +70,15 @@ def shares(time: TimeBreakdown) -> Shares:
     return (1.0, *(part / total for part in parts))
 
 
-def error_sigma(of: Shares, widths: Widths = WIDTHS) -> float:
+def setting_sigma(words: Collection[str]) -> float:
+    """Width of the own error of a setting that does `words`."""
+    return WIDTHS.setting if words else 0.0
+
+
+def error_sigma(of: Shares, words: Collection[str]) -> float:
     """Width of the error of one row, without what all rows share."""
-    apart = sum((share * width) ** 2 for share, width in zip(of[1:], widths.terms, strict=True))
-    return sqrt(apart + widths.job**2 + widths.setting**2)
+    apart = sum((share * width) ** 2 for share, width in zip(of[1:], WIDTHS.terms, strict=True))
+    return sqrt(apart + WIDTHS.job**2 + setting_sigma(words) ** 2)
 
 
 def below(value: float) -> float:

@@ -16,7 +16,16 @@ from msgspec import Struct
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.conditioning import Information, Posterior, prior
-from advisor.learning.step_errors import BAND, TERMS, WIDTHS, Shares, Widths, error_sigma, shares
+from advisor.learning.step_errors import (
+    BAND,
+    TERMS,
+    WIDTHS,
+    Shares,
+    Widths,
+    error_sigma,
+    setting_sigma,
+    shares,
+)
 from advisor.plan.recompute_plan import Setting
 
 _PROCESS_SIGMA: Final = 0.005
@@ -61,8 +70,9 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def base_sigma(self) -> float:
-        """What the shipped band says of all rows in common: the rest of its variance."""
-        apart = max((error_sigma(row.shares) for row in self.rows), default=0.0)
+        """What the shipped band says of all rows in common: the rest of its variance, on the row
+        that has least of its own."""
+        apart = min((error_sigma(row.shares, row.words) for row in self.rows), default=0.0)
         return sqrt(max(_LEAST_BASE_SIGMA**2, (self.band / BAND) ** 2 - apart**2))
 
     @cached_property
@@ -110,7 +120,7 @@ def _observe(found: Information, rows: Iterable[TimeRow], *, own: bool) -> None:
     weighed, value, whole = [0.0] * (_JOB + 1), 0.0, 1 / WIDTHS.job**2
     for row in rows:
         design = (*row.shares, float(own))
-        weight = 1 / (WIDTHS.setting**2 + row.variance)
+        weight = 1 / (setting_sigma(row.words) ** 2 + row.variance)
         found.add(design, row.error, weight)
         weighed = [sum_ + weight * x for sum_, x in zip(weighed, design, strict=True)]
         value += weight * row.error
@@ -135,10 +145,10 @@ class JobTimes(Struct, frozen=True, kw_only=True):
         design = [0.0 if n in unknown else share for n, share in enumerate((*of, 1.0))]
         mean, variance = self.posterior.of(design)
         variance += sum((of[n] * self.prior_sigmas[n]) ** 2 for n in unknown)
-        row = self.rows.get(setting)
+        row, own = self.rows.get(setting), setting_sigma(words) ** 2
         if row is None:
-            return StepEstimate(mean, sqrt(variance + WIDTHS.setting**2))
-        kept = WIDTHS.setting**2 / (WIDTHS.setting**2 + row.variance)
+            return StepEstimate(mean, sqrt(variance + own))
+        kept = own / (own + row.variance)
         mean += kept * (row.error - mean)
         return StepEstimate(mean, sqrt((1 - kept) ** 2 * variance + kept * row.variance))
 

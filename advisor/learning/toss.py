@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
-from advisor.learning.step_errors import BAND, Known, below, shares
+from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
 from advisor.plan.recompute_plan import words_of
 
 _WORTH: Final = 0.01
@@ -97,7 +97,8 @@ def _known(evaluation: Evaluation) -> Known:
     from advisor.hardware.calibration import Calibration
 
     if type(evaluation.calibration) is Calibration:
-        return Known(shares=shares(evaluation.time_seconds))
+        own = setting_sigma(words_of(evaluation.setting))
+        return Known(shares=shares(evaluation.time_seconds), setting=own)
     from advisor.learning.applied import known
 
     return known(evaluation)

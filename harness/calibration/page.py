@@ -135,7 +135,7 @@ def _differences() -> Iterator[str]:
         f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` on the rows above and on "
         f"what was measured here, times {WIDENED:g} as fitted rows err less than others: {terms}, "
         f"each by the difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
-        f"{WIDTHS.setting:.1%} a setting. "
+        f"{WIDTHS.setting:.1%} a setting that recomputes. "
         f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
         f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
         'says "measure these two" where the second of two rows that fit is the faster by 1 % or '

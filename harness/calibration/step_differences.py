@@ -5,9 +5,10 @@ python -m harness.calibration.step_differences    fit anew what advisor.learning
 Errors of rows are the logarithms of measured over predicted: published rows that are fitted on, and
 what was measured here. Rows of one question (the same work on the same GPUs) share an error, which
 cancels in their difference; so do terms of a step in the measure of their shares, and rows of one
-job. By maximum likelihood, of Student's t with four degrees of freedom, as few rows are far off;
-each width around a wide prior. Rows that were fitted on err less than others would: widths are
-widened by what left-out rows err more (docs/times.md).
+job, of which those that recompute have errors of their own. By maximum likelihood, of Student's t
+with four degrees of freedom, as few rows are far off; each width around a wide prior. Rows that
+were fitted on err less than others would: widths are widened by what left-out rows err more
+(docs/times.md).
 """
 
 import math
@@ -19,6 +20,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import require
 from advisor.base.fields import read_record
@@ -26,6 +28,7 @@ from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.learning.step_errors import BAND, WIDTHS, Shares, Widths, shares
 from advisor.learning.time_residual import shares_of
+from advisor.plan.recompute_plan import recomputes
 from advisor.search.evaluate import Evaluator
 from harness.calibration.rows import all_targets
 from harness.calibration.scores import question
@@ -41,6 +44,8 @@ _GPUS: Final = ("h100", "h200")
 WIDENED: Final = 1.4
 """Mean error of rows left out over that of rows fitted: 4.8 over 3.5 %, 8.4 over 5.8 %."""
 _FREEDOM: Final = 4.0
+_LEAST: Final = 0.003
+"""Scatter of a measurement itself."""
 _PRIOR: Final = (0.05, 0.08, 0.08, 0.3, 0.3, 0.3, 0.02, 0.02)
 _PRIOR_SIGMA: Final = 0.7
 MEASURED_HERE: Final = "measured here"
@@ -49,12 +54,14 @@ _NAMES: Final = (*_KINDS[:3], "recompute", "communication", "host", "job", "sett
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One way to run something: of which kind, which job, shares of its step, and its error."""
+    """One way to run something: of which kind, which job, shares of its step, its error. acts:
+    whether its setting does something, else all its own error is the job's."""
 
     kind: str
     job: Hashable
     shares: Shares
     error: float
+    acts: bool
 
 
 class Difference(Struct, frozen=True):
@@ -83,14 +90,16 @@ def questions() -> tuple[tuple[Row, ...], ...]:
 def _one(rows: Sequence[Row]) -> Row:
     first = rows[0]
     error = median(row.error for row in rows)
-    return Row(kind=first.kind, job=first.job, shares=first.shares, error=error)
+    return replace(first, error=error)
 
 
 def _published(target: Target) -> tuple[Row, float]:
     job = target.job
     time = Evaluator(job, load_calibration(job.gpu)).timed(target.setting).time
     error = math.log(target.seconds / time.total)
-    return Row(kind=target.kind, job=job, shares=shares(time), error=error), time.total
+    acts = recomputes(target.setting)
+    row = Row(kind=target.kind, job=job, shares=shares(time), error=error, acts=acts)
+    return row, time.total
 
 
 def _is_timed(result: TrialResult) -> bool:
@@ -107,7 +116,8 @@ def _measured(result: TrialResult, calibrated: Path) -> Row:
     assert result.times is not None
     error = math.log(median(result.times.seconds) / (evaluation.step_time_seconds + other))
     of = shares_of(evaluation.time_seconds, other)
-    return Row(kind=MEASURED_HERE, job=evaluator.job, shares=of, error=error)
+    acts = recomputes(setting)
+    return Row(kind=MEASURED_HERE, job=evaluator.job, shares=of, error=error, acts=acts)
 
 
 def differences(widths: Widths = WIDTHS) -> Iterator[Difference]:
@@ -121,8 +131,9 @@ def differences(widths: Widths = WIDTHS) -> Iterator[Difference]:
 def _sigma(one: Row, other: Row, widths: Widths) -> float:
     apart = zip(one.shares[1:], other.shares[1:], widths.terms, strict=True)
     variance = sum(((a - b) * width) ** 2 for a, b, width in apart)
-    variance += 2 * widths.setting**2 + (0 if one.job == other.job else 2 * widths.job**2)
-    return math.sqrt(variance)
+    variance += (one.acts + other.acts) * widths.setting**2
+    variance += 0 if one.job == other.job else 2 * widths.job**2
+    return math.sqrt(variance + 2 * _LEAST**2)
 
 
 def inside(found: Iterable[Difference], widths: float = BAND) -> float:
@@ -153,7 +164,7 @@ def _deviance(np: Any, rows: Sequence[Row], sigmas: Any) -> float:
     of = np.array([row.shares[1:4] for row in rows])
     same = np.array([[one.job == other.job for other in rows] for one in rows])
     covariance = (of * sigmas[3:6] ** 2) @ of.T + same * sigmas[6] ** 2
-    covariance += np.eye(len(rows)) * sigmas[7] ** 2
+    covariance += np.diag([_LEAST**2 + row.acts * sigmas[7] ** 2 for row in rows])
     kind = _KINDS.index(rows[0].kind)
     if rows[0].kind != MEASURED_HERE:
         covariance += sigmas[kind] ** 2

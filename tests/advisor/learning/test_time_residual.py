@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job.job import Job
-from advisor.learning.step_errors import BAND, WIDTHS, Shares
+from advisor.learning.step_errors import BAND, WIDTHS, Shares, setting_sigma
 from advisor.learning.time_residual import TimeResidual, TimeRow
 from advisor.plan.recompute_plan import words_of
 from tests.advisor.conftest import JOB
@@ -41,7 +41,7 @@ def kernel(one: TimeRow, two: TimeRow, base: float) -> float:
     found = sum(a * b * s**2 for a, b, s in zip(one.shares, two.shares, sigmas, strict=True))
     same_job = one.job == two.job
     found += WIDTHS.job**2 * same_job
-    return found + WIDTHS.setting**2 * (same_job and one.setting == two.setting)
+    return found + setting_sigma(one.words) ** 2 * (same_job and one.setting == two.setting)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_an_estimate_is_the_normal_distribution_given_the_rows(asked: TimeRow) -
 def test_before_any_run_the_band_is_the_shipped_one() -> None:
     rows = tuple(replace(one, processes=1) for one in ROWS)
     base = TimeResidual(rows=rows, band=0.12).base_sigma
-    widest = max(kernel(one, one, base) for one in rows)
-    assert BAND * sqrt(widest) == pytest.approx(0.12)
+    least = min(kernel(one, one, base) for one in rows)
+    assert BAND * sqrt(least) == pytest.approx(0.12)
 
 
 def test_what_no_run_did_keeps_its_shipped_time_and_width() -> None:

@@ -32,11 +32,11 @@ FIRST = row(1, "selective:mlp", 10.0)
 
 
 def test_settings_of_one_job_that_do_different_work() -> None:
-    toss = likeliest_toss([FIRST, row(2, "full:block:4", 10.02)])
+    toss = likeliest_toss([FIRST, row(2, "full:block:4", 10.005)])
     assert toss is not None
-    assert toss.mean == pytest.approx(log(1.002))
+    assert toss.mean == pytest.approx(log(1.0005))
     assert toss.sigma == pytest.approx(BOTH_SETTINGS)
-    assert toss.probability == pytest.approx(below(-(log(1.002) + 0.01) / BOTH_SETTINGS))
+    assert toss.probability == pytest.approx(below(-(log(1.0005) + 0.01) / BOTH_SETTINGS))
     assert f"known to ±{BAND * BOTH_SETTINGS * 100:.1f} %" in toss.why
 
 
@@ -44,11 +44,11 @@ def test_settings_of_one_job_that_do_different_work() -> None:
     ("other", "why"),
     [
         (row(2, "full:block:4", 10.3), "the difference is known"),
-        (row(2, "selective:mlp,moe_act", 10.02), "it does the same, and more"),
-        (row(2, "none", 10.02), "the first does the same, and more"),
+        (row(2, "selective:mlp,moe_act", 10.005), "it does the same, and more"),
+        (row(2, "none", 10.005), "the first does the same, and more"),
         (row(2, "full:block:4", 10.0), "it is the same step"),
-        (replace(row(2, "full:block:4", 10.02), dominated_by=1), "it is dominated"),
-        (replace(row(2, "full:block:4", 10.02), folded=True), "no page shows it"),
+        (replace(row(2, "full:block:4", 10.005), dominated_by=1), "it is dominated"),
+        (replace(row(2, "full:block:4", 10.005), folded=True), "no page shows it"),
     ],
 )
 def test_no_toss(other: RankedEvaluation, why: str) -> None:
@@ -66,7 +66,7 @@ def test_rows_of_other_jobs_are_less_known_and_only_their_fastest_counts() -> No
 
 def test_what_was_measured_is_no_toss() -> None:
     seen = Measured(trials=1, step_time_seconds=10.0)
-    rows = [row(1, "selective:mlp", 10.0, measured=seen), row(2, "full:block:4", 10.02)]
+    rows = [row(1, "selective:mlp", 10.0, measured=seen), row(2, "full:block:4", 10.005)]
     assert likeliest_toss(rows) is not None
     rows[1] = replace(rows[1], measured=seen)
     assert likeliest_toss(rows) is None
@@ -74,5 +74,5 @@ def test_what_was_measured_is_no_toss() -> None:
 
 def test_where_nothing_fits_there_is_no_choice() -> None:
     tight = replace(FIRST, evaluation=replace(FIRST.evaluation, fit_probability=0.3))
-    assert likeliest_toss([tight, row(2, "full:block:4", 10.02)]) is None
+    assert likeliest_toss([tight, row(2, "full:block:4", 10.005)]) is None
     assert likeliest_toss([]) is None
