@@ -102,6 +102,6 @@ def _nearness(reason: str) -> tuple[bool, str]:
 
 
 def left_out_words(learned: Learned) -> Iterator[str]:
-    """``3 ran on a CPU``, the most frequent first."""
+    """``3 ran on no GPU``, the most frequent first."""
     for why, count in learned.left_out:
         yield f"{count} {why}"

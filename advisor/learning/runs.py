@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_record, show_path
+from advisor.base.limits import LARGEST
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
@@ -107,8 +108,8 @@ class _LeftOutError(Exception):
 
 
 def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | None) -> MeasuredRun:
-    trial = convert(result.get("trial"), dict[str, Any], source, "trial")
-    workload = convert(trial.get("workload"), dict[str, Any], source, "workload")
+    trial = _mapping(result, "trial")
+    workload = _mapping(trial, "workload")
     _check_device(result, workload, gpu, config_dir)
     status = result.get("status")
     if status == _UNSTABLE and not _bytes_hold(result):
@@ -119,10 +120,8 @@ def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | No
     bare = MeasuredRun(job=job, setting=_setting(job, workload), source=source)
     if status == _OUT_OF_MEMORY:
         return replace(bare, ran_out=True)
-    seconds = convert(
-        (result.get("times") or {}).get("seconds", ()), tuple[float, ...], source, "times"
-    )
-    ranks = convert(result.get("memory", ()), tuple[dict[str, Any], ...], source, "memory")
+    seconds = _numbers(_mapping(result, "times").get("seconds", ()), "times.seconds")
+    ranks = _mappings(result, "memory")
     return replace(
         bare,
         seconds=median(seconds) if seconds and status == _OK else None,
@@ -139,7 +138,7 @@ def _check_device(
     if workload.get("backend") == "rehearsal":
         raise _LeftOutError("rehearsed single ranks")
     if workload.get("device") != "cuda":
-        raise _LeftOutError("ran on a CPU")
+        raise _LeftOutError("ran on no GPU")
     names = [name for name in _gpu_names(result) if name]
     if not names:
         raise _LeftOutError("name no GPU")
@@ -152,14 +151,12 @@ def _check_device(
 
 
 def _gpu_names(result: Mapping[str, Any]) -> Iterator[str]:
-    environment = result.get("environment") or {}
-    for one in environment.get("gpus") or ():
+    for one in _mappings(_mapping(result, "environment"), "gpus"):
         yield str(one.get("torch_name") or one.get("name") or "")
 
 
 def _bytes_hold(result: Mapping[str, Any]) -> bool:
-    concerns = result.get("concerns") or ()
-    fatal = {one.get("name") for one in concerns if one.get("fatal")}
+    fatal = {str(one.get("name")) for one in _mappings(result, "concerns") if one.get("fatal")}
     return bool(fatal) and fatal <= _SPOIL_TIMES_ALONE
 
 
@@ -168,13 +165,14 @@ def _job(
 ) -> tuple[Job, float]:
     """The job as it was run, and what its trainer says that its step takes beside; of a trial that
     says nothing of it the framework's defaults."""
-    as_run = trial.get("as_run") or {}
-    expands = any("expandable_segments:True" in text for text in trial.get("variables") or ())
+    as_run = _mapping(trial, "as_run")
+    variables = convert(trial.get("variables", ()), tuple[str, ...], "", "variables")
+    expands = any("expandable_segments:True" in text for text in variables)
     told = {name: workload[name] for name in _TOLD if name in workload}
-    config = {"expandable_segments": expands, **as_run.get("job", {}), **told}
-    model = {**(workload.get("model") or {}), **as_run.get("model", {})}
+    config = {"expandable_segments": expands, **_mapping(as_run, "job"), **told}
+    model = {**_mapping(workload, "model"), **_mapping(as_run, "model")}
+    degrees = {**_mapping(workload, "layout"), **_mapping(as_run, "layout")}
     try:
-        degrees = {**(workload.get("layout") or {}), **as_run.get("layout", {})}
         layout = read_record(ParallelLayout, degrees, source)
         job = Job(
             model=read_record(ModelSpec, model, source),
@@ -185,17 +183,43 @@ def _job(
         )
     except UserError:
         raise _LeftOutError("do not tell their whole job (harness ingest … experiment=)") from None
-    prediction = trial.get("prediction") or {}
-    return job, float(prediction.get("other_seconds", 0.0))
+    other = _mapping(trial, "prediction").get("other_seconds", 0.0)
+    return job, float(convert(other, float, "", "other_seconds"))
 
 
 def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
+    stack = adapter_of(job.config.framework)
     try:
-        return adapter_of(job.config.framework).parse(str(workload.get("recompute"))).promoted
+        setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
         raise _LeftOutError("have a setting that only their trainer knows") from None
+    if stack.check(setting, job):
+        raise _LeftOutError("have a setting that their framework refuses")
+    return setting
 
 
 def _most(ranks: tuple[dict[str, Any], ...], which: str) -> int | None:
-    known = [int(rank[which]) for rank in ranks if rank.get(which) is not None]
-    return max(known, default=None)
+    known = _numbers([rank[which] for rank in ranks if rank.get(which) is not None], which)
+    return int(max(known)) if known else None
+
+
+def _mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The mapping under `name`, empty where there is none; UserError where it is something else."""
+    found: dict[str, Any] = convert(values.get(name) or {}, dict[str, Any], "", name)
+    return found
+
+
+def _mappings(values: Mapping[str, Any], name: str) -> tuple[dict[str, Any], ...]:
+    found: tuple[dict[str, Any], ...] = convert(
+        values.get(name) or (), tuple[dict[str, Any], ...], "", name
+    )
+    return found
+
+
+def _numbers(values: object, name: str) -> tuple[float, ...]:
+    """Positive numbers; UserError where one is something else."""
+    found: tuple[float, ...] = convert(values, tuple[float, ...], "", name)
+    for number in found:
+        if not 0 < number < LARGEST:
+            raise UserError(name, number, "is none that was measured")
+    return found

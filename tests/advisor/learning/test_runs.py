@@ -64,7 +64,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"workload": {"device": "cpu"}}, "ran on a CPU"),
+        ({"workload": {"device": "cpu"}}, "ran on no GPU"),
         ({"workload": {"backend": "rehearsal"}}, "rehearsed single ranks"),
         ({"workload": {"recompute": "op:own"}}, "have a setting that only their trainer knows"),
         ({"workload": {"model": {"name": "32x4096"}}}, "do not tell their whole job"),
@@ -72,7 +72,14 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
         ({"environment": {}}, "name no GPU"),
         ({"status": "failed"}, "ended as failed"),
         ({"status": "unstable", "concerns": [{"name": "retries", "fatal": True}]}, "unstable"),
-        ({"trial": {}}, "cannot be read"),
+        ({"trial": None}, "ran on no GPU"),
+        ({"trial": "x"}, "cannot be read"),
+        ({"times": {"seconds": [0.0]}}, "cannot be read"),
+        ({"times": {"seconds": "fast"}}, "cannot be read"),
+        ({"memory": [{"allocated": -1}]}, "cannot be read"),
+        ({"memory": {"allocated": 1}}, "cannot be read"),
+        ({"environment": {"gpus": ["H100"]}}, "cannot be read"),
+        ({"status": ["ok"]}, "ended as"),
     ],
 )
 def test_what_nothing_is_learned_from_is_counted(

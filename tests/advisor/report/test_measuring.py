@@ -7,7 +7,7 @@ from advisor.report.text import Screen, printed
 NOTE = LearnedNote(
     sources=("runs/a", "runs/b"),
     trials=12,
-    left_out=("3 ran on a CPU",),
+    left_out=("3 ran on no GPU",),
     within="dense layers, bf16, TP 1 to 2",
     step_time={
         "base": LearnedTerm(mean=0.136, sigma=0.021, shipped_sigma=0.06),
@@ -20,7 +20,7 @@ NOTE = LearnedNote(
 def test_only_what_runs_say_more_of_is_told() -> None:
     assert learned_words(NOTE) == [
         "12 trials of runs/a, runs/b",
-        "left out: 3 ran on a CPU",
+        "left out: 3 ran on no GPU",
         "hold for dense layers, bf16, TP 1 to 2",
         "step +13.6 ±2.1 %",
         "activations -1.2 ±0.1 %",
