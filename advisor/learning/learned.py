@@ -1,9 +1,9 @@
 """A calibration with what measured runs say beside it: for which jobs, how much, how surely."""
 
-from collections.abc import Iterator
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -87,8 +87,6 @@ class LearnedCalibration(Calibration, frozen=True, kw_only=True, cache_hash=True
 
 def plain_job(job: Job) -> Job:
     """`job` without what changes no run: a budget that only predictions know, the model's name."""
-    from msgspec.structs import replace
-
     return replace(
         job,
         model=replace(job.model, name=""),
@@ -99,9 +97,3 @@ def plain_job(job: Job) -> Job:
 def _nearness(reason: str) -> tuple[bool, str]:
     """Sizes that differ are nearer than kinds that do."""
     return any(sign.isdigit() for sign in reason.partition(", measured")[0]), reason
-
-
-def left_out_words(learned: Learned) -> Iterator[str]:
-    """``3 ran on no GPU``, the most frequent first."""
-    for why, count in learned.left_out:
-        yield f"{count} {why}"
