@@ -39,6 +39,9 @@ NEAR: Final = 0.02
 correlation and regret in docs/times.md)."""
 _KNOWN: Final = -1
 """The root of jobs as they were asked for."""
+_LEAST_OF_LEARNED: Final = 0.5
+"""Where measured runs move times: none is said to take less than half of what is shipped (a
+judgement)."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _NEAREST: Final = 100
@@ -194,6 +197,11 @@ class Search:
                 if not found:
                     yield job
 
+    def _wait_at_floor(self, floor: float, item: _Waiting) -> None:
+        """A floor is that of the shipped times."""
+        learned = type(self._calibration) is not Calibration
+        self._wait(floor * _LEAST_OF_LEARNED if learned else floor, item)
+
     def _wait(self, bound: float, item: _Waiting) -> None:
         if bound <= self._rows.limit:
             heappush(self._waiting, (bound, next(self._numbers), item))
@@ -206,7 +214,8 @@ class Search:
             sequence = self._floors[item.root].of_sequence(group, size)
         ranks = group.tensor_model_parallel_size * group.context_parallel_size
         optimizer = self._floors[item.root].optimizer
-        self._wait(sequence * self._batch * ranks / self._resolution.num_gpus + optimizer, item)
+        floor = sequence * self._batch * ranks / self._resolution.num_gpus + optimizer
+        self._wait_at_floor(floor, item)
 
     def _expand(self, item: _Waiting) -> None:
         match item:
@@ -256,7 +265,7 @@ class Search:
                 usual = (0, self._floors[root].optimizer)
                 _, optimizer = self._static.get(_states(root, layout), usual)
                 bound = step_seconds(sequence, layout, size, self._batch) + optimizer
-                self._wait(bound, _Point(root, layout, size))
+                self._wait_at_floor(bound, _Point(root, layout, size))
 
     def _job(self, root: int, layout: ParallelLayout, size: int) -> Job | None:
         try:
