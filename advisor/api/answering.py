@@ -7,6 +7,7 @@ from advisor.base.errors import UserError
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
     from advisor.request.request import Request
+    from advisor.search.layout_search import Watch
 
 _HIGHEST_PRICE: Final = 1e9
 
@@ -20,16 +21,20 @@ def checked_price(value: float, name: str) -> float:
 
 
 def answer_to(
-    request: "Request", *, explain: int | None = None, verify: int | None = None
+    request: "Request",
+    *,
+    explain: int | None = None,
+    verify: int | None = None,
+    watch: "Watch | None" = None,
 ) -> "Answer":
     """Every legal setting of the request, ranked; the `verify` best rehearsed by Megatron Core.
 
-    Raises UserError where the request is wrong, there is no candidate of rank `explain`, or
-    Megatron Core is not installed to verify with.
+    watch: is told how far a search is. Raises UserError where the request is wrong, there is no
+    candidate of rank `explain`, or Megatron Core is not installed to verify with.
     """
     from advisor.search.advise import advise
 
-    answer = advise(request)
+    answer = advise(request, watch)
     if explain and explain > len(answer.candidates):
         count = len(answer.candidates)
         there = "there is 1 row" if count == 1 else f"there are {count} rows"

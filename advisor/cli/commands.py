@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import COMMANDS, Options, OutputFormat, parse
-from advisor.cli.exit_codes import FITS, NOTHING_FITS, WRONG
+from advisor.cli.exit_codes import FITS, INTERRUPTED, NOTHING_FITS, WRONG
 from advisor.cli.outcome import Outcome
+from advisor.cli.search_bar import watched
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation
@@ -58,7 +59,10 @@ def run(arguments: Sequence[str]) -> Outcome:
 def rank(options: Options) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    advice = answer_to(options.request, explain=options.explain, verify=options.verify)
+    with watched() as watch:
+        advice = answer_to(
+            options.request, explain=options.explain, verify=options.verify, watch=watch
+        )
     talk: tuple[str, ...] = ()
     if options.plot:
         from advisor.report.figures import write_figure
@@ -75,6 +79,8 @@ def rank(options: Options) -> Outcome:
 
         talk = (*talk, f"advise: {verdict(advice)}")
     exit_code = FITS if advice.fits else NOTHING_FITS
+    if advice.stopped:
+        exit_code = INTERRUPTED
     return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
 
 

@@ -21,23 +21,25 @@ from advisor.request.resolve import Resolution, resolve
 from advisor.search.evaluate import known_error, step_time_error
 from advisor.search.fewest_changes import with_fewest_changes
 from advisor.search.known_jobs import known_jobs
-from advisor.search.layout_search import NEAR, Search, Searched, evaluate_settings
+from advisor.search.layout_search import NEAR, Search, Searched, Watch, evaluate_settings
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies, other_job
 from advisor.search.undecided import told
 
 
-def advise(request: Request) -> Answer:
+def advise(request: Request, watch: Watch | None = None) -> Answer:
     """Rank every legal recompute setting of the requested job.
 
     Raises UserError where the request is wrong. What neither a preset nor the request says of the
     layout is as in the recipe for the nearest number of the same GPUs; where there is none or
     nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all,
     `--search optimum` proves what is the best that can be had on the usual answer's layout.
+
+    watch: is told how far a search of layouts is.
     """
     resolution = resolve(request)
     calibration = _calibration(request, resolution)
-    advice = told(_advise(request, resolution, calibration), calibration, request)
+    advice = told(_advise(request, resolution, calibration, watch), calibration, request)
     if advice.recipe != resolution.recipe:
         return advice
     beside = beside_precision(request, resolution)
@@ -54,14 +56,19 @@ def _calibration(request: Request, resolution: Resolution) -> Calibration:
     return calibration_from(request.calibration, shipped, resolution.gpu, request.config_dir)
 
 
-def _advise(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
+def _advise(
+    request: Request,
+    resolution: Resolution,
+    calibration: Calibration,
+    watch: Watch | None = None,
+) -> Answer:
     if request.search is SearchScope.OPTIMUM:
         return _with_optimum(request, resolution, calibration)
     layouts = request.search is SearchScope.LAYOUT
     stack = adapter_of(resolution.config.framework)
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
-        return _rank_layouts(resolution, stack, calibration, asked)
+        return _rank_layouts(resolution, stack, calibration, asked, watch)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -238,10 +245,12 @@ def _rank_layouts(
     stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
+    watch: Watch | None,
 ) -> Answer:
     """The best setting of each layout, micro batch and choice of options, in one ranking."""
     known = known_jobs(resolution)
-    searched = Search(resolution, calibration, asked, within=NEAR, options=True).run(known)
+    search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
+    searched = search.run(known)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
     first = min(first_replayed(rows), key=order)
     rows += _without_recompute(first)
@@ -260,6 +269,7 @@ def _rank_layouts(
             () if first.fits else find_remedies(first, calibration, asked),
         ),
         usual=_job_of(resolution),
+        stopped=not searched.whole,
     )
 
 

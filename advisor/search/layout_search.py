@@ -6,7 +6,7 @@ are wanted: then every legal job was evaluated, or excluded by a bound. Times al
 cannot fit is left out where the bytes of weights, gradients and optimizer say so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -80,6 +80,20 @@ def evaluate_settings(
     return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a search is. best: first of what was found; evaluated: so many settings; share: of
+    the way from the least bound of all to that at which it ends, once it is known."""
+
+    best: Evaluation | None
+    evaluated: int
+    share: float
+
+
+Watch = Callable[[Progress], None]
+_EACH: Final = 64
+"""Steps between two calls of a Watch."""
+
+
 class _Group(Struct, frozen=True):
     """Layouts that wait for their turn, with one micro batch or all; sequence: seconds of one, once
     a job of theirs was made."""
@@ -130,10 +144,11 @@ class Search:
         *,
         within: float = 0.0,
         options: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
         self._stack = adapter_of(resolution.config.framework)
-        self._asked, self._options = asked, options
+        self._asked, self._options, self._watch = asked, options, watch
         self._batch = resolution.config.global_batch_size
         self._budget = resolution.config.memory_budget_bytes or resolution.gpu.memory_bytes
         self._rows = _Rows(within)
@@ -165,8 +180,7 @@ class Search:
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
                     self._wait_for_group(_Group(number, group))
-            while self._waiting and self._waiting[0][0] <= self._rows.limit:
-                self._expand(heappop(self._waiting)[2])
+            self._go()
             if not self._rows.fitting:
                 self._look_at_the_smallest()
         except KeyboardInterrupt:
@@ -176,6 +190,18 @@ class Search:
         return Searched(
             evaluations=tuple(self._rows.kept.values()), evaluated=self._evaluated, whole=whole
         )
+
+    def _go(self) -> None:
+        start, steps = self._waiting[0][0] if self._waiting else 0.0, 0
+        while self._waiting and self._waiting[0][0] <= self._rows.limit:
+            bound, _, item = heappop(self._waiting)
+            self._expand(item)
+            steps += 1
+            if self._watch and steps % _EACH == 1:
+                way = self._rows.limit - start
+                share = (bound - start) / way if 0 < way < inf else 0.0
+                best = self._rows.best
+                self._watch(Progress(best=best, evaluated=self._evaluated, share=share))
 
     def _template(self) -> Job:
         """Any legal job, with experts and tensors cut where that is legal."""
@@ -344,6 +370,11 @@ class _Rows:
         self.kept: dict[object, Evaluation] = {}
         self.limit = self.first = inf
         self._within = within
+
+    @property
+    def best(self) -> Evaluation | None:
+        """First of the ranking."""
+        return min(self.kept.values(), key=order, default=None)
 
     @property
     def fitting(self) -> list[float]:
