@@ -26,8 +26,8 @@ class SweepOptions(Struct, frozen=True, kw_only=True):
     advisor's best are run before the sampler has a say. micro_batch_sizes: empty means the job's
     own. layouts: also every legal layout on the job's GPUs. memory_budget: e.g. 76GiB; points that
     need more are infeasible. min_fit_probability: points that the advisor thinks less likely to
-    fit are not run. batch: points chosen at a time, which a cluster runs side by side. storage: URL of
-    a SQLite file or a PostgreSQL database instead of the journal in the run's folder.
+    fit are not run. batch: points chosen at a time, which a cluster runs side by side. storage: URL
+    of a SQLite file or a PostgreSQL database instead of the journal in the run's folder.
     worker_timeout_seconds: a worker on another machine that is silent for so long counts as dead.
     """
 

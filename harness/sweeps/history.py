@@ -46,6 +46,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     wall_seconds: float = 0.0
 
     @property
+    def timed(self) -> bool:
+        """Whether there is a step time, of a trial that was pruned too."""
+        return self.step_seconds is not None
+
+    @property
     def measured(self) -> bool:
         """Whether there are figures of a whole measurement."""
         return self.status in MEASURED and None not in (self.step_seconds, self.peak_bytes)

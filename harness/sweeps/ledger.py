@@ -1,15 +1,9 @@
 """What is written into an Optuna study, and read from it: one trial for each claim of a task."""
 
-import warnings
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
-from advisor.base.errors import require
-from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.book import REPEAT, RESULT, Book, Entry, Told
+from harness.sweeps.book import RESULT, Book, Entry, Told
 from harness.sweeps.claims import CLAIM, HEARTBEAT, Ticket
 from harness.sweeps.history import Expected, Outcome, Task
 from harness.sweeps.space import Point
@@ -18,7 +12,7 @@ from harness.sweeps.told import attributes, constraints, values
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import TrialState
 
 _STATUS: Final = "status"
 _WORKER: Final = "worker"
@@ -26,18 +20,18 @@ _WORKER: Final = "worker"
 
 class Ledger:
     """The trials of `study`; `expected` is what is predicted of each point, `choices` the values of
-    its parameters."""
+    its parameters, `room_bytes` what a peak may be."""
 
     def __init__(
         self,
         study: "optuna.Study",
         expected: Mapping[Point, Expected],
         choices: Mapping[str, list[str | int]],
-        options: SweepOptions,
+        room_bytes: int | None,
     ) -> None:
         from optuna.distributions import CategoricalDistribution
 
-        self._study, self._expected, self._budget = study, expected, options.budget_bytes()
+        self._study, self._expected, self._room_bytes = study, expected, room_bytes
         self._storage = study._storage
         self._distributions: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(values) for name, values in choices.items()
@@ -62,7 +56,7 @@ class Ledger:
         state = self._state(outcome)
         attrs: dict[str, Any] = {RESULT: told.stored()}
         if not outcome.failed:
-            limits = constraints(outcome, self._budget)
+            limits = constraints(self._expected[task.point], outcome, self._room_bytes)
             attrs |= {f"constraints:{name}": value for name, value in limits.items()}
         self._create(state, task, self._described(task, None, outcome), attrs, outcome)
 
@@ -92,7 +86,8 @@ class Ledger:
         self._describe(trial, self._described(task, None, outcome))
         state = self._state(outcome)
         if state is not TrialState.FAIL:
-            for name, value in constraints(outcome, self._budget).items():
+            expected = self._expected[task.point]
+            for name, value in constraints(expected, outcome, self._room_bytes).items():
                 self._storage.set_trial_system_attr(trial, f"constraints:{name}", value)
         numbers = values(outcome) if state is TrialState.COMPLETE else None
         self._storage.set_trial_state_values(trial, state, numbers)
@@ -121,7 +116,7 @@ class Ledger:
 
         if outcome.failed:
             return TrialState.FAIL
-        pruned = outcome.status == 'pruned'
+        pruned = outcome.status == "pruned"
         return TrialState.PRUNED if pruned else TrialState.COMPLETE
 
     def _described(
@@ -129,7 +124,7 @@ class Ledger:
     ) -> dict[str, Any]:
         told = attributes(task, self._expected[task.point], outcome)
         by = {} if ticket is None else {_WORKER: ticket.owner.label}
-        return {REPEAT: task.repeat, **told, **by}
+        return {**told, **by}
 
     def _describe(self, trial: int, wanted: Mapping[str, Any]) -> None:
         """Write the user attributes that are new."""

@@ -1,11 +1,11 @@
 """Where a study is kept: a journal file in the run's folder, SQLite, or a PostgreSQL server."""
 
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.sweeps.turns import FileTurn, PostgresTurn, Turn
+from harness.sweeps.turns import PostgresTurn, Turn
+from harness.trial.files import Lock, in_turn
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -127,7 +128,7 @@ def _url(asked: str) -> "URL":
 
 def _sqlite(url: "URL", shown: str) -> Storage:
     assert url.database is not None
-    turn = FileTurn(Path(f"{url.database}.lock"))
+    turn = partial(in_turn, Path(f"{url.database}.lock"))
     return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
 
 
@@ -136,7 +137,7 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
 
     given: dict[str, Any] = {}
     if url.drivername == "postgresql+pg8000":
-        given = {"timeout": _SILENT_SECONDS, "application_name": "harness sweep"}
+        given = {"timeout": _SILENT_SECONDS, "application_name": f"harness sweep {os.getpid()}"}
     if url.password is None and "PGPASSWORD" in os.environ:
         url = url.set(password=os.environ["PGPASSWORD"])
     turns = create_engine(url, pool_pre_ping=True, connect_args=given)
@@ -169,7 +170,7 @@ def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storag
 def _journal(path: Path) -> Storage:
     from optuna.storages import JournalStorage
 
-    turn = FileTurn(path.with_suffix(".turn"))
+    turn = partial(in_turn, path.with_suffix(".turn"))
     with turn():
         storage = JournalStorage(_journal_file(path))
     return Storage(optuna=storage, turn=turn, forget_connections=lambda: None, name=str(path))
@@ -183,14 +184,14 @@ def _journal_file(path: Path) -> "BaseJournalBackend":
 
         def acquire(self) -> bool:
             """Whole lines alone are in the file by then."""
-            self._descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._held = Lock(path.with_suffix(".lock"))
+            self._held.wait()
             _mend(path)
             return True
 
         def release(self) -> None:
             """The next may write."""
-            os.close(self._descriptor)
+            self._held.close()
 
     return JournalFileBackend(str(path), lock_obj=WriteLock(str(path)))
 

@@ -9,6 +9,7 @@ has died is told from there, else it ends as failed (status `lost`), and its tas
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -75,7 +76,10 @@ class Study:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -88,8 +92,7 @@ class Study:
         be measured is claimed. It may be asked more than once."""
         action = None
         while action is None:
-            ticket = self._worker.ticket()
-            action = self._patiently(lambda: self._decide(choose, ticket))
+            action = self._patiently(partial(self._decide, choose, self._worker.ticket()))
         if isinstance(action, Claim):
             self._pause = _FIRST_WAIT_SECONDS
         return action

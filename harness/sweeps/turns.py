@@ -3,12 +3,9 @@
 A turn ends with its process: a file's lock goes with who held it, PostgreSQL's with its connection.
 """
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -19,27 +16,10 @@ _IDLE_SECONDS: Final = 60
 
 
 class Turn(Protocol):
-    """Waits until it is ours, and holds it for the length of a block."""
+    """Waits until it is ours, and holds it for the length of a block; of a file, `in_turn` does."""
 
     def __call__(self) -> AbstractContextManager[None]:
         """Raises what the storage raises where it cannot be reached."""
-
-
-class FileTurn:
-    """By an flock on a file, which all workers see."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """OSError where the file cannot be made."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 class PostgresTurn:

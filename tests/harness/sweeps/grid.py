@@ -2,10 +2,8 @@
 
 from msgspec.structs import replace
 
-from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.space import Point, Space
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Trial
 from tests.harness.conftest import PREDICTION, TRIAL, WORKLOAD
 
 _SETTINGS = 25
