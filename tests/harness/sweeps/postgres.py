@@ -52,6 +52,10 @@ class Server:
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-w", "-m", mode, "stop")
 
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
     def cut(self, pid: int | None = None) -> int:
         """End the connections of a client, or of all; how many there were."""
         with self._connect() as connection:
