@@ -25,7 +25,7 @@ from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Trial
 
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
-UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
+UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED, {TrialStatus.PRUNED})
 FAILED: Final = (
     TrialStatus.FAILED,
     TrialStatus.TIMEOUT,

@@ -6,24 +6,24 @@ small. A point that is illegal or runs out of memory is infeasible, which the sa
 one whose trial failed otherwise says nothing about the point.
 """
 
-import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.base.errors import UserError, require
 from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.front import Outcome
+from harness.sweeps.history import Outcome, Task, expectations
 from harness.sweeps.space import Point, Space
+from harness.sweeps.told import METRICS, attributes, constraints, values
 
 if TYPE_CHECKING:
     import optuna
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import FrozenTrial, Trial, TrialState
 
 _JOURNAL: Final = "optuna.journal"
 _BROKEN: Final = (
@@ -36,8 +36,7 @@ _BROKEN: Final = (
     RecursionError,
 )
 """What Optuna raises on a journal whose lines are not those that it wrote."""
-_MEMORY: Final = "memory_over_budget"
-_RUNS: Final = "does_not_run"
+_REPEAT: Final = "repeat"
 
 
 class Study:
@@ -49,64 +48,76 @@ class Study:
 
         self._space, self._options, self._name = space, options, name
         self._choices = space.choices()
+        self._expected = expectations(space)
         self._distributions: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(values) for name, values in self._choices.items()
         }
         self._study = self._open(folder)
 
-    def restore(self, outcomes: dict[Point, Outcome]) -> "list[tuple[Point, Trial]]":
-        """Tell the study what is on disk and it was not told; the points that were asked for when
-        the last sweep was killed, and have no result yet."""
+    def restore(self, finished: Mapping[Point, Mapping[int, Outcome]]) -> "dict[Task, Trial]":
+        """Tell the study what is on disk and it was not told; what was asked for when the last
+        sweep was killed, and has no result yet."""
         from optuna.trial import TrialState
 
-        unfinished = []
+        unfinished = {}
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            point, resumed = self._resume(trial)
-            if point in outcomes:
-                self.tell(resumed, outcomes[point])
+            task, resumed = self._resume(trial)
+            outcome = finished.get(task.point, {}).get(task.repeat)
+            if outcome is not None:
+                self.tell(task, resumed, outcome)
             else:
-                unfinished.append((point, resumed))
-        ended = self._study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
-        told = {(Point(**trial.params), trial.state is TrialState.FAIL) for trial in ended}
-        for point, outcome in outcomes.items():
-            if (point, outcome.failed) not in told:
-                self._study.add_trial(self._frozen(point, outcome))
+                unfinished[task] = resumed
+        ended = self._study.get_trials(
+            states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+        )
+        told = {(_task(trial), trial.state is TrialState.FAIL) for trial in ended}
+        for point, outcomes in finished.items():
+            for repeat, outcome in outcomes.items():
+                task = Task(point, repeat)
+                if (task, outcome.failed) not in told:
+                    self.tell(task, self.claim(task), outcome)
         return unfinished
 
-    def _resume(self, frozen: "FrozenTrial") -> "tuple[Point, Trial]":
+    def _resume(self, frozen: "FrozenTrial") -> "tuple[Task, Trial]":
         """A trial that was asked for, with those of its parameters that a kill cut off."""
         from optuna.trial import Trial
 
         trial = Trial(self._study, frozen._trial_id)
-        for name, values in self._choices.items():
-            trial.suggest_categorical(name, values)
-        return Point(**trial.params), trial
+        for name, choices in self._choices.items():
+            trial.suggest_categorical(name, choices)
+        return _task(trial), trial
 
-    def enqueue(self, points: Sequence[Point]) -> None:
-        """Points to be asked for next, unless they have been before."""
-        for point in points:
-            self._study.enqueue_trial(point.params(), skip_if_exists=True)
+    def claim(self, task: Task) -> "Trial":
+        """A trial of the study for `task`."""
+        self._study.enqueue_trial(task.point.params(), user_attrs={_REPEAT: task.repeat})
+        while True:
+            claimed, trial = self.ask()
+            if claimed == task:
+                return trial
+            self._study.tell(trial, state=_fail())  # enqueued, and cut off by a kill
 
-    def ask(self) -> "tuple[Point, Trial]":
-        """The next point, with the trial to tell."""
+    def ask(self) -> "tuple[Task, Trial]":
+        """The next point by the sampler, with the trial to tell."""
         trial = self._study.ask(self._distributions)
-        return Point(**trial.params), trial
+        task = _task(trial)
+        for name, value in attributes(task, self._expected[task.point]).items():
+            trial.set_user_attr(name, value)
+        return task, trial
 
-    def tell(self, trial: "Trial", outcome: Outcome) -> None:
-        """What came of it."""
-        trial.set_user_attr("status", str(outcome.status))
-        trial.set_user_attr("result", outcome.name)
-        if outcome.failed:
-            self._fail(trial)
+    def tell(self, task: Task, trial: "Trial", outcome: Outcome | None) -> None:
+        """What came of it; None: nothing, it is run elsewhere."""
+        if outcome is None:
+            self._tell(trial, None, _fail())
             return
-        for name, value in self._constraints(outcome).items():
-            trial.set_constraint(name, value)
-        self._tell(trial, _values(outcome))
-
-    def _fail(self, trial: "Trial | int") -> None:
-        from optuna.trial import TrialState
-
-        self._tell(trial, None, TrialState.FAIL)
+        expected = self._expected[task.point]
+        for name, value in attributes(task, expected, outcome).items():
+            trial.set_user_attr(name, value)
+        if outcome.failed:
+            self._tell(trial, None, _fail())
+            return
+        for name, over in constraints(expected, outcome, self._space.room_bytes).items():
+            trial.set_constraint(name, over)
+        self._tell(trial, values(outcome))
 
     def _tell(self, trial: "Trial | int", values: list[float] | None, state: Any = None) -> None:
         try:
@@ -116,28 +127,6 @@ class Study:
             # the trial is stored by then.
             if "Study.stop" not in str(error):
                 raise
-
-    def _constraints(self, outcome: Outcome) -> dict[str, float]:
-        """Positive where the point is infeasible, by how much."""
-        budget = self._options.budget_bytes()
-        over = 0.0
-        if budget is not None and outcome.peak_bytes is not None:
-            over = outcome.peak_bytes / budget - 1.0
-        return {_MEMORY: over, _RUNS: 0.0 if outcome.measured else 1.0}
-
-    def _frozen(self, point: Point, outcome: Outcome) -> "FrozenTrial":
-        from optuna.trial import TrialState, create_trial
-
-        state = TrialState.FAIL if outcome.failed else TrialState.COMPLETE
-        constraints = {} if outcome.failed else self._constraints(outcome)
-        return create_trial(
-            state=state,
-            values=None if outcome.failed else _values(outcome),
-            params=point.params(),
-            distributions=self._distributions,
-            user_attrs={"status": str(outcome.status), "result": outcome.name},
-            system_attrs={f"constraints:{key}": value for key, value in constraints.items()},
-        )
 
     def _open(self, folder: Path) -> "optuna.Study":
         if self._options.storage:
@@ -188,6 +177,7 @@ class Study:
         known = study.user_attrs.get("choices")
         if known is None:
             study.set_user_attr("choices", self._choices)
+            study.set_metric_names(list(METRICS))
         elif known != self._choices:
             raise UserError(
                 "name",
@@ -201,26 +191,25 @@ class Study:
         from optuna import samplers
 
         seed, kind = self._options.seed, self._options.sampler
-        if kind is Sampler.AUTO:
-            few = len(self._space.planned) <= self._options.trials
-            kind = Sampler.BRUTE_FORCE if few else Sampler.TPE
         if kind is Sampler.TPE:
             return samplers.TPESampler(
                 seed=seed, n_startup_trials=max(1, self._options.first), multivariate=True
             )
         if kind is Sampler.NSGA2:
             return samplers.NSGAIISampler(seed=seed, population_size=max(2, self._options.first))
-        if kind is Sampler.RANDOM:
-            return samplers.RandomSampler(seed=seed)
-        return samplers.BruteForceSampler(seed=seed)
+        if kind is Sampler.BRUTE_FORCE:
+            return samplers.BruteForceSampler(seed=seed)
+        return samplers.RandomSampler(seed=seed)
 
 
-def _values(outcome: Outcome) -> list[float]:
-    if not outcome.measured:
-        return [math.inf, math.inf]
-    assert outcome.step_seconds is not None
-    assert outcome.peak_bytes is not None
-    return [outcome.step_seconds, float(outcome.peak_bytes)]
+def _task(trial: "Trial | FrozenTrial") -> Task:
+    return Task(Point(**trial.params), int(trial.user_attrs.get(_REPEAT, 0)))
+
+
+def _fail() -> "TrialState":
+    from optuna.trial import TrialState
+
+    return TrialState.FAIL
 
 
 def _mend(journal: Path) -> None:
