@@ -17,8 +17,10 @@ from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.front import Outcome, pareto_front
+from harness.sweeps.front import pareto_front
+from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep
+from harness.sweeps.policy import Ending
 from harness.sweeps.space import Point, Space, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
@@ -43,8 +45,8 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
             plan=self.plan,
             space=self.space,
             options=self.options,
-            make_runner=lambda plan, progress, again: make_runner(
-                launcher, self.folder, plan, progress, again
+            make_runner=lambda plan, progress, again, mine: make_runner(
+                launcher, self.folder, plan, progress, again, mine
             ),
             retry=retry,
         )
@@ -53,13 +55,16 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
 class SweepOutcome(Struct, frozen=True, kw_only=True):
     """A sweep: its folder, what came of every point in the order in which they were chosen (none
     after a dry run), and the points that no other beats in both step time and peak memory, the
-    fastest first. points: all of them, in the advisor's order."""
+    fastest first. points: all of them, in the advisor's order. ended: why it ended, in a sentence;
+    settled: because the fastest is known."""
 
     folder: Path
     points: tuple[Point, ...]
     outcomes: Mapping[Point, Outcome]
     front: tuple[Point, ...]
     ok: bool
+    ended: str = ""
+    settled: bool = False
 
 
 def sweep(
@@ -84,14 +89,17 @@ def sweep(
         return SweepOutcome(
             folder=planned.folder.path, points=points, outcomes={}, front=(), ok=True
         )
+    work = planned.sweep(statuses_of(retry))
     with stops_as_usual():
-        outcomes = planned.sweep(statuses_of(retry)).run()
+        ended = work.run()
     return SweepOutcome(
         folder=planned.folder.path,
         points=points,
-        outcomes=outcomes,
-        front=tuple(pareto_front(outcomes, planned.options.budget_bytes())),
-        ok=exit_code(planned.folder.results()) == 0,
+        outcomes=work.outcomes,
+        front=tuple(pareto_front(work.outcomes, planned.space.budget_bytes)),
+        ok=exit_code(work.statuses) == 0,
+        ended=ended.words,
+        settled=ended.why is Ending.SETTLED,
     )
 
 
@@ -102,8 +110,8 @@ def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSw
         raise UserError(
             "measure.repeats",
             config.measure.repeats,
-            "must be 1: a point is one trial",
-            "repeat the best ones with `harness run`",
+            "must be 1: leaders are repeated where they overlap",
+            "sweep.repeats says how often at most",
         )
     if config.backend is Backend.COMMAND:
         raise UserError(

@@ -68,14 +68,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
-    options, space, plan, folder = planned.options, planned.space, planned.plan, planned.folder
+    space, plan, folder = planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
-    _say(
-        f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
-        f"into {folder.path}"
-    )
+    number = len(space.legal)
+    _say(f"at most {min(planned.options.trials, number)} of {number} points into {folder.path}")
+    work = planned.sweep(flags.retry)
     try:
-        outcomes = planned.sweep(flags.retry).run()
+        ended = work.run()
     except Stop as stop:
         _say(f"stopped: what is finished is in {folder.path}; go on with: {again}")
         return stop.exit_code
@@ -86,9 +85,9 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
         )
         return FAILED
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
-    print(page(title, space, outcomes, options.budget_bytes()), end="")
+    print(page(title, space, work.outcomes, ended.words), end="", flush=True)
     _say(f"results in {folder.path}; harness report {quote(str(folder.path))}")
-    return exit_code(folder.results())
+    return exit_code(work.statuses)
 
 
 def dry_page(space: Space, folder: RunFolder) -> str:

@@ -5,7 +5,7 @@ A trial is finished when its result.json is there. Whatever else is found in its
 of an attempt that ended with its runner, and is run again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Final
 
@@ -25,7 +25,7 @@ from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Trial
 
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
-UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
+UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED, {TrialStatus.PRUNED})
 FAILED: Final = (
     TrialStatus.FAILED,
     TrialStatus.TIMEOUT,
@@ -164,9 +164,7 @@ def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialRes
     return result
 
 
-def exit_code(results: dict[str, TrialResult]) -> int:
+def exit_code(statuses: Iterable[TrialStatus]) -> int:
     """0: every setting has an answer, and one was measured. 4: a trial failed, or none measured."""
-    statuses = [result.status for result in results.values()]
-    failed = any(status in FAILED for status in statuses)
-    measured = any(status in MEASURED for status in statuses)
-    return 0 if measured and not failed else 4
+    found = set(statuses)
+    return 0 if found.intersection(MEASURED) and not found.intersection(FAILED) else 4

@@ -1,9 +1,10 @@
 """What a sweep knows when it decides what to run next: no Optuna, no files, no processes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from harness.base.collections import known
 from harness.execution.runner import FAILED, MEASURED
@@ -55,6 +56,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
         """Whether there are figures of a whole measurement."""
         return self.status in MEASURED and None not in (self.step_seconds, self.peak_bytes)
 
+    def within(self, budget: int | None) -> bool:
+        """Whether its peak is at most `budget` bytes; None: any is."""
+        return budget is None or (self.peak_bytes is not None and self.peak_bytes <= budget)
+
     @property
     def failed(self) -> bool:
         """Whether it says nothing about the point."""
@@ -85,6 +90,20 @@ def outcome_of(result: TrialResult) -> Outcome:
         reason=reason(result.evidence) if result.evidence is not None else "",
         steps=steps,
         wall_seconds=result.wall_seconds,
+    )
+
+
+def over_repeats(outcomes: Sequence[Outcome]) -> Outcome:
+    """The processes of one point as one: the median of their median steps, the largest peak, and
+    the status of the first that was not measured."""
+    first = next((one for one in outcomes if not one.measured), outcomes[0])
+    times = known(one.step_seconds for one in outcomes)
+    return replace(
+        first,
+        step_seconds=median(times) if times else None,
+        peak_bytes=max(known(one.peak_bytes for one in outcomes), default=None),
+        steps=tuple(step for one in outcomes for step in one.steps),
+        wall_seconds=sum(one.wall_seconds for one in outcomes),
     )
 
 

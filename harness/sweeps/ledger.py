@@ -8,6 +8,7 @@ from harness.sweeps.claims import CLAIM, HEARTBEAT, Ticket
 from harness.sweeps.history import Expected, Outcome, Task
 from harness.sweeps.space import Point
 from harness.sweeps.told import attributes, constraints, values
+from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:
     import optuna
@@ -116,7 +117,7 @@ class Ledger:
 
         if outcome.failed:
             return TrialState.FAIL
-        pruned = outcome.status == "pruned"
+        pruned = outcome.status is TrialStatus.PRUNED
         return TrialState.PRUNED if pruned else TrialState.COMPLETE
 
     def _described(

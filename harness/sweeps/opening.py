@@ -52,7 +52,7 @@ def open_study(
     storage, study = _opened(folder, space, options, device_name)
     return Study(
         storage=storage,
-        ledger=Ledger(study, expectations(space), space.choices(), options.budget_bytes()),
+        ledger=Ledger(study, expectations(space), space.choices(), space.room_bytes),
         space=space,
         folder=folder,
         timeout_seconds=options.worker_timeout_seconds,

@@ -16,18 +16,20 @@ class Ending(StrEnum):
     """Which rule ended a sweep."""
 
     SETTLED = "settled"
+    TIED = "tied"
+    """Several may be the fastest, and each of them was repeated as often as it may be."""
     TRIALS = "trials"
     BUDGET = "budget"
     EXHAUSTED = "exhausted"
-    """Every point that may run has, as often as sweep.repeats allows, and leaders still overlap."""
+    """No point that may run is left, and none was measured."""
 
 
 class Measure(Struct, frozen=True, kw_only=True):
-    """Run this task. leader_seconds: step of the present leader, the upper end of where it may lie;
-    a trial that is clearly slower than that ends early (status pruned); None: nothing is pruned."""
+    """Run this task. limit_seconds: its trial ends early (status pruned) once its running median
+    step is clearly above that; None: it is not pruned."""
 
     task: Task
-    leader_seconds: float | None = None
+    limit_seconds: float | None = None
 
 
 class Ask(Struct, frozen=True, kw_only=True):

@@ -56,14 +56,31 @@ class Space(Struct, frozen=True):
     planned: dict[Point, PlannedSetting]
     target: Target
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """What a peak may be: sweep.memory_budget, or the job's own; None where nobody said."""
+        return self.target.job.config.memory_budget_bytes
+
+    @property
+    def room_bytes(self) -> int | None:
+        """The budget, else what the GPU has; None on a CPU, where nobody said."""
+        on_cpu = self.device is Device.CPU
+        return self.budget_bytes or (None if on_cpu else self.target.job.gpu.memory_bytes)
+
+    @property
+    def device(self) -> Device:
+        """What all trials run on."""
+        return next(iter(self.planned.values())).trial.workload.device
+
     def choices(self) -> dict[str, list[str | int]]:
         """Values of each parameter, in a fixed order."""
         names = ("layout", "micro_batch_size", "recompute")
         return {name: sorted({p.params()[name] for p in self.planned}, key=str) for name in names}
 
-    def best(self, number: int) -> list[Point]:
-        """The advisor's first legal points."""
-        return [point for point, planned in self.planned.items() if not planned.skip][:number]
+    @property
+    def legal(self) -> list[Point]:
+        """Points that may be run, in the advisor's order."""
+        return [point for point, planned in self.planned.items() if not planned.skip]
 
     def point_of(self, workload: Workload) -> Point | None:
         """The point that a workload is; None where it is none of ours."""
@@ -78,7 +95,7 @@ class Space(Struct, frozen=True):
 
 def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
     """Every point; UserError where none is legal."""
-    target = find_target(config, machine)
+    target = _within(find_target(config, machine), options.budget_bytes())
     found = dict(_Builder(config, machine, options, target).points())
     if all(planned.skip for planned in found.values()):
         raise UserError(
@@ -88,6 +105,14 @@ def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Sp
             "sweep.micro_batch_sizes, sweep.layouts or recompute.settings",
         )
     return Space(found, target)
+
+
+def _within(target: Target, budget: int | None) -> Target:
+    """The job with the sweep's memory budget, where there is one: what fits is judged by it."""
+    if budget is None:
+        return target
+    config = replace(target.job.config, memory_budget_bytes=budget)
+    return replace(target, job=replace(target.job, config=config))
 
 
 def layout_name(layout: ParallelLayout) -> str:
@@ -125,24 +150,24 @@ class _Builder:
         """Legal points in the advisor's order, then those that only the backend knows, then those
         that are not run."""
         jobs = {(layout, size): self._job(layout, size) for layout, size in self._shapes()}
-        evaluated: list[tuple[Evaluation, Job]] = []
-        legal: set[tuple[Job, str]] = set()
-        for job in jobs.values():
-            if isinstance(job, Job):
-                for evaluation in self._evaluate(job):
-                    evaluated.append((evaluation, job))
-                    legal.add((job, evaluation.setting.spec))
-        evaluated.sort(key=lambda pair: order(pair[0]))
-        for number, (evaluation, job) in enumerate(evaluated, start=1):
-            yield self._legal(job, evaluation, number)
-        specs = list(dict.fromkeys(evaluation.setting.spec for evaluation, _ in evaluated))
+        legal: dict[Point, PlannedSetting] = {}
+        places: dict[Point, tuple[float, ...]] = {}
+        for found in jobs.values():
+            for evaluation in self._evaluate(found) if isinstance(found, Job) else ():
+                point, planned = self._legal(evaluation)
+                legal[point], places[point] = planned, _place(evaluation, planned)
+        ordered = sorted(legal, key=places.__getitem__)
+        for number, point in enumerate(ordered, start=1):
+            planned = legal[point]
+            yield point, planned if planned.skip else replace(planned, rank=number)
+        specs = list(dict.fromkeys(point.recompute for point in ordered))
         own = self._own
         others = [self._stack.parse(text).spec for text in self._named]
         for (layout, size), job in jobs.items():
             for spec in dict.fromkeys([*own, *specs, *others]):
                 if isinstance(job, str):
                     yield self._bare(layout, size, spec, job)
-                elif (job, spec) not in legal:
+                elif self._point(layout, size, spec) not in legal:
                     reason = "" if spec in own else self._refusal(job, spec)
                     yield self._bare(layout, size, spec, reason)
 
@@ -184,27 +209,27 @@ class _Builder:
         refused = self._stack.check(self._stack.parse(spec), job)
         return refused[0].reason if refused else "keeps and replays what another setting does"
 
-    def _legal(self, job: Job, evaluation: Evaluation, number: int) -> tuple[Point, PlannedSetting]:
-        point, planned = self._bare(
-            job.layout, job.config.micro_batch_size, evaluation.setting.spec, ""
-        )
+    def _legal(self, evaluation: Evaluation) -> tuple[Point, PlannedSetting]:
+        job = evaluation.job
+        size, spec = job.config.micro_batch_size, evaluation.setting.spec
+        point, planned = self._bare(job.layout, size, spec, "")
         prediction = predict(planned.trial.workload, evaluation)
-        trial = replace(planned.trial, prediction=prediction)
+        planned = replace(planned, trial=replace(planned.trial, prediction=prediction))
         likely, least = prediction.fit_probability, self._options.min_fit_probability
-        if likely is not None and likely < least:
-            reason = (
-                f"the advisor gives it {likely:.1%} to fit, less than "
-                f"sweep.min_fit_probability = {least:g}"
-            )
-            return point, replace(planned, trial=trial, skip=reason)
-        return point, replace(planned, trial=trial, rank=number)
+        if likely is None or likely >= least:
+            return point, planned
+        reason = (
+            f"the advisor gives it {likely:.1%} to fit, less than "
+            f"sweep.min_fit_probability = {least:g}"
+        )
+        return point, replace(planned, skip=reason)
 
     def _bare(
         self, layout: ParallelLayout, size: int, spec: str, skip: str
     ) -> tuple[Point, PlannedSetting]:
         trial = bare_trial(self._config, self._machine, self._target.job, spec)
         workload = replace(trial.workload, layout=layout, micro_batch_size=size)
-        point = Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
+        point = self._point(layout, size, spec)
         prediction = predict(workload) if workload.device is Device.CPU and not skip else None
         planned = PlannedSetting(
             trial=replace(trial, workload=workload, prediction=prediction),
@@ -212,3 +237,15 @@ class _Builder:
             label=point.label,
         )
         return point, planned
+
+    @staticmethod
+    def _point(layout: ParallelLayout, size: int, spec: str) -> Point:
+        return Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
+
+
+def _place(evaluation: Evaluation, planned: PlannedSetting) -> tuple[float, ...]:
+    """The advisor's order, by the time in which the backend is predicted to run it."""
+    tier, seconds, *rest = order(evaluation)
+    predicted = planned.trial.prediction
+    known = predicted is not None and predicted.step_time_seconds
+    return (tier, known if known and tier < 2 else seconds, *rest)

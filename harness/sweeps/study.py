@@ -83,9 +83,9 @@ class Study:
     ) -> None:
         self.close()
 
-    def restore(self) -> None:
-        """Tell the study of results in the folder that it does not know."""
-        self._patiently(self._restore)
+    def restore(self) -> dict[Task, TrialResult]:
+        """Results in the folder, of which the study is told what it does not know."""
+        return self._patiently(self._restore)
 
     def decide(self, choose: Callable[[History], Action]) -> Claim | Wait | End:
         """What this worker does now: `choose` is asked in this worker's turn, and what it names to
@@ -127,13 +127,19 @@ class Study:
             self._worker.close()
             self._storage.forget_connections()
 
-    def _restore(self) -> None:
+    def _restore(self) -> dict[Task, TrialResult]:
         with self._storage.turn():
             _, known = self._look()
-            for task, result in results_in(self._folder, self._space):
+            found = {
+                task: result
+                for task, result in results_in(self._folder, self._space)
+                if result.status not in self._retry
+            }
+            for task, result in found.items():
                 done = task.repeat in known.finished.get(task.point, {})
-                if not done and task not in known.running and result.status not in self._retry:
+                if not done and task not in known.running:
                     self._ledger.add(task, _told(result))
+            return found
 
     def _decide(
         self, choose: Callable[[History], Action], ticket: Ticket
@@ -166,7 +172,8 @@ class Study:
         if task.point in known.finished:
             self._ledger.end(trial, task, next(iter(known.finished[task.point].values())))
         elif skip:
-            self._ledger.finish(trial, task, _skipped(task, skip))
+            skipped = Outcome(name=task.point.label, status=TrialStatus.SKIPPED, reason=skip)
+            self._ledger.end(trial, task, skipped)
         elif any(one.point == task.point for one in known.running):
             self._ledger.give_up(trial, LOST)
         else:
@@ -234,9 +241,3 @@ def _told(result: TrialResult) -> Told:
     """A result with when it was measured."""
     began = datetime.fromisoformat(result.started_at).timestamp()
     return Told(outcome=outcome_of(result), began=began, ended=began + result.wall_seconds)
-
-
-def _skipped(task: Task, reason: str) -> Told:
-    now = time.time()
-    outcome = Outcome(name=task.point.label, status=TrialStatus.SKIPPED, reason=reason)
-    return Told(outcome=outcome, began=now, ended=now)

@@ -29,22 +29,29 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
         return self.trial.workload.recompute
 
     def trials(self) -> tuple[Trial, ...]:
-        """One trial a repeat; a skipped setting has one."""
+        """One trial a repeat; a skipped setting has one. Only the first may be pruned."""
         count = 1 if self.skip else self.trial.measurement.repeats
-        return tuple(replace(self.trial, repeat=repeat) for repeat in range(count))
+        again = replace(self.trial, limit_seconds=None)
+        return (self.trial, *(replace(again, repeat=repeat) for repeat in range(1, count)))
+
+    def repeated(self, count: int) -> "PlannedSetting":
+        """The same, with `count` processes."""
+        measurement = replace(self.trial.measurement, repeats=count)
+        return replace(self, trial=replace(self.trial, measurement=measurement))
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
     """Everything that `harness run` will do, fixed before the first trial starts.
 
     device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
-    each.
+    each. ended: why a sweep, whose plan grows, is over; empty before, and for a run.
     """
 
     experiment: str
     device_name: str
     settings: tuple[PlannedSetting, ...]
     assumptions: tuple[str, ...] = ()
+    ended: str = ""
 
     @property
     def default_name(self) -> str:

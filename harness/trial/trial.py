@@ -201,6 +201,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     allocator's settings first of all). They are part of what is measured, as the workload is.
     stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
     memory_bytes: of the GPU that is rehearsed, where the device at hand may have more.
+    limit_seconds: it ends early, with status pruned, once its running median step is clearly above.
     """
 
     workload: Workload
@@ -211,6 +212,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
     stages: tuple[int, ...] = ()
     memory_bytes: int | None = None
+    limit_seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_pairs("variables", self.variables)

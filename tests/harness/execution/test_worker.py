@@ -73,7 +73,7 @@ class Phases:
 def tools_of(
     step: Any, memory: tuple[MemoryPeak, ...] = (MEMORY,), concerns: tuple[Concern, ...] = ()
 ) -> Tools:
-    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Measured:
+    def measure(step: Any, plan: MeasurementPlan, device: Device, limit: float | None) -> Measured:
         assert device is Device.CPU
         recorder = Phases()
         for _ in range(plan.steps):

@@ -1,5 +1,7 @@
 """A space of as many points as wanted, without a job behind it."""
 
+from types import SimpleNamespace
+
 from msgspec.structs import replace
 
 from harness.sweeps.space import Point, Space
@@ -18,4 +20,5 @@ def grid(points: int) -> Space:
         point = Point(layout="dp1", micro_batch_size=size, recompute=setting)
         trial = replace(TRIAL, workload=workload, prediction=PREDICTION)
         planned[point] = PlannedSetting(trial=trial, rank=number + 1, label=point.label)
-    return Space(planned, None)  # type: ignore[arg-type]
+    config = SimpleNamespace(memory_budget_bytes=None)
+    return Space(planned, SimpleNamespace(job=SimpleNamespace(config=config)))  # type: ignore[arg-type]

@@ -92,7 +92,6 @@ def server() -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-
 def _program(name: str) -> str | None:
     return shutil.which(name) or next((str(p / name) for p in reversed(_INSTALLED)), None)
 
