@@ -132,7 +132,7 @@ class Study:
             _, known = self._look()
             found = {
                 task: result
-                for task, result in results_in(self._folder, self._space)
+                for task, result in results_in(self._folder, self._space).items()
                 if result.status not in self._retry
             }
             for task, result in found.items():

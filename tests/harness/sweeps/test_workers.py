@@ -108,7 +108,7 @@ def test_workers_of_one_folder_of_which_two_are_killed(tmp_path: Path, kind: str
 def test_postgresql_with_a_worker_killed_one_cut_off_and_a_restart(
     tmp_path: Path, server: postgres.Server
 ) -> None:
-    sweep = Sweep(tmp_path, server.url, tasks=60, apart=True, timeout=2.0)
+    sweep = Sweep(tmp_path, server.url, tasks=60, apart=True, timeout=6.0)
 
     def cut(workers: list["subprocess.Popen[str]"]) -> None:
         assert server.cut(workers[1].pid)
