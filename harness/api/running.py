@@ -54,7 +54,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether it is finished, no trial failed, and at least one was measured."""
-        return self.finished and exit_code(dict(self.results)) == 0
+        statuses = (result.status for result in self.results.values())
+        return self.finished and exit_code(statuses) == 0
 
 
 def run(

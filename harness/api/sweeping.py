@@ -45,8 +45,8 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
             plan=self.plan,
             space=self.space,
             options=self.options,
-            make_runner=lambda plan, progress, again: make_runner(
-                launcher, self.folder, plan, progress, again
+            make_runner=lambda plan, progress, again, mine: make_runner(
+                launcher, self.folder, plan, progress, again, mine
             ),
             retry=retry,
         )
@@ -97,7 +97,7 @@ def sweep(
         points=points,
         outcomes=work.outcomes,
         front=tuple(pareto_front(work.outcomes, planned.space.budget_bytes)),
-        ok=exit_code(planned.folder.results()) == 0,
+        ok=exit_code(work.statuses) == 0,
         ended=ended.words,
         settled=ended.why is Ending.SETTLED,
     )

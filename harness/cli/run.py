@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             from harness.report.write import report_run
 
             report_run(folder.path, say)
-        return exit_code(results)  # which no report changes
+        return exit_code(result.status for result in results.values())  # which no report changes
 
     return execute(planned, flags, argv, conclude)
 

@@ -87,7 +87,7 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
     print(page(title, space, work.outcomes, ended.words), end="", flush=True)
     _say(f"results in {folder.path}; harness report {quote(str(folder.path))}")
-    return exit_code(folder.results())
+    return exit_code(work.statuses)
 
 
 def dry_page(space: Space, folder: RunFolder) -> str:

@@ -30,7 +30,9 @@ class SweepOptions(Struct, frozen=True, kw_only=True):
     empty means the job's own. layouts: also every legal layout on the job's GPUs. memory_budget:
     e.g. 76GiB; points that need more are infeasible. min_fit_probability: points that the advisor
     thinks less likely to fit are not run. batch: points chosen at a time, which a cluster runs side
-    by side. storage: an Optuna storage URL instead of the journal in the run's folder.
+    by side. storage: URL of a SQLite file or a PostgreSQL database instead of the journal in the
+    run's folder. worker_timeout_seconds: a worker on another machine that is silent for so long
+    counts as dead.
     """
 
     trials: int = 20
@@ -46,6 +48,7 @@ class SweepOptions(Struct, frozen=True, kw_only=True):
     seed: int = 1234
     batch: int = 1
     storage: str = ""
+    worker_timeout_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         sizes = ["micro_batch_sizes"] if self.micro_batch_sizes else []
@@ -55,6 +58,10 @@ class SweepOptions(Struct, frozen=True, kw_only=True):
                 raise UserError(f"sweep.{name}", value, "must be at least 1")
         if self.first < 0:
             raise UserError("sweep.first", self.first, "must not be negative")
+        if self.worker_timeout_seconds <= 0:
+            raise UserError(
+                "sweep.worker_timeout_seconds", self.worker_timeout_seconds, "must be positive"
+            )
         if not 0.0 <= self.min_fit_probability <= 1.0:
             raise UserError(
                 "sweep.min_fit_probability", self.min_fit_probability, "must be between 0 and 1"

@@ -1,232 +1,243 @@
-"""Optuna's side of a sweep: what was asked, what came of it, what is asked next.
+"""What the workers of a sweep have claimed, what came of it, and what this one does next.
 
-result.json of the trials is the source of truth; the study is made anew from it where its journal
-is lost or broken. Objectives are seconds of a step and bytes of the worst rank's peak, both to be
-small. A point that is illegal or runs out of memory is infeasible, which the sampler learns from;
-one whose trial failed otherwise says nothing about the point.
+A claim is one trial of an Optuna study, made whole in one write. Workers claim in turn, and a claim
+counts only if no trial was made since its worker looked: where a turn is lost with its connection,
+the later of two claims withdraws. Results are on disk before they are told; a trial whose worker
+has died is told from there, else it ends as failed (status `lost`), and its task is claimed anew.
 """
 
-import os
-import warnings
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Final, Self, TypeVar
 
-from advisor.base.errors import UserError, require
-from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.history import Outcome, Task, expectations
-from harness.sweeps.space import Point, Space
-from harness.sweeps.told import METRICS, attributes, constraints, values
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial, Trial, TrialState
+from harness.sweeps.book import INTERRUPTED, LOST, Entry, Told, history
+from harness.sweeps.claims import Heart, Ticket, Watch, Worker
+from harness.sweeps.disk import result_of, results_in
+from harness.sweeps.history import History, Outcome, Task, outcome_of
+from harness.sweeps.ledger import Ledger
+from harness.sweeps.policy import Action, Ask, End, Measure, Wait
+from harness.sweeps.space import Space
+from harness.sweeps.storages import Storage, is_lost
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.store import RunFolder
 
-_JOURNAL: Final = "optuna.journal"
-_BROKEN: Final = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
-)
-"""What Optuna raises on a journal whose lines are not those that it wrote."""
-_REPEAT: Final = "repeat"
+T = TypeVar("T")
+_FIRST_WAIT_SECONDS: Final = 0.05
+_WAIT_SECONDS: Final = 2.0
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What this worker, and no other, runs now. trial: Optuna's id of it."""
+
+    measure: Measure
+    trial: int
+
+    @property
+    def task(self) -> Task:
+        """The point and its repeat."""
+        return self.measure.task
 
 
 class Study:
-    """An Optuna study of the points of a space, in the folder of a run."""
+    """The study of `space` in `storage` as one worker of a sweep has it.
 
-    def __init__(self, folder: Path, space: Space, options: SweepOptions, name: str) -> None:
-        _prepare()
-        from optuna.distributions import BaseDistribution, CategoricalDistribution
+    retry: results of these statuses that were told before this worker came do not count.
+    say: is told, in one line, of a storage that does not answer.
+    """
 
-        self._space, self._options, self._name = space, options, name
-        self._choices = space.choices()
-        self._expected = expectations(space)
-        self._distributions: dict[str, BaseDistribution] = {
-            name: CategoricalDistribution(values) for name, values in self._choices.items()
-        }
-        self._study = self._open(folder)
-
-    def restore(self, finished: Mapping[Point, Mapping[int, Outcome]]) -> "dict[Task, Trial]":
-        """Tell the study what is on disk and it was not told; what was asked for when the last
-        sweep was killed, and has no result yet."""
-        from optuna.trial import TrialState
-
-        unfinished = {}
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            task, resumed = self._resume(trial)
-            outcome = finished.get(task.point, {}).get(task.repeat)
-            if outcome is not None:
-                self.tell(task, resumed, outcome)
-            else:
-                unfinished[task] = resumed
-        ended = self._study.get_trials(
-            states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+    def __init__(
+        self,
+        storage: Storage,
+        ledger: Ledger,
+        space: Space,
+        folder: RunFolder,
+        timeout_seconds: float,
+        retry: frozenset[TrialStatus] = frozenset(),
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._storage, self._ledger, self._say = storage, ledger, say
+        self._space, self._folder, self._retry = space, folder, retry
+        self._open: dict[int, Claim] = {}
+        self._pause = _FIRST_WAIT_SECONDS
+        self._worker = Worker(folder.path)
+        self._watch = Watch(self._worker, timeout_seconds)
+        _, entries = self._patiently(ledger.entries)
+        self._ignored = frozenset(
+            one.number for one in entries if one.told and one.told.outcome.status in retry
         )
-        told = {(_task(trial), trial.state is TrialState.FAIL) for trial in ended}
-        for point, outcomes in finished.items():
-            for repeat, outcome in outcomes.items():
-                task = Task(point, repeat)
-                if (task, outcome.failed) not in told:
-                    self.tell(task, self.claim(task), outcome)
-        return unfinished
+        self._heart = Heart(self._beat, timeout_seconds)
 
-    def _resume(self, frozen: "FrozenTrial") -> "tuple[Task, Trial]":
-        """A trial that was asked for, with those of its parameters that a kill cut off."""
-        from optuna.trial import Trial
+    def __enter__(self) -> Self:
+        return self
 
-        trial = Trial(self._study, frozen._trial_id)
-        for name, choices in self._choices.items():
-            trial.suggest_categorical(name, choices)
-        return _task(trial), trial
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
 
-    def claim(self, task: Task) -> "Trial":
-        """A trial of the study for `task`."""
-        self._study.enqueue_trial(task.point.params(), user_attrs={_REPEAT: task.repeat})
-        while True:
-            claimed, trial = self.ask()
-            if claimed == task:
-                return trial
-            self._study.tell(trial, state=_fail())  # enqueued, and cut off by a kill
+    def restore(self) -> dict[Task, TrialResult]:
+        """Results in the folder, of which the study is told what it does not know."""
+        return self._patiently(self._restore)
 
-    def ask(self) -> "tuple[Task, Trial]":
-        """The next point by the sampler, with the trial to tell."""
-        trial = self._study.ask(self._distributions)
-        task = _task(trial)
-        for name, value in attributes(task, self._expected[task.point]).items():
-            trial.set_user_attr(name, value)
-        return task, trial
+    def decide(self, choose: Callable[[History], Action]) -> Claim | Wait | End:
+        """What this worker does now: `choose` is asked in this worker's turn, and what it names to
+        be measured is claimed. It may be asked more than once."""
+        action = None
+        while action is None:
+            action = self._patiently(partial(self._decide, choose, self._worker.ticket()))
+        if isinstance(action, Claim):
+            self._pause = _FIRST_WAIT_SECONDS
+        return action
 
-    def tell(self, task: Task, trial: "Trial", outcome: Outcome | None) -> None:
-        """What came of it; None: nothing, it is run elsewhere."""
-        if outcome is None:
-            self._tell(trial, None, _fail())
-            return
-        expected = self._expected[task.point]
-        for name, value in attributes(task, expected, outcome).items():
-            trial.set_user_attr(name, value)
-        if outcome.failed:
-            self._tell(trial, None, _fail())
-            return
-        for name, over in constraints(expected, outcome, self._space.room_bytes).items():
-            trial.set_constraint(name, over)
-        self._tell(trial, values(outcome))
+    def tell(self, claim: Claim, result: TrialResult) -> None:
+        """What came of it, once, however often the storage goes away meanwhile."""
+        told = _told(result)
+        self._patiently(lambda: self._tell(claim, told))
+        del self._open[claim.trial]
 
-    def _tell(self, trial: "Trial | int", values: list[float] | None, state: Any = None) -> None:
+    def history(self) -> History:
+        """All that has happened, whichever worker did it."""
+        _, entries = self._patiently(self._ledger.entries)
+        return history(entries, self._ignored)
+
+    def wait(self) -> None:
+        """Sleep until it is worth asking again."""
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Give back what is claimed and not told. Where the storage does not answer now, others
+        find out by themselves."""
+        self._heart.close()
         try:
-            self._study.tell(trial, values, state)
-        except RuntimeError as error:
-            # BruteForceSampler, when no point is left, stops a Study.optimize that is not there;
-            # the trial is stored by then.
-            if "Study.stop" not in str(error):
+            for claim in self._open.values():
+                self._conclude(claim.trial, claim.task, INTERRUPTED)
+        except Exception as error:
+            if not is_lost(error):
                 raise
+        finally:
+            self._worker.close()
+            self._storage.forget_connections()
 
-    def _open(self, folder: Path) -> "optuna.Study":
-        if self._options.storage:
-            return self._given(self._options.storage)
-        journal = folder / _JOURNAL
-        _mend(journal)
+    def _restore(self) -> dict[Task, TrialResult]:
+        with self._storage.turn():
+            _, known = self._look()
+            found = {
+                task: result
+                for task, result in results_in(self._folder, self._space)
+                if result.status not in self._retry
+            }
+            for task, result in found.items():
+                done = task.repeat in known.finished.get(task.point, {})
+                if not done and task not in known.running:
+                    self._ledger.add(task, _told(result))
+            return found
+
+    def _decide(
+        self, choose: Callable[[History], Action], ticket: Ticket
+    ) -> Claim | Wait | End | None:
+        """None where another worker has made a trial since we looked."""
+        with self._storage.turn():
+            number, known = self._look()
+            action = choose(known)
+            if isinstance(action, Ask):
+                claim = self._asked(known, ticket, number)
+                if claim is not None:
+                    return claim
+                number, action = number + 1, action.otherwise
+            if not isinstance(action, Measure):
+                return action
+            return self._claimed(action, number, *self._ledger.claim(action.task, ticket))
+
+    def _claimed(self, measure: Measure, seen: int, trial: int, number: int) -> Claim | None:
+        """The claim, if its trial is the next after the `seen` ones."""
+        if number != seen:
+            self._ledger.give_up(trial, LOST)
+            return None
+        self._open[trial] = Claim(measure=measure, trial=trial)
+        return self._open[trial]
+
+    def _asked(self, known: History, ticket: Ticket, seen: int) -> Claim | None:
+        """The point that Optuna's sampler names; None where it is not to be run now."""
+        trial, number, task = self._ledger.ask()
+        skip = self._space.planned[task.point].skip
+        if task.point in known.finished:
+            self._ledger.end(trial, task, next(iter(known.finished[task.point].values())))
+        elif skip:
+            skipped = Outcome(name=task.point.label, status=TrialStatus.SKIPPED, reason=skip)
+            self._ledger.end(trial, task, skipped)
+        elif any(one.point == task.point for one in known.running):
+            self._ledger.give_up(trial, LOST)
+        else:
+            self._ledger.sign(trial, task, ticket)
+            return self._claimed(Measure(task=task), seen, trial, number)
+        return None
+
+    def _tell(self, claim: Claim, told: Told) -> None:
+        with self._storage.turn():
+            if self._finished(claim.trial, claim.task, told) or self._ledger.was_told(claim.trial):
+                return
+            # we counted as dead, and the trial was given up
+            _, known = self._look()
+            done = claim.task.repeat in known.finished.get(claim.task.point, {})
+            if not done and claim.task not in known.running:
+                self._ledger.add(claim.task, told)
+
+    def _finished(self, trial: int, task: Task, told: Told) -> bool:
+        """Whether the trial was still running, and now has its result."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
         try:
-            return self._load(self._journal(journal))
-        except _BROKEN as error:
-            if isinstance(error, UserError):
-                raise
-            os.replace(journal, journal.with_suffix(".broken"))
-            return self._load(self._journal(journal))
+            self._ledger.finish(trial, task, told)
+        except UpdateFinishedTrialError:
+            return False
+        return True
 
-    def _given(self, storage: str) -> "optuna.Study":
-        """The study in a storage that the user names."""
-        from optuna.exceptions import OptunaError
-        from sqlalchemy.exc import SQLAlchemyError
+    def _look(self) -> tuple[int, History]:
+        """How many trials there are, and what they say once those of dead workers have ended."""
+        count, entries = self._ledger.entries()
+        dead = [one for one in entries if one.running and self._is_orphan(one)]
+        for one in dead:
+            self._conclude(one.id, one.task, LOST)
+        if dead:
+            count, entries = self._ledger.entries()
+        return count, history(entries, self._ignored)
 
-        try:
-            return self._load(storage)
-        except (SQLAlchemyError, OptunaError, ImportError) as error:
-            reason = str(error).split("\n")[0]
-            raise UserError(
-                "sweep.storage",
-                storage,
-                f"cannot be opened: {reason}",
-                "write e.g. sqlite:///sweep.db",
-            ) from None
+    def _is_orphan(self, entry: Entry) -> bool:
+        """Whether nobody works at a running trial: its worker is dead, or we are it and never heard
+        that our claim was stored."""
+        if entry.ticket is not None and entry.ticket.owner == self._worker.owner:
+            return entry.id not in self._open
+        return self._watch.is_dead(entry.number, entry.ticket, entry.heartbeat)
 
-    def _journal(self, path: Path) -> "BaseStorage":
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+    def _conclude(self, trial: int, task: Task, status: str) -> None:
+        """End a trial that nobody works at: with its result, where that is in our folder."""
+        result = result_of(self._folder, self._space, task)
+        if result is None or result.status in self._retry:
+            self._ledger.give_up(trial, status)
+        else:
+            self._finished(trial, task, _told(result))
 
-        lock = JournalFileOpenLock(str(path))
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    def _beat(self, number: int) -> None:
+        for trial in list(self._open):
+            try:
+                self._ledger.beat(trial, number)
+            except Exception:  # the worker itself meets it, and waits
+                self._watch.forget()
 
-    def _load(self, storage: Any) -> "optuna.Study":
-        import optuna
-
-        study = optuna.create_study(
-            study_name=self._name,
-            storage=storage,
-            sampler=self._sampler(),
-            directions=["minimize", "minimize"],
-            load_if_exists=True,
-        )
-        known = study.user_attrs.get("choices")
-        if known is None:
-            study.set_user_attr("choices", self._choices)
-            study.set_metric_names(list(METRICS))
-        elif known != self._choices:
-            raise UserError(
-                "name",
-                "(the folder)",
-                "holds a sweep of another space",
-                "give name=ANOTHER, or ask for the same space",
-            )
-        return study
-
-    def _sampler(self) -> "BaseSampler":
-        from optuna import samplers
-
-        seed, kind = self._options.seed, self._options.sampler
-        if kind is Sampler.TPE:
-            return samplers.TPESampler(
-                seed=seed, n_startup_trials=max(1, self._options.first), multivariate=True
-            )
-        if kind is Sampler.NSGA2:
-            return samplers.NSGAIISampler(seed=seed, population_size=max(2, self._options.first))
-        if kind is Sampler.BRUTE_FORCE:
-            return samplers.BruteForceSampler(seed=seed)
-        return samplers.RandomSampler(seed=seed)
+    def _patiently(self, act: Callable[[], T]) -> T:
+        return self._storage.patiently(act, self._say, self._watch.forget)
 
 
-def _task(trial: "Trial | FrozenTrial") -> Task:
-    return Task(Point(**trial.params), int(trial.user_attrs.get(_REPEAT, 0)))
-
-
-def _fail() -> "TrialState":
-    from optuna.trial import TrialState
-
-    return TrialState.FAIL
-
-
-def _mend(journal: Path) -> None:
-    """Undo what a kill in the middle of a write leaves: half a line, and a lock. We are alone."""
-    for lock in journal.parent.glob(f"{journal.name}.lock*"):
-        lock.unlink(missing_ok=True)
-    with suppress(OSError), open(journal, "r+b") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-
-
-def _prepare() -> None:
-    """Optuna, without its talk; UserError where it is not installed."""
-    optuna = require("optuna", "harness sweep", "harness,sweep")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    # a sweep that was killed between a constraint and the values sets it again
-    warnings.filterwarnings("ignore", message="The constraint value is ignored")
+def _told(result: TrialResult) -> Told:
+    """A result with when it was measured."""
+    began = datetime.fromisoformat(result.started_at).timestamp()
+    return Told(outcome=outcome_of(result), began=began, ended=began + result.wall_seconds)

@@ -75,6 +75,16 @@ class RunPlan(Struct, frozen=True, kw_only=True):
                     yield setting, setting.trials()[repeat]
 
 
+def joined_plan(first: RunPlan, second: RunPlan) -> RunPlan:
+    """Settings of both, those of `first` in front; one that is in both has the more repeats."""
+    settings = {setting.trial.workload.key(): setting for setting in first.settings}
+    for setting in second.settings:
+        known = settings.get(setting.trial.workload.key(), setting)
+        more = max((known, setting), key=lambda one: one.trial.measurement.repeats)
+        settings[setting.trial.workload.key()] = more
+    return replace(second, settings=tuple(settings.values()))
+
+
 def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
     """Whether `result` of `answered` is also the answer to `asked`.
 

@@ -27,9 +27,9 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
 from harness.trial.codec import decode, decode_result, encode
-from harness.trial.files import Reservation, remove_temporaries, tail, write_atomic
+from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import Phase, TrialResult
-from harness.trial.run_plan import RunPlan
+from harness.trial.run_plan import RunPlan, joined_plan
 from harness.trial.trial import Trial
 
 _STATE_BYTES: Final = 160
@@ -185,6 +185,13 @@ class RunFolder(Struct, frozen=True):
         remove_temporaries(self.path)
         write_atomic(self.path / _PLAN, encode(plan))
 
+    def join(self, plan: RunPlan) -> None:
+        """Add `plan` to the plan that is there, as one of several processes that do so."""
+        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        with in_turn(self.path / _PLAN_LOCK):
+            joined = joined_plan(self.plan(), plan) if self.has_plan() else plan
+            write_atomic(self.path / _PLAN, encode(joined))
+
     def has_plan(self) -> bool:
         """Whether this is the folder of a run at all."""
         return (self.path / _PLAN).exists()
@@ -223,6 +230,7 @@ class RunFolder(Struct, frozen=True):
 
 
 _PLAN: Final = "plan.json"
+_PLAN_LOCK: Final = "plan.lock"
 _TRIALS: Final = "trials"
 _TRIAL: Final = "trial.json"
 _RESULT: Final = "result.json"
