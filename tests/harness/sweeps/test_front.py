@@ -1,6 +1,7 @@
 """The front and its page."""
 
-from harness.sweeps.front import Outcome, outcome_of, page, pareto_front
+from harness.sweeps.front import page, pareto_front
+from harness.sweeps.history import Outcome, outcome_of
 from harness.sweeps.space import Point
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from tests.harness.sweeps.conftest import MakeSpace, measured
@@ -49,7 +50,7 @@ def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace) -> None:
         second: measured(second, 0.020, 3 * 2**30),
         third: Outcome(name="x", status=TrialStatus.OOM, reason="[forward] out of memory"),
     }
-    text = page("title", space, outcomes, None)
+    text = page("title", space, outcomes, "It is over.")
     front, rest = text.split("The other points:")
     assert best.recompute in front
     assert second.recompute not in front
@@ -57,5 +58,7 @@ def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace) -> None:
     assert second.recompute in rest
     assert f"{third.label}: [forward] out of memory" in rest
     assert "3 of 3 points: 2 ok, 1 oom." in rest
+    assert "It is over." in rest
     assert max(map(len, text.splitlines())) <= 100
-    assert "No point was measured within 1.00 GiB." in page("title", space, outcomes, 2**30)
+    small, _ = space_of("recompute=corners", "sweep.memory_budget=1GiB")
+    assert "No point was measured within 1.00 GiB." in page("title", small, outcomes, "")
