@@ -87,6 +87,12 @@ class Worker:
         same = owner.kernel and owner.kernel == self.owner.kernel
         return path if same and path.exists() else None
 
+    def bury(self) -> None:
+        """Remove what workers of this machine left that were killed, once nobody asks for them."""
+        for path in self._folder.iterdir():
+            if path != self._lock.path and _is_free(path):
+                path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """We are no worker any more."""
         self._lock.path.unlink(missing_ok=True)

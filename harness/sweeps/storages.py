@@ -132,6 +132,13 @@ def _sqlite(url: "URL", shown: str) -> Storage:
     return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
 
 
+def _write_ahead(connection: Any, _: object) -> None:
+    """Readers of SQLite, a dashboard's too, wait for no writer; a power cut may take what was told
+    last, which is told again from the results on disk."""
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
 def _postgres(url: "URL", shown: str, name: str) -> Storage:
     from sqlalchemy import create_engine
 
@@ -152,6 +159,7 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
 
 def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storage:
     from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import event
 
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # connections that were cut
     with turn():  # two workers do not make the tables at once
@@ -159,6 +167,9 @@ def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storag
             url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}"),
             engine_kwargs={"pool_pre_ping": True, "connect_args": given},
         )
+    if url.get_backend_name() == "sqlite":
+        event.listen(storage.engine, "connect", _write_ahead)
+        storage.engine.dispose()
     return Storage(
         optuna=get_storage(storage),
         turn=turn,

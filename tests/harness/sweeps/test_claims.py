@@ -14,8 +14,11 @@ def test_on_one_machine_a_lock_tells_at_once(tmp_path: Path) -> None:
     assert watch.is_dead(1, dead.ticket(), None)
     assert not watch.is_dead(2, living.ticket(), None)
     assert not watch.is_dead(3, asker.ticket(), None)
+    asker.bury()
+    assert len(list((tmp_path / "workers").iterdir())) == 2
     for worker in (living, asker):
         worker.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_elsewhere_a_heartbeat_that_stands_still_while_the_storage_answers(tmp_path: Path) -> None:
