@@ -6,6 +6,7 @@ from functools import partial
 from shlex import quote
 from typing import Final
 
+from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.run import FAILED, again_line, parse, planned_words
 from harness.execution.progress import say
@@ -87,6 +88,7 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
     print(page(title, space, work.outcomes, ended.words), end="", flush=True)
     _say(f"results in {folder.path}; harness report {quote(str(folder.path))}")
+    hand_over(folder.path, planned.track, "sweep")
     return exit_code(work.statuses)
 
 

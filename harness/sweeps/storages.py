@@ -46,9 +46,9 @@ class Storage(Struct, frozen=True, kw_only=True):
         self, act: Callable[[], T], say: Callable[[str], None], lost: Callable[[], None]
     ) -> T:
         """What `act` gives, tried again for as long as the storage cannot be reached; `lost` is
-        called each time that it cannot."""
-        began = said = time.monotonic()
-        for pause in _pauses():
+        called each time that it cannot, and `say` unless the next attempt helps."""
+        said = None
+        for number, pause in enumerate(_pauses()):
             try:
                 return act()
             except Exception as error:
@@ -57,7 +57,7 @@ class Storage(Struct, frozen=True, kw_only=True):
                 self.forget_connections()
                 lost()
                 now = time.monotonic()
-                if said == began or now - said > _SAY_SECONDS:
+                if number and (said is None or now - said > _SAY_SECONDS):
                     said = now
                     say(f"{self.name} does not answer; results are on disk, trying again")
                 time.sleep(pause)
@@ -147,7 +147,7 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
         given = {"timeout": _SILENT_SECONDS, "application_name": f"harness sweep {os.getpid()}"}
     if url.password is None and "PGPASSWORD" in os.environ:
         url = url.set(password=os.environ["PGPASSWORD"])
-    turns = create_engine(url, pool_pre_ping=True, connect_args=given)
+    turns = create_engine(url, connect_args=given)
     storage = _tables(url, shown, PostgresTurn(turns, name), given)
 
     def forget() -> None:
@@ -165,7 +165,7 @@ def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storag
     with turn():  # two workers do not make the tables at once
         storage = RDBStorage(
             url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}"),
-            engine_kwargs={"pool_pre_ping": True, "connect_args": given},
+            engine_kwargs={"connect_args": given},
         )
     if url.get_backend_name() == "sqlite":
         event.listen(storage.engine, "connect", _write_ahead)
