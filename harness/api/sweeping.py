@@ -17,7 +17,7 @@ from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.report.tracking.names import TrackerName, parse_trackers
+from harness.report.tracking.trackers import TrackerName, parse_trackers
 from harness.sweeps.front import pareto_front
 from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep

@@ -10,7 +10,7 @@ from harness.cli.compare import find_goldens, parse_limit
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.trial_rows import Options
-from harness.report.tracking.names import parse_trackers
+from harness.report.tracking.trackers import parse_trackers
 
 HELP: Final = """\
 Writes what a run gave, from its files alone: no GPU and no torch are needed.

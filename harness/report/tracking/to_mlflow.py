@@ -6,7 +6,7 @@ Where MLFLOW_TRACKING_URI says, else where MLflow keeps it by default.
 import logging
 from typing import Final
 
-from harness.report.tracking.record import TrackedTrial
+from harness.report.tracking.tracked_trial import TrackedTrial
 
 _LONGEST: Final = 5000
 """Characters of a tag, and of a parameter 6,000 (MLflow 3 entities' limits)."""

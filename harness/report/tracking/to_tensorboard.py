@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from harness.report.tracking.record import TrackedTrial
+from harness.report.tracking.tracked_trial import TrackedTrial
 
 FOLDER: Final = "tensorboard"
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from harness.report.tracking.record import TrackedTrial
+from harness.report.tracking.tracked_trial import TrackedTrial
 
 _PROJECT: Final = "recompute-advisor"
 

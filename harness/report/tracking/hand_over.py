@@ -8,11 +8,11 @@ from typing import Final
 
 from advisor.base.documents import read_json
 from harness.report.facts import load_facts
-from harness.report.tracking.names import TrackerName
-from harness.report.tracking.record import Tracker, tracked_trials
 from harness.report.tracking.to_mlflow import MlflowTracker
 from harness.report.tracking.to_tensorboard import TensorboardTracker
 from harness.report.tracking.to_wandb import WandbTracker
+from harness.report.tracking.tracked_trial import Tracker, tracked_trials
+from harness.report.tracking.trackers import TrackerName
 from harness.trial.files import in_turn, write_atomic
 
 _TRACKED: Final = "tracked.json"
