@@ -87,7 +87,8 @@ def run(
     result with a status; UserError where the request is wrong, OSError where a result cannot be
     written. The same call goes on where it was stopped, and runs nothing twice.
     """
-    planned = plan_run(hydra_overrides(overrides, keywords), _path(config_dir))
+    asked = hydra_overrides(overrides, keywords)
+    planned = plan_run(asked, _path(config_dir), dry_run=dry_run)
     outcome = _outcome(planned, dry_run, retry)
     if report and outcome.finished:
         from harness.report.write import report_run
@@ -98,11 +99,14 @@ def run(
     return outcome
 
 
-def plan_run(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedRun:
-    """The run that the overrides mean; UserError where they are wrong."""
+def plan_run(
+    overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
+) -> PlannedRun:
+    """The run that the overrides mean, on whatever machine where it is not going to run; UserError
+    where they are wrong."""
     config = compose(overrides, config_dir)
     check_request(config)
-    plan = make_plan(config, machine_of(config))
+    plan = make_plan(config, machine_of(config, dry_run=dry_run))
     folder = run_folder(config.runs, config.name or plan.default_name)
     total = sum(1 for _ in plan.trials())
     return PlannedRun(

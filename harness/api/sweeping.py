@@ -83,9 +83,8 @@ def sweep(
     ``sweep={"trials": 30, "micro_batch_sizes": [1, 2]}``; a name, ``sweep="llama3_8b_1xh200"``, is
     a file of configs/sweep. Times are seconds, sizes bytes. UserError where the request is wrong.
     """
-    planned = plan_sweep(
-        hydra_overrides(overrides, keywords), None if config_dir is None else Path(config_dir)
-    )
+    folder = None if config_dir is None else Path(config_dir)
+    planned = plan_sweep(hydra_overrides(overrides, keywords), folder, dry_run=dry_run)
     points = tuple(planned.space.planned)
     if dry_run:
         return SweepOutcome(
@@ -94,7 +93,8 @@ def sweep(
     work = planned.sweep(statuses_of(retry))
     with stops_as_usual():
         ended = work.run()
-    hand_over(planned.folder.path, planned.track, "sweep")
+    if planned.folder.results():
+        hand_over(planned.folder.path, planned.track, "sweep")
     return SweepOutcome(
         folder=planned.folder.path,
         points=points,
@@ -106,8 +106,11 @@ def sweep(
     )
 
 
-def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSweep:
-    """The sweep that the overrides mean; UserError where they are wrong."""
+def plan_sweep(
+    overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
+) -> PlannedSweep:
+    """The sweep that the overrides mean, on whatever machine where it is not going to run;
+    UserError where they are wrong."""
     config, options = compose_sweep(overrides, config_dir)
     if config.measure.repeats > 1:
         raise UserError(
@@ -123,7 +126,7 @@ def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSw
             "a command chooses layout and batch itself",
             "backend=native, or `harness run backend=command`",
         )
-    machine = machine_of(config)
+    machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)
     plan = RunPlan(
         experiment=config.experiment_name,

@@ -64,7 +64,8 @@ Where it runs
   launcher=NAME             configs/launcher/NAME.yaml: the same keys, with kind: slurm
 
 Flags
-  --dry-run                 show the trials and predictions, run nothing, write nothing
+  --dry-run                 show the trials and predictions, run nothing, write nothing; works on any
+                            machine, for the GPUs of the job or of gpus=
   --no-report               do not write runs/NAME/report (harness report writes it later)
   --retry                   run trials again that gave no measurement (failed, out of memory, …)
   --retry=STATUS,…          run those again that ended so, e.g. --retry=unstable, and no others
@@ -80,7 +81,7 @@ finished is kept.
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     flags = parse(argv)
-    planned = plan_run(flags.overrides, flags.config_dir)
+    planned = plan_run(flags.overrides, flags.config_dir, dry_run=flags.dry_run)
     if flags.dry_run:
         print(dry_page(planned.plan, planned.folder), end="")
         return 0
@@ -109,8 +110,10 @@ def parse(argv: Sequence[str], command: str = "run", text: str = HELP) -> Namesp
     made = Parser(f"harness {command}", text)
     made.add_argument("overrides", nargs="*")
     made.add_argument("--dry-run", action="store_true")
-    if command == "run":
+    if command in ("run", "sweep"):
         made.add_argument("--no-report", action="store_true")
+    if command == "sweep":
+        made.add_argument("--budget")
     made.add_argument(_RETRY, nargs="?", default=False)
     add_config_dir(made)
     # a bare --retry takes none of the overrides behind it

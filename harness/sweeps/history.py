@@ -36,6 +36,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     in bytes (reserved where the device says, else allocated); None where it was not measured.
 
     name: of the trial. steps: seconds of each measured step. wall_seconds: how long the trial took.
+    processes: how many it is of, where it stands for all repeats of a point.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     reason: str = ""
     steps: tuple[float, ...] = ()
     wall_seconds: float = 0.0
+    processes: int = 1
 
     @property
     def timed(self) -> bool:
@@ -104,6 +106,7 @@ def over_repeats(outcomes: Sequence[Outcome]) -> Outcome:
         peak_bytes=max(known(one.peak_bytes for one in outcomes), default=None),
         steps=tuple(step for one in outcomes for step in one.steps),
         wall_seconds=sum(one.wall_seconds for one in outcomes),
+        processes=len(outcomes),
     )
 
 

@@ -218,10 +218,7 @@ class _Builder:
         likely, least = prediction.fit_probability, self._options.min_fit_probability
         if likely is None or likely >= least:
             return point, planned
-        reason = (
-            f"the advisor gives it {likely:.1%} to fit, less than "
-            f"sweep.min_fit_probability = {least:g}"
-        )
+        reason = f"by the advisor less likely to fit than sweep.min_fit_probability = {least:g}"
         return point, replace(planned, skip=reason)
 
     def _bare(

@@ -144,8 +144,8 @@ def test_leaders_that_overlap_are_repeated_and_the_page_says_how_it_ended(
 
 
 def test_no_trial_starts_once_the_budget_is_spent(tmp_path: Path, finish: Finish) -> None:
-    out, _ = finish("sweep.budget=0.05s")  # a stub says that it took 20 ms
-    assert len(stored(tmp_path)) == 3
+    out, _ = finish("--budget", "0.01s")  # a stub says that it took 20 ms
+    assert len(stored(tmp_path)) == 1
     assert "The time of sweep.budget is spent." in out
 
 
@@ -251,5 +251,5 @@ def test_a_dry_run_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *SPACE, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("6 points (dry run)")
+    assert capsys.readouterr().out.startswith("tiny_cpu on cpu (dry run)\n6 points into")
     assert not (tmp_path / "runs").exists()
