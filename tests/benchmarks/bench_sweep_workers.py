@@ -1,4 +1,4 @@
-"""1,000 tasks of a sweep by four workers, with faults: 1,000 final, none twice, on every storage."""
+"""1,000 tasks of a sweep by four workers, with faults, on every storage: all final, none twice."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ from harness.trial.store import RunFolder
 
 DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
-SPACE = ("sweep=tiny_cpu", "name=x", "sweep.repeats=1")
+SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 Finish = Callable[..., tuple[str, str]]
 
