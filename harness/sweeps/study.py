@@ -208,7 +208,7 @@ class Study:
         count, entries = self._ledger.entries()
         dead = [one for one in entries if one.running and self._is_orphan(one)]
         for one in dead:
-            self._conclude(one.id, one.task, LOST)
+            self._conclude(one.id, one.task, LOST, one.told)
         if dead:
             count, entries = self._ledger.entries()
         return count, history(entries, self._ignored)
@@ -220,13 +220,16 @@ class Study:
             return entry.id not in self._open
         return self._watch.is_dead(entry.number, entry.ticket, entry.heartbeat)
 
-    def _conclude(self, trial: int, task: Task, status: str) -> None:
-        """End a trial that nobody works at: with its result, where that is in our folder."""
-        result = result_of(self._folder, self._space, task)
-        if result is None or result.status in self._retry:
+    def _conclude(self, trial: int, task: Task, status: str, told: Told | None = None) -> None:
+        """End a trial that nobody works at: with its result, where its worker had begun to tell it,
+        or it is in our folder."""
+        result = None if told else result_of(self._folder, self._space, task)
+        if result is not None and result.status not in self._retry:
+            told = _told(result)
+        if told is None:
             self._ledger.give_up(trial, status)
         else:
-            self._finished(trial, task, _told(result))
+            self._finished(trial, task, told)
 
     def _beat(self, number: int) -> None:
         for trial in list(self._open):

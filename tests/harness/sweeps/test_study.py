@@ -11,8 +11,9 @@ pytest.importorskip("optuna")
 
 from advisor.base.errors import UserError
 from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.sweeps.book import RESULT, Told
 from harness.sweeps.disk import trial_of
-from harness.sweeps.history import Task
+from harness.sweeps.history import Task, outcome_of
 from harness.sweeps.opening import open_study
 from harness.sweeps.policy import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
@@ -126,6 +127,19 @@ def test_what_a_dead_worker_claimed_is_claimed_once_more(opened: Open, tmp_path:
     assert states(heir) == ["FAIL", "COMPLETE", "RUNNING"]
     assert trials(heir)[0].user_attrs["status"] == "lost"
     assert claim(heir).task == TASKS[2], "what it measured is on disk, and is told"
+
+
+def test_what_a_worker_was_telling_when_it_died_is_told(opened: Open) -> None:
+    dead = opened("a")
+    mine = claim(dead)
+    told = Told(outcome=outcome_of(result(mine.task)), began=0.0, ended=1.0)
+    dead._storage.optuna.set_trial_system_attr(mine.trial, RESULT, told.stored())
+    dead._heart.close()
+    dead._worker._lock.close()
+    dead._open.clear()
+    heir = opened("a")
+    assert claim(heir).task == TASKS[1]
+    assert states(heir) == ["COMPLETE", "RUNNING"]
 
 
 def test_a_silent_worker_elsewhere_counts_as_dead_and_is_heard_when_it_comes_back(
