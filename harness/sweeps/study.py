@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 
 from msgspec import Struct
 
-from harness.sweeps.book import INTERRUPTED, LOST, Entry, Told, history
+from harness.sweeps.book import INTERRUPTED, LOST, WITHDRAWN, Entry, Told, history
 from harness.sweeps.claims import Heart, Ticket, Watch, Worker
 from harness.sweeps.disk import result_of, results_in
 from harness.sweeps.history import History, Outcome, Task, outcome_of
@@ -162,7 +162,7 @@ class Study:
     def _claimed(self, measure: Measure, seen: int, trial: int, number: int) -> Claim | None:
         """The claim, if its trial is the next after the `seen` ones."""
         if number != seen:
-            self._ledger.give_up(trial, LOST)
+            self._ledger.give_up(trial, WITHDRAWN)
             return None
         self._open[trial] = Claim(measure=measure, trial=trial)
         return self._open[trial]
@@ -177,7 +177,7 @@ class Study:
             skipped = Outcome(name=task.point.label, status=TrialStatus.SKIPPED, reason=skip)
             self._ledger.end(trial, task, skipped)
         elif any(one.point == task.point for one in known.running):
-            self._ledger.give_up(trial, LOST)
+            self._ledger.give_up(trial, WITHDRAWN)
         else:
             self._ledger.sign(trial, task, ticket)
             return self._claimed(Measure(task=task), seen, trial, number)
