@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from advisor.answer.answer import CalibrationNote, Remedy, Verification
+from advisor.answer.answer import CalibrationNote, Optimum, Remedy, Verification
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
 from advisor.base.errors import UserError, require
+from advisor.base.fields import key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
-from advisor.base.units import GIB, percent, signed_percent
+from advisor.base.units import GIB, amount, percent, rate_words, signed_percent
 from advisor.hardware.gpu import GpuFields
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -48,7 +49,10 @@ _RATES: Final = (
     "step_time_seconds",
     "step_time_low_seconds",
     "step_time_high_seconds",
+    "tokens_per_second",
     "tokens_per_second_per_gpu",
+    "gpu_hours_per_trillion_tokens",
+    "price_per_trillion_tokens",
     "tflops_per_gpu",
     "mfu",
     "hfu",
@@ -99,12 +103,14 @@ class AdvisedJob(JobConfig, frozen=True, kw_only=True):
     """What was asked, with everything looked up: model, layout, GPUs, batch and run-time options.
 
     model_flops_per_step: of all ranks, without replays; null where nothing could be evaluated.
+    price_per_gpu_hour: as it was given, in whatever currency.
     """
 
     model: AdvisedModel
     layout: ParallelLayout
     gpus: AdvisedGpus
     model_flops_per_step: float | None = None
+    price_per_gpu_hour: float | None = None
 
 
 class RecipeNote(Struct, frozen=True, kw_only=True):
@@ -118,23 +124,33 @@ class RecipeNote(Struct, frozen=True, kw_only=True):
 class Candidate(Struct, frozen=True, kw_only=True):
     """One setting on one layout, with its place: rank 1 is best.
 
-    fits: no rank runs out of memory with a probability of at least 90 %. pareto: no other is better
-    in both memory and time. preset: the setting that the job's recipe ships with. budget_bytes:
-    what a rank may reserve. Peaks are of the worst rank; peak_allocated_bytes compares with
-    torch.cuda.max_memory_allocated. replayed: what is reserved is of a replay of torch's allocator,
-    else with what allocators usually leave unused. saved_bytes_per_layer: bytes that a layer of
-    each kind keeps of one microbatch. recompute_overhead: step time over that of the same job
-    without recompute, less one. tflops_per_gpu and mfu count no replays (Megatron's convention),
-    hfu does.
-    flags: what to paste, by framework.
+    changes: what it changes beside the job of the usual answer to the request (of the first row
+    where that answer has no layout of its own), ``GROUP.FIELD`` -> value. fits: no rank runs out
+    of memory with a probability of at least 90 %. pareto: no other needs less of memory or time
+    and no more of the other; dominated_by: else the rank of one that does. same_as: rank of the
+    first that runs alike: its peak in tenths of a GiB and, to 0.05 %, its step time. folded: a page
+    does without it because of these two. preset: the setting that the job's recipe ships with.
+    budget_bytes: what a rank may reserve. Peaks are of the worst rank; peak_allocated_bytes
+    compares with torch.cuda.max_memory_allocated. replayed: what is reserved is of a replay of
+    torch's allocator, else with what allocators usually leave unused. saved_bytes_per_layer: bytes
+    that a layer of each kind keeps of one microbatch. recompute_overhead: step time over that of
+    the same job without recompute, less one. tflops_per_gpu and mfu count no replays (Megatron's
+    convention), hfu does. gpu_hours_per_trillion_tokens: hours of all GPUs for 10**12 tokens, steps
+    alone; price_per_trillion_tokens: the same times the price of a GPU-hour, null without one.
+    flags: what to paste, by framework; job_flags: before them, where the candidate's job is another
+    than the first's, whose flags are Advice.job_flags.
     """
 
     rank: int
     recompute: Recompute
     layout: ParallelLayout
     micro_batch_size: int
+    changes: dict[str, Any] = field(default_factory=dict)
     fits: bool
     pareto: bool
+    dominated_by: int | None = None
+    same_as: int | None = None
+    folded: bool = False
     preset: bool = False
     note: str = ""
     fit_probability: float
@@ -149,13 +165,17 @@ class Candidate(Struct, frozen=True, kw_only=True):
     step_time_seconds: float
     step_time_low_seconds: float
     step_time_high_seconds: float
+    tokens_per_second: float
     tokens_per_second_per_gpu: float
+    gpu_hours_per_trillion_tokens: float
+    price_per_trillion_tokens: float | None = None
     tflops_per_gpu: float
     mfu: float
     hfu: float
     recompute_overhead: float
     verification: Verification | None = None
     flags: dict[str, str]
+    job_flags: dict[str, str] = field(default_factory=dict)
 
     @property
     def peak(self) -> StageMemory:
@@ -239,7 +259,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
     of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
     the layout that the usual answer has not, and beside the precision that it would not have in 16
-    bits, where a recipe for it says more. read_from: the file of ``--from``.
+    bits, where a recipe for it says more. read_from: the file of ``--from``. optimum: the proof of
+    ``--search optimum``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -258,12 +279,18 @@ class Advice(Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...] = ()
     explain: Explanation | None = None
     read_from: ReadFile | None = None
+    optimum: Optimum | None = None
 
     @property
     def best(self) -> Candidate | None:
         """The best candidate that fits, else the best one; None where nothing was evaluated."""
         first = self.candidates[0] if self.candidates else None
         return next((candidate for candidate in self.candidates if candidate.fits), first)
+
+    @property
+    def front(self) -> tuple[Candidate, ...]:
+        """The candidates on the Pareto front of memory and time, in the order of their ranks."""
+        return tuple(candidate for candidate in self.candidates if candidate.pareto)
 
     def to_json(self) -> str:
         """What `advise --format json` prints: strict JSON, as `advisor.json_schema` describes."""
@@ -290,11 +317,13 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the choice, the best candidates, and the flags to paste."""
-        best, shown = self.best, self.candidates[:_SHOWN]
+        best = self.best
+        shown = [candidate for candidate in self.candidates if not candidate.folded][:_SHOWN]
         more = len(self.candidates) - len(shown)
-        layouts = any(candidate.layout != shown[0].layout for candidate in shown)
+        layouts = any(candidate.changes != shown[0].changes for candidate in shown)
         job, gpus = self.job, self.job.gpus
-        notes = [f"Assumed: {text}" for text in self.assumptions]
+        notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
+        notes += [f"Assumed: {text}" for text in self.assumptions]
         notes += [f"Unlike the usual answer: {text}" for text in self.differences]
         if self.calibration.known_error:
             notes.append(f"Known to be off: {self.calibration.known_error}")
@@ -326,9 +355,12 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
         "num_gpus": job.gpus.count,
         **{name: getattr(candidate.layout, name) for name in _COLUMNS},
         "micro_batch_size": candidate.micro_batch_size,
+        "changes": key_values(candidate.changes),
         "recompute": candidate.recompute.spec,
         "fits": candidate.fits,
         "pareto": candidate.pareto,
+        "dominated_by": candidate.dominated_by,
+        "same_as": candidate.same_as,
         "fit_probability": candidate.fit_probability,
         "budget_bytes": candidate.budget_bytes,
         "peak_allocated_bytes": candidate.peak_allocated_bytes,
@@ -354,6 +386,7 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
         "peak GiB": "~" * (not candidate.replayed) + f"{candidate.peak_reserved_bytes / GIB:.1f}",
         "of GiB": f"{candidate.budget_bytes / GIB:.1f}",
         "step s": f"{candidate.step_time_seconds:.3f}",
+        "tokens/s": amount(candidate.tokens_per_second),
         "TFLOP/s/GPU": f"{candidate.tflops_per_gpu:.0f}",
         "overhead": signed_percent(candidate.recompute_overhead),
         "fits": percent(candidate.fit_probability),
@@ -362,13 +395,22 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
 
 
 def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
-    """``TP 4 PP 2 DP 4 mbs 1``: the degrees that some candidate has above 1."""
+    """``TP 4 PP 2 DP 4 mbs 1``: the degrees that some candidate has above 1, and what else it
+    changes."""
     words = [
         f"{short} {getattr(candidate.layout, name)}"
         for short, name in _DEGREES.items()
         if any(getattr(other.layout, name) > 1 for other in others)
     ]
-    return " ".join([*words, f"mbs {candidate.micro_batch_size}"])
+    said = {f"layout.{name}" for name in (*_DEGREES.values(), "sequence_parallel")}
+    said.add("job.micro_batch_size")
+    rest = {path: value for path, value in candidate.changes.items() if path not in said}
+    words += [f"mbs {candidate.micro_batch_size}", key_values(rest)]
+    return " ".join(filter(None, words))
+
+
+def _rates(candidate: Candidate) -> tuple[float, float]:
+    return candidate.tokens_per_second, candidate.gpu_hours_per_trillion_tokens
 
 
 def _remedy(remedy: Remedy) -> str:

@@ -30,17 +30,28 @@ class Verification(Struct, frozen=True, kw_only=True):
 
 
 class RankedEvaluation(Struct, frozen=True, kw_only=True):
-    """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
-    and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
-    where it is the setting that the job's preset ships with; `verification` where --verify asked
-    for it."""
+    """An evaluation with its place: 1 is best.
+
+    dominated_by: rank of a row on the Pareto front that needs no more memory and no more time; None
+    on the front itself. same_as: rank of the first row that runs alike: its peak in tenths of a GiB
+    and, but for SAME_TIME, its step time. folded: a page does without the row, because of these
+    two. notes: in a few words what the setting buys, or that it buys nothing. preset: the setting
+    that the job's preset ships with. verification: where --verify asked for it.
+    """
 
     rank: int
     evaluation: Evaluation
-    pareto: bool
+    dominated_by: int | None = None
+    same_as: int | None = None
+    folded: bool = False
     notes: tuple[str, ...] = ()
     preset: bool = False
     verification: Verification | None = None
+
+    @property
+    def pareto(self) -> bool:
+        """Whether no other needs less of memory or time and no more of the other."""
+        return self.dominated_by is None
 
     @property
     def note(self) -> str:
@@ -79,6 +90,34 @@ class CalibrationNote(Struct, frozen=True, kw_only=True):
     known_error: str = ""
 
 
+class OptimumRow(Struct, frozen=True, kw_only=True):
+    """The candidate that is the optimum: its rank, and its setting as `--recompute` takes it."""
+
+    rank: int
+    spec: str
+
+
+class Optimum(Struct, frozen=True, kw_only=True):
+    """What `--search optimum` has found and proven, by the model's times and bytes.
+
+    best: None where nothing in the space fits. bound_seconds: no point of the space that fits takes
+    less; None where none fits. gap: step time of the best over that bound, less one; 0 where the
+    best is proven to be the optimum. space: its decisions, a line each. num_points: how many points
+    it has, None where they are not counted. evaluated and excluded_by_bound: how many of them were
+    looked at, and how many a proven bound left out. beyond: what the framework cannot say, and what
+    it would win, a line each.
+    """
+
+    best: OptimumRow | None
+    bound_seconds: float | None
+    gap: float
+    space: tuple[str, ...]
+    num_points: int | None
+    evaluated: int
+    excluded_by_bound: int
+    beyond: tuple[str, ...] = ()
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """The whole answer to one request; `assumptions` are the choices the advisor made itself.
 
@@ -87,7 +126,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
-    in 16 bits.
+    in 16 bits. usual: the job of that answer, where a search ranks others beside it. optimum: the
+    proof, where `--search optimum` asked for it.
     """
 
     job: Job
@@ -102,6 +142,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     recipe_differs: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    optimum: Optimum | None = None
+    usual: Job | None = None
 
     @property
     def fits(self) -> bool:

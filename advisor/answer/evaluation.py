@@ -180,11 +180,20 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return self.time_seconds.total
 
     @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the global batch over step time, of the whole job."""
+        config = self.job.config
+        return config.global_batch_size * config.seq_length / self.step_time_seconds
+
+    @property
     def tokens_per_second_per_gpu(self) -> float:
         """Tokens of the global batch over step time and GPUs."""
-        config = self.job.config
-        tokens = config.global_batch_size * config.seq_length
-        return tokens / self.step_time_seconds / self.job.num_gpus
+        return self.tokens_per_second / self.job.num_gpus
+
+    @property
+    def gpu_hours_per_trillion_tokens(self) -> float:
+        """Hours of all GPUs together for 10**12 tokens, steps alone."""
+        return 1e12 / self.tokens_per_second_per_gpu / 3600
 
     @property
     def tflops_per_gpu(self) -> float:

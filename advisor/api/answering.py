@@ -1,12 +1,22 @@
 """From a request to its answer: what the command and the Python call have in common."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
     from advisor.request.request import Request
+
+_HIGHEST_PRICE: Final = 1e9
+
+
+def checked_price(value: float, name: str) -> float:
+    """What an hour of one GPU costs, in whatever currency; UserError unless it is positive."""
+    if not 0 < value <= _HIGHEST_PRICE:
+        relation = "must be above 0 and at most 10^9"
+        raise UserError(name, value, relation, "write e.g. 2.5")
+    return value
 
 
 def answer_to(

@@ -3,10 +3,10 @@
 from typing import Any, Unpack
 
 from advisor.answer.advice import Advice, Candidate
-from advisor.api.answering import answer_to
+from advisor.api.answering import answer_to, checked_price
 from advisor.api.keywords import JobKeywords, RequestKeywords, at_least_one, request_of
 from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.fields import convert, show
 from advisor.base.json_schema import json_schema as schema_of
 from advisor.models.presets import ModelSource
 from advisor.report.plain_advice import plain_advice
@@ -21,6 +21,7 @@ def advise(
     top: int | None = None,
     explain: int | None = None,
     verify: int | None = None,
+    price_per_gpu_hour: float | None = None,
     **keywords: Unpack[RequestKeywords],
 ) -> Advice:
     """Every legal recompute setting of a job, best first: what `advise --format json` answers.
@@ -33,6 +34,7 @@ def advise(
         top: so many candidates; all of them where None.
         explain: rank of the candidate whose bytes and seconds are explained.
         verify: so many of the best are rehearsed by Megatron Core, which must be installed.
+        price_per_gpu_hour: for `Candidate.price_per_trillion_tokens`, in whatever currency.
         keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
             ``memory_budget="60GiB"``, ``recompute=["none", "selective:mlp"]``,
             ``search="layout"``, ``overrides={"model.num_layers": 12}``.
@@ -49,8 +51,12 @@ def advise(
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
         if number is not None:
             at_least_one(number, name)
+    if price_per_gpu_hour is not None:
+        price_per_gpu_hour = checked_price(
+            convert(price_per_gpu_hour, float, "", "price_per_gpu_hour"), "price_per_gpu_hour"
+        )
     answer = answer_to(request, explain=explain, verify=verify)
-    return plain_advice(answer, top=top, explained=explain)
+    return plain_advice(answer, top=top, explained=explain, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def evaluate(

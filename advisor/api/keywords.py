@@ -47,7 +47,7 @@ class JobKeywords(TypedDict, total=False):
 
 class RequestKeywords(JobKeywords, total=False):
     """The job, and what is searched: settings to rank instead of all (recompute), and whether
-    layouts vary too (search, ``recompute`` or ``layout``)."""
+    layouts vary too or the optimum is proven (search, ``recompute``, ``layout``, ``optimum``)."""
 
     recompute: str | Sequence[str]
     search: str | None

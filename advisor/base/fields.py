@@ -207,9 +207,14 @@ def takes(annotation: Any) -> str:
 
 def spelled(value: object) -> str:
     """`value` as a command line writes it: what `parse` reads."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(map(spelled, value))
     return "null" if value is None else str(value).lower() if value in (True, False) else str(value)
+
+
+def key_values(values: Mapping[str, object]) -> str:
+    """``layout.data_parallel_sharding=full job.torch_compile=true``: what a command line takes."""
+    return " ".join(f"{path}={spelled(value)}" for path, value in values.items())
 
 
 def _scalar(value: object, annotation: Any, where: str) -> Any:

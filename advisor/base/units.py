@@ -94,6 +94,22 @@ def human_count(count: float) -> str:
     return f"{count:.0f}"
 
 
+def amount(value: float) -> str:
+    """Three digits of a sum or a rate: ``7.25``, ``512``, ``54,300``, ``4.1 M``."""
+    for scale, unit in ((1e9, "B"), (1e6, "M")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{significant(value, 3):,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def rate_words(tokens_per_second: float, gpu_hours: float, price: float | None) -> str:
+    """What a job trains in a second, and what 10^12 tokens take: `gpu_hours`, and money where a
+    GPU-hour has a `price`."""
+    money = "" if price is None else f" ({amount(gpu_hours * price)} at {price:g} each)"
+    hours = f"10^12 tokens take {amount(gpu_hours)} GPU-hours{money}"
+    return f"{amount(tokens_per_second)} tokens/s; {hours}."
+
+
 def milliseconds(seconds: float) -> str:
     """``12.3 ms``."""
     return f"{seconds * 1e3:.1f} ms"

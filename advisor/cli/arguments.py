@@ -15,7 +15,6 @@ from advisor.request.request import Request, SearchScope
 if TYPE_CHECKING:
     from advisor.reading.read_configuration import ReadConfiguration
 
-DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules", "keys")
@@ -31,6 +30,14 @@ class OutputFormat(StrEnum):
     FILE = "file"
 
 
+class PlotKind(StrEnum):
+    """`--plot-kind`: the best rows by memory, time and component; or memory against time of all
+    rows, with the front."""
+
+    RANKING = "ranking"
+    FRONT = "front"
+
+
 class UsageError(Exception):
     """A command line that cannot be read; the message is one line without the program's name."""
 
@@ -38,17 +45,21 @@ class UsageError(Exception):
 class Options(Struct, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
-    `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank, `verify` the
-    number of candidates to rehearse. `read` is what `--from` took the job from.
+    `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
+    Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
+    `plot_kind` None means: the ranking. `read` is what `--from` took the job from.
     """
 
     request: Request
     output: OutputFormat = OutputFormat.TABLE
     top: int | None = None
+    front: bool = False
+    price_per_gpu_hour: float | None = None
     show_rejected: bool = False
     explain: int | None = None
     verify: int | None = None
     plot: Path | None = None
+    plot_kind: PlotKind | None = None
     read: "ReadConfiguration | None" = None
 
 
@@ -151,6 +162,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", dest="output", action=_Choice)
     parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
     parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
+    parser.add_argument("--price-per-gpu-hour", action=_Price)
+    parser.add_argument("--plot-kind", action=_Choice)
+    parser.add_argument("--front", action="store_true")
     parser.add_argument("--show-rejected", action="store_true")
     parser.add_argument(
         "--sp", "--sequence-parallel", dest="sequence_parallel", action="store_true", default=None
@@ -245,6 +259,21 @@ class _Integer(argparse.Action):
         setattr(namespace, self.dest, positive(option or self.dest, values))
 
 
+class _Price(argparse.Action):
+    """A positive decimal number."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        from advisor.api.answering import checked_price
+
+        flag = option or self.dest
+        try:
+            value = float(values)
+        except ValueError:
+            hint = f"write e.g. {flag} 2.5"
+            raise UserError(flag, values, "is not a decimal number", hint) from None
+        setattr(namespace, self.dest, checked_price(value, flag))
+
+
 class _OptionalNumber(argparse.Action):
     """A number, the default where none is given; a KEY=VALUE behind it is left an override."""
 
@@ -268,8 +297,7 @@ class _Choice(argparse.Action):
         value = values.lower()
         if value not in names:
             raise _not_a_choice(option or self.dest, values, names)
-        enum = {"output": OutputFormat, "search": SearchScope}.get(self.dest, str)
-        setattr(namespace, self.dest, enum(value))
+        setattr(namespace, self.dest, _ENUMS.get(self.dest, str)(value))
 
 
 def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
@@ -278,11 +306,16 @@ def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     return UserError(option, value, "is not known here", nearest_names(value, names))
 
 
+_ENUMS: Final[dict[str, type[StrEnum]]] = {
+    "output": OutputFormat,
+    "search": SearchScope,
+    "plot_kind": PlotKind,
+}
+
+
 def _choices(field: str) -> list[Any]:
-    if field == "output":
-        return list(OutputFormat)
-    if field == "search":
-        return list(SearchScope)
+    if field in _ENUMS:
+        return list(_ENUMS[field])
     if field == "precision":
         from advisor.base.dtypes import Precision
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
+from advisor.cli.arguments import COMMANDS, Options, OutputFormat, parse
 from advisor.cli.exit_codes import FITS, NOTHING_FITS, WRONG
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation
     from advisor.report.blocks import Block
+    from advisor.report.row_choice import Rows
 
 _RESHAPING = (
     "tensor_model_parallel_size",
@@ -62,7 +63,7 @@ def rank(options: Options) -> Outcome:
     if options.plot:
         from advisor.report.figures import write_figure
 
-        write_figure(advice, options.plot, top=options.top)
+        write_figure(advice, options.plot, options.plot_kind, top=options.top)
         talk = (f"advise: wrote {options.plot}",)
     if options.output is OutputFormat.FLAGS:
         from advisor.report.setting_flags import unsaid_report
@@ -78,19 +79,30 @@ def rank(options: Options) -> Outcome:
 
 
 def _check(options: Options) -> None:
-    """Refuse before the search what would fail after it."""
-    for flag, value in (("--explain", options.explain), ("--verify", options.verify)):
-        if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS, OutputFormat.FILE):
+    """Refuse before the search what would fail after it, or say nothing."""
+    words = (OutputFormat.FLAGS, OutputFormat.FILE)
+    for flag, value, refusing in (
+        ("--explain", options.explain, (OutputFormat.CSV, *words)),
+        ("--verify", options.verify, (OutputFormat.CSV, *words)),
+        ("--price-per-gpu-hour", options.price_per_gpu_hour, words),
+        ("--front", options.front, words),
+    ):
+        if value and options.output in refusing:
+            others = [one for one in OutputFormat if one not in refusing]
             raise UserError(
                 flag,
-                value,
+                None if value is True else value,
                 f"does not go with --format {options.output}",
-                "use --format table or json",
+                f"use --format {' or '.join(others)}",
             )
     if options.plot:
         from advisor.report.figures import check_figure
 
         check_figure(options.plot)
+    elif options.plot_kind is not None:
+        raise UserError(
+            "--plot-kind", options.plot_kind, "needs --plot FILE", "add e.g. --plot out.svg"
+        )
 
 
 def _render(advice: "Answer", options: Options) -> str:
@@ -100,14 +112,26 @@ def _render(advice: "Answer", options: Options) -> str:
             from advisor.report.plain_advice import plain_advice
 
             plain = plain_advice(
-                advice, top=options.top, explained=options.explain, read=options.read
+                advice,
+                top=options.top,
+                front=options.front,
+                explained=options.explain,
+                read=options.read,
+                price_per_gpu_hour=options.price_per_gpu_hour,
             )
             return plain.to_json()
         case OutputFormat.CSV:
             from advisor.report.csv_report import csv_report
             from advisor.report.plain_advice import plain_advice
 
-            return csv_report(plain_advice(advice, top=options.top))
+            return csv_report(
+                plain_advice(
+                    advice,
+                    top=options.top,
+                    front=options.front,
+                    price_per_gpu_hour=options.price_per_gpu_hour,
+                )
+            )
         case OutputFormat.FLAGS:
             from advisor.report.setting_flags import flags_report
 
@@ -126,11 +150,12 @@ def _page(advice: "Answer", options: Options) -> str:
 
     content = page(
         advice,
-        top=options.top or DEFAULT_TOP,
+        rows=_rows(advice, options),
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
         caveat=_caveat(options),
+        price=options.price_per_gpu_hour,
     )
     screen = screen_of(sys.stdout)
     text = printed(content, screen)
@@ -142,6 +167,20 @@ def _page(advice: "Answer", options: Options) -> str:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
     return text + printed(_explanation(wanted), screen)
+
+
+def _rows(advice: "Answer", options: Options) -> "Rows":
+    """Rows that the rest of the page names are not folded: those explained or rehearsed, and the
+    setting of the file that was read."""
+    from advisor.report.row_choice import Rows
+
+    kept = [c.rank for c in advice.candidates if c.verification is not None]
+    kept += [options.explain] if options.explain else []
+    if options.read is not None:
+        from advisor.report.changes import same_as_now
+
+        kept += [c.rank for c in same_as_now(advice, options.read.recompute)[:1]]
+    return Rows(top=options.top, front=options.front, kept=kept)
 
 
 def _caveat(options: Options) -> str:

@@ -53,18 +53,24 @@ Search
                             selective:N (every N-th block), op:save_attention, op:save_matmul,
                             op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …):
                             advise rules --framework F says what is taken
-  --search recompute|layout layout: TP, PP, VPP, CP, EP and the micro batch are ranked too
+  --search SCOPE            recompute (default); layout: TP, PP, VPP, CP, EP and the micro batch
+                            are ranked too; optimum: the best that the framework can be told on
+                            the job's layout, with the proof
   --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
 
 Output
   --format F                table (default), json, csv, flags (only the flags of the best setting),
                             file (its configuration file: torchtitan, DeepSpeed, Accelerate)
-  --top N                   rows shown (10 on a page, all in json and csv)
+  --top N                   the N best rows. Without it json and csv have all, a page the 10 best
+                            but for those that another row beats in memory and time, or runs like
+  --front                   the Pareto front of memory and time alone: page, json, csv
+  --price-per-gpu-hour X    what 10^12 tokens cost, in the currency of X
   --show-rejected           settings that the framework refuses, and why
   --explain [N]             where each GiB and each millisecond of row N goes (default 1)
   --verify [N]              the N best (default 3) rehearsed by Megatron Core on fake tensors:
                             peaks predicted beside rehearsed; needs the extra `megatron`
   --plot FILE               memory against time, and memory by component, as .png, .svg or .pdf
+  --plot-kind KIND          ranking (default), or front: every row, the front, budget and choice
   --version  --help
 
 Other commands

@@ -6,7 +6,14 @@ from typing import Any
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.frameworks.own_options import refuse_options
-from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
+from advisor.frameworks.protocols import (
+    JobChange,
+    JobEvaluator,
+    LayerSplits,
+    Solved,
+    no_file,
+    not_rehearsed,
+)
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -123,3 +130,7 @@ class AdapterDefaults:
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """No variables."""
         return ()
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """The menu is all."""
+        return None

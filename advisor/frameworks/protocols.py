@@ -7,11 +7,12 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from advisor.answer.answer import Rejection
+from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.job.pipeline_split import ModelChunk
+from advisor.job.pipeline_split import ModelChunk, Stages
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes
@@ -87,6 +88,37 @@ class RulesOverview(Struct, frozen=True, kw_only=True):
     label: str
     facts: tuple[tuple[str, str], ...]
     rules: tuple[tuple[str, str, str], ...]
+
+
+class JobEvaluator(Protocol):
+    """What evaluates settings of one job: search/evaluate.py's Evaluator."""
+
+    job: Job
+    shape: RankShape
+    stages: Stages
+    budget_bytes: int
+
+    def evaluate(self, setting: Setting) -> Evaluation:
+        """Memory and time of a legal setting."""
+        ...
+
+
+class Solved(Struct, frozen=True, kw_only=True):
+    """What a framework's own solver says of the optimum of one job, beyond its menu.
+
+    settings: those worth an evaluation, the best among them. bound_seconds: no setting of `space`
+    that fits takes less, by the model. space: its decisions, a line each. num_points: how many
+    there are, None where nobody counts them. evaluated, excluded: how many were looked at, or left
+    out by a proven bound. beyond: what no option of the framework says, and what it would win.
+    """
+
+    settings: tuple[Setting, ...]
+    bound_seconds: float
+    space: tuple[str, ...]
+    num_points: int | None
+    evaluated: int
+    excluded: int
+    beyond: tuple[str, ...] = ()
 
 
 def no_file(framework: str) -> UserError:
@@ -287,6 +319,16 @@ class Spelling(Protocol):
         ...
 
 
-class FrameworkAdapter(RecomputeSettings, JobSupport, MemoryModel, Spelling, Protocol):
+class OptimumSpace(Protocol):
+    """What `--search optimum` may decide beyond the menu of settings."""
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """The optimum of one job by the framework's own solver; None where the menu is all."""
+        ...
+
+
+class FrameworkAdapter(
+    RecomputeSettings, JobSupport, MemoryModel, Spelling, OptimumSpace, Protocol
+):
     """One framework, whole: what the advisor asks of it. `defaults.AdapterDefaults` answers what
     most have in common."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
-from advisor.base.units import DASH, gib
+from advisor.base.fields import key_values
+from advisor.base.units import DASH, gib, rate_words
 from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
@@ -22,40 +23,68 @@ from advisor.report.blocks import (
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
-from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
+from advisor.report.row_choice import Rows, remarks, shared_changes
+from advisor.report.wording import (
+    against_preset,
+    chosen,
+    ranges,
+    remedy_line,
+    verdict,
+    way_out,
+)
 
 _FLAG_MARGIN = 17
+_USUAL = Rows()
 
 
 def page(
     advice: Answer,
     *,
-    top: int = 10,
+    rows: Rows = _USUAL,
     show_rejected: bool = False,
     search_layout: bool = False,
     with_layout_flags: bool = False,
     caveat: str = "",
+    price: float | None = None,
 ) -> Block:
-    """The whole page; `top` rows of the ranking are shown, `caveat` beside the verdict."""
-    shown = advice.candidates[:top]
-    layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
+    """The whole page with some `rows` of the ranking, `caveat` beside the verdict, and the `price`
+    of a GPU-hour."""
+    shown = rows.shown(advice.candidates)
+    jobs = [candidate.evaluation.job for candidate in shown]
+    columns = None
+    others = (*jobs[1:], *filter(None, [advice.usual]))
+    if search_layout or any(job != jobs[0] for job in others if jobs):
+        from advisor.report.job_changes import LayoutColumns
+
+        columns = LayoutColumns(jobs, advice.usual or advice.job)
+    table = Ranking(shown, columns, remarks(advice.candidates, shown, columns)) if shown else None
     blocks = [
         header(advice, search_layout=search_layout),
-        Ranking(shown, layouts) if shown else None,
-        _answer(advice, caveat),
+        table,
+        _answer(advice, caveat, price),
+        _optimum(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
-        _notes(shown),
+        _notes(
+            shown,
+            shared=key_values(shared_changes(shown, columns)),
+            folded=rows.folded_words(advice.candidates),
+        ),
         _rejected(advice) if show_rejected or not shown else None,
-        _hint(advice, len(shown), show_rejected),
+        _hint(advice, shown, rows.count_words(advice.candidates), show_rejected),
     ]
     parts = [part for block in blocks if block is not None for part in ("", block)]
     return group(*parts[1:])
 
 
-def _answer(advice: Answer, caveat: str) -> Block:
-    """The sentence that decides; what is faster still, or what helps where nothing fits."""
+def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
+    """The sentence that decides and what its row trains; what is faster still, or what helps where
+    nothing fits."""
     lines: list[Block] = [Text(f"{verdict(advice)} {caveat}".strip(), "bold")]
+    if advice.fits:
+        best = advice.candidates[0].evaluation
+        hours = best.gpu_hours_per_trillion_tokens
+        lines.append(rate_words(best.tokens_per_second, hours, price))
     if advice.remedies:
         reference = advice.candidates[0].evaluation
         head = "Faster still" if advice.fits else "Outside recompute"
@@ -69,6 +98,15 @@ def _answer(advice: Answer, caveat: str) -> Block:
     if compared := against_preset(advice):
         lines.append(compared)
     return group(*lines)
+
+
+def _optimum(advice: Answer) -> Block | None:
+    """What `--search optimum` has proven, of which space, and what lies beyond it."""
+    if advice.optimum is None:
+        return None
+    from advisor.report.optimum_block import optimum_block
+
+    return optimum_block(advice.optimum)
 
 
 def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
@@ -140,9 +178,11 @@ def _command(label: str, words: str, comment: str, width: int) -> list[str]:
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
-def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
+def _notes(
+    shown: Sequence[RankedEvaluation], *, shared: str = "", folded: str = ""
+) -> Block | None:
     """What single rows buy, rows with the same remark together; then the dominated rows, and those
-    whose GiB are an estimate."""
+    whose GiB are an estimate; what all rows change, and how many are folded."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes:
@@ -157,6 +197,8 @@ def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
+    words = (("all rows", f"with {shared}" * bool(shared)), ("folded", folded))
+    notes += [(label, Text(text, "dim")) for label, text in words if text]
     return beside(notes) if notes else None
 
 
@@ -173,13 +215,13 @@ def _rejected(advice: Answer) -> Block:
     return group(*lines)
 
 
-def _hint(advice: Answer, shown: int, show_rejected: bool) -> Block | None:
+def _hint(
+    advice: Answer, shown: Sequence[RankedEvaluation], count: str, show_rejected: bool
+) -> Block | None:
     if not shown:
         return None
-    parts = []
-    if shown < len(advice.candidates):
-        parts.append(f"{shown} of {len(advice.candidates)} rows: --top N")
-    parts.append(f"explain a row with --explain {min(2, shown)}")
+    parts = [count] if count else []
+    parts.append(f"explain a row with --explain {shown[:2][-1].rank}")
     if advice.rejected and not show_rejected:
         parts.append(f"{len(advice.rejected)} rejected with --show-rejected")
     parts.append("pictures with --plot out.svg")

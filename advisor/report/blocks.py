@@ -156,10 +156,12 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Row(NamedTuple):
-    """Cells of a table, and the style of those that have none."""
+    """Cells of a table, the style of those that have none, and what stands below them over the
+    whole width."""
 
     cells: tuple[Block, ...]
     style: str = ""
+    below: Block | None = None
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -170,16 +172,20 @@ class Table(Struct, frozen=True, kw_only=True):
     gap: int = 2
     rows: list[Row] = field(default_factory=list)
 
-    def add_row(self, *cells: Block, style: str = "") -> None:
+    def add_row(self, *cells: Block, style: str = "", below: Block | None = None) -> None:
         """One more row."""
-        self.rows.append(Row(cells, style))
+        self.rows.append(Row(cells, style, below))
 
     def lines(self, width: int) -> list[Line]:
         """Head and rows; a table that is too wide narrows the columns that may wrap."""
         widths = self._widths(width)
         head = Row(tuple(column.title for column in self.columns))
         rows = [head, *self.rows] if any(head.cells) else self.rows
-        return [line for row in rows for line in self._row(row, widths)]
+        found: list[Line] = []
+        for row in rows:
+            found += self._row(row, widths)
+            found += lines_of(row.below, width) if row.below is not None else ()
+        return found
 
     def widest(self, width: int) -> int:
         """All columns as wide as their cells."""

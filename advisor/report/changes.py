@@ -35,10 +35,17 @@ def _now(advice: Answer, file: ReadFile) -> str:
     if file.recompute is None:
         known = all(one.key != "--recompute" for one in file.not_known)
         return f"{file.file} sets {'no recompute' if known else 'a recompute that is not known'}"
-    setting = adapter_of(advice.job.config.framework).parse(file.recompute).promoted
-    same = [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
+    same = same_as_now(advice, file.recompute)
     rank = f", row {same[0].rank}" if same else ", which is not ranked"
     return f"{file.file} has {file.recompute}{rank}{''.join(_lines(file))}"
+
+
+def same_as_now(advice: Answer, recompute: str | None) -> list[RankedEvaluation]:
+    """Rows of the setting that a file has, best first."""
+    if recompute is None:
+        return []
+    setting = adapter_of(advice.job.config.framework).parse(recompute).promoted
+    return [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
 
 
 def _lines(file: ReadFile) -> Iterator[str]:

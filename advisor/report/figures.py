@@ -1,4 +1,4 @@
-"""`--plot FILE`: memory against step time, and memory by component beside the budget.
+"""`--plot FILE`: memory against step time, and memory by component beside the budget; or the front.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart; marks differ in shape as well.
 matplotlib (extra `report`) is imported when a picture is asked for, never before.
@@ -13,10 +13,12 @@ from advisor.base.errors import UserError, missing_package
 from advisor.base.units import GIB, human_count
 from advisor.report.breaking import spec_lines
 from advisor.report.explain_page import COMPONENTS
+from advisor.report.job_changes import LayoutColumns
 from advisor.report.wording import chosen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 MAX_CANDIDATES: Final = 24
@@ -44,29 +46,41 @@ def check_figure(path: Path) -> None:
         raise missing_package(f"--plot {path}", "matplotlib", "report")
 
 
-def write_figure(advice: Answer, path: Path, *, top: int | None = None) -> None:
-    """Draw the `top` best candidates (24 at most) into `path`; the suffix gives the format."""
+def write_figure(
+    advice: Answer, path: Path, kind: str | None = None, *, top: int | None = None
+) -> None:
+    """Draw `advice` into `path`, whose suffix gives the format: the `top` best candidates (24 at
+    most), or all with their front where `kind` is ``front``."""
     check_figure(path)
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
-    shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
-    if not shown:
+    if not advice.candidates:
         raise UserError("--plot", path, "there is nothing to draw: every setting is rejected")
     # Text stays text, and the same answer gives the same bytes.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "advise", "font.size": 9}):
-        labels = [_label(candidate, shown) for candidate in shown]
-        num_lines = sum(label.count("\n") + 1.6 for label in labels)
-        figure = Figure(figsize=(12, max(4.6, 1.8 + 0.19 * num_lines)), layout="constrained")
-        scatter, bars = figure.subplots(1, 2, width_ratios=(5, 6))
-        figure.suptitle(_title(advice), fontsize=11)
-        draw_pareto(scatter, shown)
-        draw_components(bars, shown, labels, chosen(advice))
-        figure.legend(
-            *bars.get_legend_handles_labels(), loc="outside lower right", ncols=7, fontsize=8
-        )
+        if kind == "front":
+            from advisor.report.front_figure import front_figure
+
+            figure = front_figure(advice, _title(advice))
+        else:
+            figure = _ranking(advice, top)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _ranking(advice: Answer, top: int | None) -> "Figure":
+    from matplotlib.figure import Figure
+
+    shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
+    labels = [_label(candidate, shown) for candidate in shown]
+    num_lines = sum(label.count("\n") + 1.6 for label in labels)
+    figure = Figure(figsize=(12, max(4.6, 1.8 + 0.19 * num_lines)), layout="constrained")
+    scatter, bars = figure.subplots(1, 2, width_ratios=(5, 6))
+    figure.suptitle(_title(advice), fontsize=11)
+    draw_pareto(scatter, shown)
+    draw_components(bars, shown, labels, chosen(advice))
+    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower right", ncols=7, fontsize=8)
+    return figure
 
 
 def _title(advice: Answer) -> str:
@@ -177,9 +191,6 @@ def _label(candidate: RankedEvaluation, shown: Sequence[RankedEvaluation]) -> st
     label = f"{candidate.rank}  {spec}"
     if all(other.evaluation.job == evaluation.job for other in shown):
         return label
-    layout = evaluation.job.layout
-    return (
-        f"{label}\nTP{layout.tensor_model_parallel_size} PP{layout.pipeline_model_parallel_size} "
-        f"VPP{layout.virtual_pipeline_model_parallel_size} DP{layout.data_parallel_size} "
-        f"mbs{evaluation.job.config.micro_batch_size}"
-    )
+    columns = LayoutColumns([one.evaluation.job for one in shown], shown[0].evaluation.job)
+    cells = zip(columns.titles, columns.cells(evaluation.job), strict=True)
+    return f"{label}\n{' '.join(f'{title} {cell}' for title, cell in cells)}"

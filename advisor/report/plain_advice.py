@@ -19,10 +19,12 @@ from advisor.answer.advice import (
 )
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
+from advisor.base.plain_json import to_plain
 from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
+from advisor.report.job_changes import changes
 from advisor.report.read_file import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
@@ -32,20 +34,29 @@ def plain_advice(
     answer: Answer,
     *,
     top: int | None = None,
+    front: bool = False,
     explained: int | None = None,
     read: ReadConfiguration | None = None,
+    price_per_gpu_hour: float | None = None,
 ) -> Advice:
-    """`answer` with its `top` best candidates (all where None); `explained` is the rank of the
-    candidate whose bytes and seconds are explained, `read` what the job was taken from."""
+    """`answer` with its `top` best candidates (all where None), of the Pareto `front` alone where
+    that is asked for; `explained` is the rank of the candidate whose bytes and seconds are
+    explained, `read` what the job was taken from."""
     best = chosen(answer)
+    listed = [c for c in answer.candidates if c.pareto or not front][:top]
+    of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
+    beside = {number: _beside(evaluation, answer) for number, evaluation in of_jobs.items()}
     wanted = next((c for c in answer.candidates if c.rank == explained), None)
     return Advice(
         fits=answer.fits,
-        job=_job(answer.job, best.evaluation if best else None),
+        job=_job(answer.job, best.evaluation if best else None, price_per_gpu_hour),
         assumptions=answer.assumptions,
         evaluated=answer.evaluated,
         calibration=answer.calibration,
-        candidates=tuple(_candidate(candidate) for candidate in answer.candidates[:top]),
+        candidates=tuple(
+            _candidate(candidate, *beside[id(candidate.evaluation.job)], price_per_gpu_hour)
+            for candidate in listed
+        ),
         rejected=tuple(
             RejectedSetting(
                 recompute=_recompute(rejection.setting),
@@ -64,6 +75,7 @@ def plain_advice(
         differences=answer.differences,
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
+        optimum=answer.optimum,
     )
 
 
@@ -71,7 +83,7 @@ def _fields(instance: Any) -> dict[str, Any]:
     return asdict(instance)
 
 
-def _job(job: Job, evaluation: Evaluation | None) -> AdvisedJob:
+def _job(job: Job, evaluation: Evaluation | None, price: float | None) -> AdvisedJob:
     from advisor.layers.parameters import active_parameters, parameter_count
 
     gpu = _fields(job.gpu)
@@ -85,6 +97,7 @@ def _job(job: Job, evaluation: Evaluation | None) -> AdvisedJob:
         layout=job.layout,
         gpus=AdvisedGpus(count=job.num_gpus, type=gpu.pop("name"), **gpu),
         model_flops_per_step=evaluation.model_flops_per_step if evaluation else None,
+        price_per_gpu_hour=price,
     )
 
 
@@ -100,16 +113,32 @@ _WORDS: Final = frozenset(Recompute.__struct_fields__)
 """Parts of a setting that the contract has a key for."""
 
 
-def _candidate(candidate: RankedEvaluation) -> Candidate:
+def _beside(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
+    """What its job changes, and its flags where it is not the answer's."""
+    job = evaluation.job
+    found: dict[str, Any] = to_plain(changes(job, answer.usual or answer.job))
+    return found, {} if job == answer.job else _plain(all_job_flags(evaluation))
+
+
+def _candidate(
+    candidate: RankedEvaluation,
+    changes: dict[str, Any],
+    job_flags: dict[str, str],
+    price: float | None,
+) -> Candidate:
     evaluation = candidate.evaluation
-    peak = evaluation.peak
+    peak, hours = evaluation.peak, evaluation.gpu_hours_per_trillion_tokens
     return Candidate(
         rank=candidate.rank,
         recompute=_recompute(evaluation.setting),
         layout=evaluation.job.layout,
+        changes=changes,
         micro_batch_size=evaluation.job.config.micro_batch_size,
         fits=evaluation.fits,
         pareto=candidate.pareto,
+        dominated_by=candidate.dominated_by,
+        same_as=candidate.same_as,
+        folded=candidate.folded,
         preset=candidate.preset,
         note=candidate.note,
         fit_probability=evaluation.fit_probability,
@@ -124,13 +153,17 @@ def _candidate(candidate: RankedEvaluation) -> Candidate:
         step_time_seconds=evaluation.step_time_seconds,
         step_time_low_seconds=evaluation.step_time_low_seconds,
         step_time_high_seconds=evaluation.step_time_high_seconds,
+        tokens_per_second=evaluation.tokens_per_second,
         tokens_per_second_per_gpu=evaluation.tokens_per_second_per_gpu,
+        gpu_hours_per_trillion_tokens=hours,
+        price_per_trillion_tokens=None if price is None else hours * price,
         tflops_per_gpu=evaluation.tflops_per_gpu,
         mfu=evaluation.mfu,
         hfu=evaluation.hfu,
         recompute_overhead=evaluation.recompute_overhead,
         verification=candidate.verification,
         flags=_plain(all_flags(evaluation)),
+        job_flags=job_flags,
     )
 
 

@@ -1,16 +1,19 @@
 """The ranking as a table: one row a candidate, with a memory bar as wide as the page allows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.base.units import percent, signed_percent
-from advisor.models.options import CpCommType
 from advisor.report.blocks import Block, Column, Fitted, Line, Span, Table, table
 from advisor.report.breaking import spec_lines
 from advisor.report.wording import reserved_gib, seconds
+
+if TYPE_CHECKING:
+    from advisor.report.job_changes import LayoutColumns
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
@@ -23,13 +26,15 @@ _EXPENDABLE = ("TFLOP/s", "overhead")  # columns that a narrow page leaves out, 
 
 
 class Ranking(Struct, frozen=True):
-    """Head and rows in the width at hand; the layout's columns where layouts are ranked.
+    """Head and rows in the width at hand; `columns` tell layouts apart where they are ranked,
+    `below` has by rank what stands below a row.
 
     A narrow page does without the bars, then breaks the settings, then leaves columns out.
     """
 
     shown: Sequence[RankedEvaluation]
-    layouts: bool
+    columns: "LayoutColumns | None" = None
+    below: Mapping[int, Block] = field(default_factory=dict)
 
     def lines(self, width: int) -> list[Line]:
         """The table that fits."""
@@ -51,7 +56,7 @@ class Ranking(Struct, frozen=True):
 
     @property
     def _peak_title(self) -> str:
-        return "GiB (stage)" if self.layouts else "peak GiB (stage)"
+        return "GiB (stage)" if self.columns else "peak GiB (stage)"
 
     def _table(self, left_out: Sequence[str], bar_cells: int = 0) -> Table:
         """All columns but those left out; the bars are `bar_cells` long, or none."""
@@ -60,20 +65,21 @@ class Ranking(Struct, frozen=True):
             Column(title="recompute", left=True, wrap=True),
             Column(title=self._peak_title, left=True),
             Column(title="step s"),
-            Column(title="TFLOP/s" if self.layouts else "TFLOP/s/GPU"),
+            Column(title="TFLOP/s" if self.columns else "TFLOP/s/GPU"),
             Column(title="overhead"),
             Column(title="fits"),
         ]
         rows = self._rows(bar_cells)
-        if self.layouts:
-            title, *cells = _layout_cells(self.shown)
+        if self.columns:
+            title, *cells = _layout_cells(self.shown, self.columns)
             columns.insert(1, Column(title=title, left=True))
             for row, cell in zip(rows, cells, strict=True):
                 row.insert(1, cell)
         kept = [i for i, c in enumerate(columns) if not c.title.startswith(tuple(left_out))]
         found = table((columns[i] for i in kept), gap=_GAP)
         for candidate, row in zip(self.shown, rows, strict=True):
-            found.add_row(*(row[i] for i in kept), style=_style(candidate))
+            below = self.below.get(candidate.rank)
+            found.add_row(*(row[i] for i in kept), style=_style(candidate), below=below)
         return found
 
     def _rows(self, bar_cells: int) -> list[list[Block]]:
@@ -129,35 +135,12 @@ class Gauge(Struct, frozen=True):
         return len(self.figure) + self.cells + len(_MARKS)
 
 
-def _layout_cells(shown: Sequence[RankedEvaluation]) -> list[str]:
-    """Head and one cell a row: the degrees in narrow columns of their own, CP and EP where they
-    are used."""
-    titles = ["TP", "CP", "PP", "VPP", "EP", "DP", "mbs"]
-    table = [titles, *(_degrees(candidate) for candidate in shown)]
-    columns = [
-        column
-        for column in zip(*table, strict=True)
-        if column[0] not in ("CP", "EP") or any(degree != "1" for degree in column[1:])
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    return [" ".join(map(str.rjust, row, widths)) for row in zip(*columns, strict=True)]
-
-
-def _degrees(candidate: RankedEvaluation) -> list[str]:
-    job = candidate.evaluation.job
-    layout = job.layout
-    kind = "" if layout.cp_comm_type is CpCommType.P2P else f" {layout.cp_comm_type}"
-    degrees = (
-        layout.tensor_model_parallel_size,
-        f"{layout.context_parallel_size}{kind}",
-        layout.pipeline_model_parallel_size,
-        layout.virtual_pipeline_model_parallel_size,
-        layout.expert_model_parallel_size,
-        layout.data_parallel_size,
-        job.config.micro_batch_size,
-    )
-    tp, *others = map(str, degrees)
-    return [f"{tp}+SP" if layout.sequence_parallel else tp, *others]
+def _layout_cells(shown: Sequence[RankedEvaluation], columns: "LayoutColumns") -> list[str]:
+    """Head and one cell a row: the degrees in narrow columns of their own."""
+    table = [columns.titles, *(columns.cells(candidate.evaluation.job) for candidate in shown)]
+    by_column = list(zip(*table, strict=True))
+    widths = [max(map(len, column)) for column in by_column]
+    return [" ".join(map(str.rjust, row, widths)) for row in zip(*by_column, strict=True)]
 
 
 def _style(candidate: RankedEvaluation) -> str:

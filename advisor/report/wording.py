@@ -65,7 +65,7 @@ def verdict(advice: Answer) -> str:
     what = "is the fastest that fits" if len(advice.candidates) > 1 else "fits"
     return (
         f"Row {best.rank} is the choice: {best.evaluation.setting.spec} {what} ({room})."
-        f"{_without_recompute(advice, best.evaluation)}"
+        f"{_without_recompute(advice, best.evaluation)}{_bought(advice, best.evaluation)}"
     )
 
 
@@ -81,7 +81,8 @@ def _nothing_fits(advice: Answer) -> str:
     """The nearest settings, by how much they miss, and whether any setting could help."""
     evaluations = [candidate.evaluation for candidate in advice.candidates]
     budget = evaluations[0].budget_bytes
-    nearest = sorted(advice.candidates, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
+    different = (candidate for candidate in advice.candidates if candidate.same_as is None)
+    nearest = sorted(different, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = (
@@ -145,6 +146,27 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
         return f" Without recompute a step{here} {time} and fits as well."
     likely = percent(none.fit_probability)
     return f" Without recompute a step{here} {time}, but is only {likely} likely to fit."
+
+
+def _bought(advice: Answer, best: Evaluation) -> str:
+    """What recompute affords: a layout or micro batch on which nothing fits without it, and which
+    is faster than whatever fits without it; empty where that is not so."""
+    without = [c for c in advice.candidates if not recomputes(c.evaluation.setting)]
+    own = next((c.evaluation for c in without if c.evaluation.job == best.job), None)
+    other = next((c for c in without if c.evaluation.fits), None)
+    if own is None or own.fits or other is None:
+        return ""
+    faster = best.tokens_per_second / other.evaluation.tokens_per_second - 1
+    if faster < SAME_TIME:
+        return ""
+    from advisor.report.job_changes import apart
+
+    there = other.evaluation.job
+    words = apart(best.job, there)
+    return (
+        f" {words[:1].upper()}{words[1:]} bought by {best.setting.spec}: {faster * 100:.1f} % "
+        f"faster than row {other.rank}, the best without recompute ({apart(there, best.job)})."
+    )
 
 
 def against_preset(advice: Answer) -> str:

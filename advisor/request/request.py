@@ -15,6 +15,7 @@ class SearchScope(StrEnum):
 
     RECOMPUTE = "recompute"
     LAYOUT = "layout"
+    OPTIMUM = "optimum"
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -35,7 +35,8 @@ def advise(request: Request) -> Answer:
 
     Raises UserError where the request is wrong. What neither a preset nor the request says of the
     layout is as in the recipe for the nearest number of the same GPUs; where there is none or
-    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
+    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all,
+    `--search optimum` proves what is the best that can be had on the usual answer's layout.
     """
     resolution = resolve(request, borrow=request.search is not SearchScope.LAYOUT)
     advice = _advise(request, resolution)
@@ -46,13 +47,16 @@ def advise(request: Request) -> Answer:
 
 
 def _advise(request: Request, resolution: Resolution) -> Answer:
+    if request.search is SearchScope.OPTIMUM:
+        return _with_optimum(request, resolution)
     layouts = request.search is SearchScope.LAYOUT
     stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
         advice = _rank_layouts(resolution, stack, calibration)
-        return replace(advice, differences=differences(resolution, resolve(request)))
+        usual = resolve(request)
+        return replace(advice, differences=differences(resolution, usual), usual=_job_of(usual))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -65,6 +69,33 @@ def _advise(request: Request, resolution: Resolution) -> Answer:
         advice = _rank_best_layout(resolution, stack, calibration, asked)
         return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
+
+
+def _with_optimum(request: Request, resolution: Resolution) -> Answer:
+    """The usual answer, with the optimum of its job before the menu's rows, and the proof."""
+    if request.recompute:
+        raise UserError(
+            "--recompute",
+            request.recompute[0],
+            "leaves nothing for --search optimum to decide",
+            "give one of the two",
+        )
+    from advisor.search.optimum.proven import with_optimum
+
+    usual = _advise(replace(request, search=None), resolution)
+    stack = adapter_of(resolution.config.framework)
+    calibration = load_calibration(resolution.gpu, request.config_dir)
+    return with_optimum(usual, stack, calibration)
+
+
+def _job_of(resolution: Resolution) -> Job | None:
+    """The job of a request whose layout is settled and legal."""
+    if resolution.layout is None:
+        return None
+    try:
+        return resolution.job(resolution.layout)
+    except UserError:
+        return None
 
 
 def _rank_borrowed(
@@ -173,9 +204,17 @@ def _rank_settings(
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
     compared = tuple(s for s in settings if s == stack.none or (shipped and _among(shipped, (s,))))
     evaluations = first_replayed(evaluate_settings(job, settings, calibration), compared)
+
+    def is_preset(evaluation: Evaluation) -> bool:
+        return shipped is not None and _among(shipped, (evaluation.setting,))
+
     candidates = tuple(
-        replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
-        for c in rank(evaluations, _notes(evaluations, stack))
+        replace(candidate, preset=is_preset(candidate.evaluation))
+        for candidate in rank(
+            evaluations,
+            _notes(evaluations, stack),
+            kept=lambda evaluation: bool(asked) or is_preset(evaluation),
+        )
     )
     remedies: tuple[Remedy, ...] = ()
     if candidates:

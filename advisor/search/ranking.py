@@ -1,9 +1,10 @@
-"""Order of evaluations: what fits first, then time, then memory; which are dominated."""
+"""Order of evaluations: what fits first, then time, then memory; which are dominated or alike."""
 
 from collections.abc import Callable, Sequence
 
-from advisor.answer.answer import RankedEvaluation
+from advisor.answer.answer import SAME_TIME, RankedEvaluation
 from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
+from advisor.base.units import GIB
 from advisor.plan.recompute_plan import Setting, recomputes
 
 _EVEN = 0.5
@@ -32,19 +33,75 @@ def order(evaluation: Evaluation) -> Order:
 def rank(
     evaluations: Sequence[Evaluation],
     notes: Callable[[Evaluation], tuple[str, ...]] = lambda _: (),
+    kept: Callable[[Evaluation], bool] = lambda _: False,
 ) -> tuple[RankedEvaluation, ...]:
-    """Candidates best first; `notes` gives each its remarks."""
+    """Candidates best first; `notes` gives each its remarks.
+
+    Folded is what an earlier row surely beats or runs like, but for the first row, no recompute on
+    its job, and what is to be `kept`.
+    """
     ordered = sorted(evaluations, key=order)
-    front = pareto_front(ordered)
+    ranked = enumerate(zip(ordered, dominators(ordered), alike(ordered), strict=True), start=1)
+
+    def folded(number: int, evaluation: Evaluation, by: int | None, same: int | None) -> bool:
+        baseline = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
+        beaten = by is not None and by < number and _surely_no_larger(ordered[by - 1], evaluation)
+        return (beaten or same is not None) and not baseline and not kept(evaluation)
+
     return tuple(
         RankedEvaluation(
             rank=number,
             evaluation=evaluation,
-            pareto=id(evaluation) in front,
+            dominated_by=dominator,
+            same_as=same,
+            folded=folded(number, evaluation, dominator, same),
             notes=notes(evaluation),
         )
-        for number, evaluation in enumerate(ordered, start=1)
+        for number, (evaluation, dominator, same) in ranked
     )
+
+
+def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:
+    """Whether a peak that is no larger is so by one measure: a replay and an estimate are two."""
+    one_measure = (one.requests is None) == (other.requests is None)
+    return one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
+
+
+def dominators(ordered: Sequence[Evaluation]) -> list[int | None]:
+    """For each row of a ranking the rank of the fastest that needs no more memory and no more time;
+    None for those that no other beats in both, the Pareto front."""
+    by_memory = sorted(
+        enumerate(ordered, start=1),
+        key=lambda row: (
+            row[1].peak_reserved_bytes,
+            row[1].step_time_seconds,
+            recomputes(row[1].setting),
+        ),
+    )
+    found: list[int | None] = [None] * len(ordered)
+    fastest, front = float("inf"), 0
+    for rank_, evaluation in by_memory:
+        if evaluation.step_time_seconds < fastest:
+            fastest, front = evaluation.step_time_seconds, rank_
+        else:
+            found[rank_ - 1] = front
+    return found
+
+
+def alike(ordered: Sequence[Evaluation]) -> list[int | None]:
+    """For each row of a ranking the rank of the first that runs like it: with the same peak in
+    tenths of a GiB and the same step time, and as likely to fit; None where there is none."""
+    firsts: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    found: list[int | None] = []
+    for number, evaluation in enumerate(ordered, start=1):
+        seconds = evaluation.step_time_seconds
+        tenths = round(evaluation.peak_reserved_bytes * 10 / GIB)
+        near = firsts.setdefault((tier(evaluation), tenths), [])
+        same = (rank for rank, first in near if abs(seconds - first) < SAME_TIME * first)
+        found.append(next(same, None))
+        if found[-1] is None:
+            near.append((number, seconds))
+    return found
 
 
 _REQUESTS = 8_000
@@ -112,18 +169,3 @@ def _requests(evaluation: Evaluation) -> int:
 def _is_unclear(evaluation: Evaluation) -> bool:
     """Whether a replay may say something else of what fits."""
     return 1 - CLEAR < evaluation.fit_probability < CLEAR
-
-
-def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
-    """Identities of evaluations that no other beats in both peak memory and step time."""
-    by_memory = sorted(
-        evaluations,
-        key=lambda e: (e.peak_reserved_bytes, e.step_time_seconds, recomputes(e.setting)),
-    )
-    front: set[int] = set()
-    fastest = float("inf")
-    for evaluation in by_memory:
-        if evaluation.step_time_seconds < fastest:
-            front.add(id(evaluation))
-            fastest = evaluation.step_time_seconds
-    return front

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides
-from harness.api.running import run_folder, statuses_of
+from harness.api.running import hand_over, run_folder, statuses_of
 from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
+from harness.report.tracking.trackers import TrackerName, parse_trackers
 from harness.sweeps.front import pareto_front
 from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep
@@ -36,6 +37,7 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
     space: Space
     plan: RunPlan
     folder: RunFolder
+    track: tuple[TrackerName, ...] = ()
 
     def sweep(self, retry: frozenset[TrialStatus]) -> Sweep:
         """What runs it; `retry` are statuses of trials that are run again."""
@@ -91,6 +93,8 @@ def sweep(
     work = planned.sweep(statuses_of(retry))
     with stops_as_usual():
         ended = work.run()
+    if planned.folder.results():
+        hand_over(planned.folder.path, planned.track, "sweep")
     return SweepOutcome(
         folder=planned.folder.path,
         points=points,
@@ -131,7 +135,14 @@ def plan_sweep(
         assumptions=space.target.assumptions,
     )
     folder = run_folder(config.runs, config.name or _default_name(config, space))
-    return PlannedSweep(config=config, options=options, space=space, plan=plan, folder=folder)
+    return PlannedSweep(
+        config=config,
+        options=options,
+        space=space,
+        plan=plan,
+        folder=folder,
+        track=parse_trackers(config.track, "track"),
+    )
 
 
 def _default_name(config: RunConfig, space: Space) -> str:

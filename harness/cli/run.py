@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
-from harness.api.running import PlannedRun, plan_run, statuses_of
+from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
 from harness.execution.runner import FAILED as UNANSWERED
@@ -52,6 +52,7 @@ How it is measured
 Where results go: runs/NAME, made of experiment, device and settings; the same command goes on where
 it was stopped, and runs nothing twice
   name=NAME   runs=FOLDER
+  track=[mlflow,wandb,tensorboard]     there as well, by their own clients (docs/sweeps.md)
 
 Where it runs
   launcher=local            this machine; torchrun where the layout has several ranks
@@ -98,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
             from harness.report.write import report_run
 
             report_run(folder.path, say)
+        hand_over(folder.path, planned.track)
         return exit_code(result.status for result in results.values())  # which no report changes
 
     return execute(planned, flags, argv, conclude)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.run import FAILED, again_line, parse
 from harness.execution.progress import say
@@ -44,16 +45,23 @@ How
   sweep.prune=true          a trial that is clearly slower than the leader ends early
   sweep.batch=1             points at a time; with launcher=slurm they run side by side
   sweep.min_fit_probability=0.01       what the advisor thinks less likely to fit is not run
-  sweep.seed=1234           sweep.storage=URL: an Optuna storage instead of the journal file
+  sweep.seed=1234
 
-experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, runs: as for
+Many workers: the same command started again, here or on other machines, shares the work of the
+sweep; nothing is run twice, whoever is killed or cut off (docs/sweeps.md)
+  sweep.storage=URL         instead of the journal file in runs/NAME: sqlite:///FILE, or
+                            postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)
+  sweep.worker_timeout_seconds=120     a machine that is silent for so long counts as dead
+  CUDA_VISIBLE_DEVICES=1 harness sweep …           a worker for each GPU of a machine
+
+experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, runs, track: as for
 `harness run`. The same command goes on where it was stopped, and runs nothing twice; with a larger
 sweep.trials it goes further.
 
 Flags
   --budget TIME             sweep.budget: 30min, 2h
-  --dry-run                 show the points in the advisor's order, run nothing, write nothing; works
-                            on any machine, for the GPUs of the job or of gpus=
+  --dry-run                 show the points in the advisor's order, run nothing, write nothing;
+                            works on any machine, for the GPUs of the job or of gpus=
   --retry                   run trials again that gave no measurement
   --no-report               do not write runs/NAME/report
   --config-dir DIR          searched before ./configs and the packaged configuration
@@ -96,8 +104,10 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
     print(page(title, space, work.outcomes, ended.words), end="", flush=True)
     _say(f"results in {folder.path}")
-    if not flags.no_report and folder.results():
-        from harness.report.write import report_run
+    if folder.results():
+        if not flags.no_report:
+            from harness.report.write import report_run
 
-        report_run(folder.path, _say)
+            report_run(folder.path, _say)
+        hand_over(folder.path, planned.track, "sweep")
     return exit_code(work.statuses)

@@ -71,7 +71,8 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
     configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
     instead of the preset's. device: auto, cuda or cpu. name: folder below `runs`; empty means one
-    made of experiment, device and settings. command, framework: of backend `command`.
+    made of experiment, device and settings. command, framework: of backend `command`. track:
+    experiment trackers that get the results, by name.
     """
 
     experiment_name: str
@@ -90,6 +91,7 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     recipe: str = ""
     name: str = ""
     runs: str = "runs"
+    track: tuple[str, ...] = ()
     config_dir: Path | None = None
 
 
@@ -325,7 +327,17 @@ _GROUPS: Final[Groups] = {
     "measure": MeasurementPlan,
     "launcher": LauncherOptions,
 }
-_OWN_KEYS: Final = ("backend", "command", "framework", "device", "gpus", "recipe", "name", "runs")
+_OWN_KEYS: Final = (
+    "backend",
+    "command",
+    "framework",
+    "device",
+    "gpus",
+    "recipe",
+    "name",
+    "runs",
+    "track",
+)
 
 
 def _schema(groups: Groups) -> Schema:

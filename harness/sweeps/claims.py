@@ -6,6 +6,7 @@ clock, in which the storage answered throughout: no clocks are compared.
 """
 
 import fcntl
+import hashlib
 import os
 import socket
 import threading
@@ -27,7 +28,8 @@ _BEATS_IN_TIME: Final = 8
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A worker as its claims name it. kernel: id of the boot of its machine; empty: not known."""
+    """A worker as its claims name it. host: hash of the machine's name, as in results' environment.
+    kernel: id of the machine's boot; empty: not known."""
 
     worker: str
     host: str
@@ -70,9 +72,7 @@ class Worker:
         self._folder = folder / _WORKERS
         self._folder.mkdir(parents=True, exist_ok=True)
         name = uuid.uuid4().hex[:12]
-        self.owner = Owner(
-            worker=name, host=socket.gethostname(), pid=os.getpid(), kernel=_kernel()
-        )
+        self.owner = Owner(worker=name, host=_host(), pid=os.getpid(), kernel=_kernel())
         self._lock = Lock(self._folder / name)
         while not self._lock.take():  # another worker looks whether we live
             time.sleep(0.001)
@@ -86,6 +86,12 @@ class Worker:
         path = self._folder / owner.worker
         same = owner.kernel and owner.kernel == self.owner.kernel
         return path if same and path.exists() else None
+
+    def bury(self) -> None:
+        """Remove what workers of this machine left that were killed, once nobody asks for them."""
+        for path in self._folder.iterdir():
+            if path != self._lock.path and _is_free(path):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """We are no worker any more."""
@@ -158,6 +164,10 @@ def _is_free(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def _kernel() -> str:

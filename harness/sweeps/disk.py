@@ -23,8 +23,14 @@ def result_of(folder: RunFolder, space: Space, task: Task) -> TrialResult | None
     return _answer(folder.trial(trial.name), trial)
 
 
-def results_in(folder: RunFolder, space: Space) -> Iterator[tuple[Task, TrialResult]]:
-    """All tasks of the space that have one."""
+def results_in(folder: RunFolder, space: Space) -> dict[Task, TrialResult]:
+    """Those of all tasks of the space that have one, the earliest first."""
+    place = {point: number for number, point in enumerate(space.planned)}
+    found = sorted(_found(folder, space), key=lambda one: (one[1].started_at, place[one[0].point]))
+    return dict(found)
+
+
+def _found(folder: RunFolder, space: Space) -> Iterator[tuple[Task, TrialResult]]:
     for found in folder.trials():
         trial = found.trial()
         point = None if trial is None else space.point_of(trial.workload)

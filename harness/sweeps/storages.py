@@ -46,9 +46,9 @@ class Storage(Struct, frozen=True, kw_only=True):
         self, act: Callable[[], T], say: Callable[[str], None], lost: Callable[[], None]
     ) -> T:
         """What `act` gives, tried again for as long as the storage cannot be reached; `lost` is
-        called each time that it cannot."""
-        began = said = time.monotonic()
-        for pause in _pauses():
+        called each time that it cannot, and `say` unless the next attempt helps."""
+        said = None
+        for number, pause in enumerate(_pauses()):
             try:
                 return act()
             except Exception as error:
@@ -57,7 +57,7 @@ class Storage(Struct, frozen=True, kw_only=True):
                 self.forget_connections()
                 lost()
                 now = time.monotonic()
-                if said == began or now - said > _SAY_SECONDS:
+                if number and (said is None or now - said > _SAY_SECONDS):
                     said = now
                     say(f"{self.name} does not answer; results are on disk, trying again")
                 time.sleep(pause)
@@ -132,6 +132,13 @@ def _sqlite(url: "URL", shown: str) -> Storage:
     return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
 
 
+def _write_ahead(connection: Any, _: object) -> None:
+    """Readers of SQLite, a dashboard's too, wait for no writer; a power cut may take what was told
+    last, which is told again from the results on disk."""
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
 def _postgres(url: "URL", shown: str, name: str) -> Storage:
     from sqlalchemy import create_engine
 
@@ -140,7 +147,7 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
         given = {"timeout": _SILENT_SECONDS, "application_name": f"harness sweep {os.getpid()}"}
     if url.password is None and "PGPASSWORD" in os.environ:
         url = url.set(password=os.environ["PGPASSWORD"])
-    turns = create_engine(url, pool_pre_ping=True, connect_args=given)
+    turns = create_engine(url, connect_args=given)
     storage = _tables(url, shown, PostgresTurn(turns, name), given)
 
     def forget() -> None:
@@ -152,13 +159,17 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
 
 def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storage:
     from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import event
 
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # connections that were cut
     with turn():  # two workers do not make the tables at once
         storage = RDBStorage(
             url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}"),
-            engine_kwargs={"pool_pre_ping": True, "connect_args": given},
+            engine_kwargs={"connect_args": given},
         )
+    if url.get_backend_name() == "sqlite":
+        event.listen(storage.engine, "connect", _write_ahead)
+        storage.engine.dispose()
     return Storage(
         optuna=get_storage(storage),
         turn=turn,

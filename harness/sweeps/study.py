@@ -99,7 +99,8 @@ class Study:
 
     def tell(self, claim: Claim, result: TrialResult) -> None:
         """What came of it, once, however often the storage goes away meanwhile."""
-        told = _told(result)
+        now = time.time()
+        told = Told(outcome=outcome_of(result), began=now - result.wall_seconds, ended=now)
         self._patiently(lambda: self._tell(claim, told))
         del self._open[claim.trial]
 
@@ -130,9 +131,10 @@ class Study:
     def _restore(self) -> dict[Task, TrialResult]:
         with self._storage.turn():
             _, known = self._look()
+            self._worker.bury()
             found = {
                 task: result
-                for task, result in results_in(self._folder, self._space)
+                for task, result in results_in(self._folder, self._space).items()
                 if result.status not in self._retry
             }
             for task, result in found.items():
@@ -238,6 +240,6 @@ class Study:
 
 
 def _told(result: TrialResult) -> Told:
-    """A result with when it was measured."""
+    """A result on disk, with when it was measured."""
     began = datetime.fromisoformat(result.started_at).timestamp()
     return Told(outcome=outcome_of(result), began=began, ended=began + result.wall_seconds)

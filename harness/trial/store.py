@@ -2,7 +2,8 @@
 
 ::
 
-    runs/<name>/plan.json                     settings, order, predictions; written first
+    runs/<name>/plan.json                     settings, order, predictions; written first,
+                                              by a sweep joined to with every trial
     runs/<name>/trials/<trial>/trial.json     what is measured
                               /result.json    how it ended: there only once it is final
                               /log.txt        everything the trial's processes printed; those of
@@ -11,6 +12,8 @@
                               /state.json     phase and step of a trial that is running
                               /rank<k>.json   results of single ranks, until they are merged
     runs/<name>/superseded/<trial>.<n>/       trials that were run again, as they were
+    runs/<name>/workers/<worker>              locks of a sweep's workers, as long as they live
+    runs/<name>/tracked.json                  trials that were handed to trackers
 
 Every JSON file is written beside its place and renamed, so it is whole or absent. The only thing
 that is ever overwritten is a trial without a result.

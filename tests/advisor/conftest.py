@@ -146,7 +146,7 @@ def _stage(stage: int, activations_gib: int) -> StageMemory:
 def advice(*evaluations: Evaluation, **changes: object) -> Answer:
     """An answer whose candidates are `evaluations` in this order; all are Pareto."""
     candidates = tuple(
-        RankedEvaluation(rank=rank, evaluation=item, pareto=True)
+        RankedEvaluation(rank=rank, evaluation=item)
         for rank, item in enumerate(evaluations, start=1)
     )
     whole = Answer(
@@ -202,9 +202,11 @@ def tight() -> Answer:
         remedies=(VPP_REMEDY,),
     )
     useless = replace(
-        whole.candidates[4], pareto=False, notes=("buys nothing: flash attention keeps no scores",)
+        whole.candidates[4],
+        dominated_by=4,
+        notes=("buys nothing: flash attention keeps no scores",),
     )
-    beaten = replace(whole.candidates[1], pareto=False)
+    beaten = replace(whole.candidates[1], dominated_by=1)
     first, _, *middle, _ = whole.candidates
     return replace(whole, candidates=(first, beaten, *middle, useless))
 

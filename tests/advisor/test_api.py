@@ -161,6 +161,8 @@ def test_keywords_mean_what_flags_mean(
         ({"explain": 0}, "explain = 0: must be at least 1"),
         ({"verify": 0}, "verify = 0: must be at least 1"),
         ({"top": 0}, "top = 0: must be at least 1"),
+        ({"price_per_gpu_hour": 0}, "price_per_gpu_hour = 0.0: must be above 0"),
+        ({"price_per_gpu_hour": "2"}, "price_per_gpu_hour = 2: must be a number"),
         ({"top": -1}, "top = -1: must be at least 1"),
         ({"top": "x"}, "top = x: must be an integer"),
         ({"model": {3: 3}}, "model = 3: is not a known key"),
@@ -204,6 +206,51 @@ def test_a_model_is_a_name_a_path_its_fields_or_itself(advice: advisor.Advice) -
         assert advisor.advise(**{**one, "model": model}) == whole
     with pytest.raises(advisor.UserError, match="layers = 3: is not a known key"):
         advisor.load_model({"name": "mine", "layers": 3})
+
+
+def test_a_price_gives_money_and_changes_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {**JOB, "recompute": "none"}
+    free, paid = advisor.advise(**asked), advisor.advise(**asked, price_per_gpu_hour=2.5)
+    assert paid.to_json() == printed(
+        capsys, "--model llama3_8b --gpus 8xH100 --recompute none --price-per-gpu-hour 2.5"
+    )
+    (one,), (other,) = free.candidates, paid.candidates
+    assert (free.job.price_per_gpu_hour, one.price_per_trillion_tokens) == (None, None)
+    assert paid.job.price_per_gpu_hour == 2.5
+    assert other.price_per_trillion_tokens == other.gpu_hours_per_trillion_tokens * 2.5
+    assert replace(other, price_per_trillion_tokens=None) == one
+
+
+def test_the_front_is_what_no_other_beats() -> None:
+    whole = advisor.advise(model="llama3_70b", gpus="32xH100")
+    assert whole.front == tuple(one for one in whole.candidates if one.dominated_by is None)
+    by_memory = sorted(whole.front, key=lambda one: one.peak_reserved_bytes)
+    times = [one.step_time_seconds for one in by_memory]
+    assert times == sorted(times, reverse=True)
+    assert 1 < len(times) < len(whole.candidates)
+    for one in whole.candidates:
+        if one.dominated_by is not None:
+            other = whole.candidates[one.dominated_by - 1]
+            assert other.peak_reserved_bytes <= one.peak_reserved_bytes
+            assert other.step_time_seconds <= one.step_time_seconds
+
+
+def test_candidates_of_a_search_say_what_they_change() -> None:
+    whole = advisor.advise(
+        model="llama3_8b", gpus="8xH100", search="layout", micro_batch_size=1, tp=1
+    )
+    usual = advisor.advise(model="llama3_8b", gpus="8xH100", micro_batch_size=1, tp=1, top=1)
+    assert len({str(one.changes) for one in whole.candidates}) > 1
+    for one in whole.candidates:
+        changed = {
+            f"layout.{name}": getattr(one.layout, name)
+            for name in one.layout.__struct_fields__
+            if getattr(one.layout, name) != getattr(usual.job.layout, name)
+        }
+        assert {path: v for path, v in one.changes.items() if path.startswith("layout.")} == changed
+        alike = one.layout == whole.candidates[0].layout
+        assert bool(one.job_flags) != alike
+    assert advisor.Advice.from_json(whole.to_json()) == whole
 
 
 def test_a_request_is_taken_as_it_is(advice: advisor.Advice) -> None:

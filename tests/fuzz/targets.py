@@ -459,6 +459,7 @@ def _spoken() -> tuple[Target, ...]:
         "--framework-version=0.16",
         "--tp=2",
         "--top=3",
+        "--price-per-gpu-hour=2.5",
         "--model=llama3_8b",
     ]
     overrides = [

@@ -56,7 +56,15 @@ from advisor.frameworks.own_options import (
     PACKED,
     refuse_options,
 )
-from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
+from advisor.frameworks.protocols import (
+    FixedMemory,
+    JobChange,
+    JobEvaluator,
+    LayerSplits,
+    RulesOverview,
+    Solved,
+    no_file,
+)
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -491,6 +499,10 @@ class Megatron(Struct, frozen=True):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""
         return environment(_own(setting), job, self._revision(job))
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """It has no solver of its own."""
+        return None
 
     @property
     def _is_lm(self) -> bool:

@@ -27,8 +27,8 @@ def rows(page: ElementTree.Element) -> list[list[str]]:
 def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     advice, text, page = shown(tight)
     head, *body = rows(page)
-    figures = ("peak GiB", "of GiB", "step s", "TFLOP/s/GPU", "overhead", "fits")
-    assert head == ["", "recompute", *figures, "note"]
+    figures = ("peak GiB", "of GiB", "step s", "tokens/s", "TFLOP/s/GPU")
+    assert head == ["", "recompute", *figures, "overhead", "fits", "note"]
     assert body[0][:5] == ["1", "selective:mlp", "66.0", "77.0", "9.300"]
     assert [row[1] for row in body] == [c.recompute.spec for c in advice.candidates]
     assert verdict(tight) in text
@@ -60,6 +60,25 @@ def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
 def test_layouts_are_told_where_they_differ(tight: Answer, layouts: Answer) -> None:
     assert rows(shown(layouts)[2])[0][1] == "layout"
     assert rows(shown(tight)[2])[0][1] == "recompute"
+
+
+def test_rates_and_money_are_told(tight: Answer) -> None:
+    assert "14,100 tokens/s; 10^12 tokens take 631,000 GPU-hours." in shown(tight)[1]
+    text = plain_advice(tight, price_per_gpu_hour=2.5)._repr_html_()
+    assert "631,000 GPU-hours (1.58 M at 2.5 each)." in text
+
+
+def test_folded_rows_are_left_out_and_other_changes_told(tight: Answer) -> None:
+    first, second, third, *_ = tight.candidates
+    job = tight.job
+    config = replace(job.config, expandable_segments=True)
+    third = replace(third, evaluation=replace(third.evaluation, job=replace(job, config=config)))
+    second = replace(second, same_as=1, folded=True)
+    page = shown(replace(tight, candidates=(first, second, third)))[2]
+    assert [row[:2] for row in rows(page)[1:]] == [
+        ["1", "TP 4 PP 4 VPP 5 DP 2 mbs 1"],
+        ["3", "TP 4 PP 4 VPP 5 DP 2 mbs 1 job.expandable_segments=true"],
+    ]
 
 
 def test_where_nothing_fits_no_row_is_the_choice(hopeless: Answer) -> None:

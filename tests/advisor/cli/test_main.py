@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
@@ -205,6 +207,13 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--plot", "out.bmp"], "--plot = out.bmp: is no picture; end it in .png, .svg, .pdf"),
         (["--plot", "nowhere/out.png"], "there is no folder nowhere"),
         (["--explain", "--format", "csv"], "does not go with --format csv"),
+        (["--front", "--format", "flags"], "--front: does not go with --format flags"),
+        (["--price-per-gpu-hour", "0"], "--price-per-gpu-hour = 0.0: must be above 0 and"),
+        (["--price-per-gpu-hour", "-2"], "--price-per-gpu-hour = -2.0: must be above 0 and"),
+        (["--price-per-gpu-hour", "nan"], "--price-per-gpu-hour = nan: must be above 0 and"),
+        (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
+        (["--plot-kind", "front"], "--plot-kind = front: needs --plot FILE"),
+        (["--plot-kind", "fron"], "--plot-kind = fron: is not known here; did you mean front?"),
     ],
 )
 def test_wrong_flags_are_one_line(
@@ -290,6 +299,25 @@ def test_explain_follows_the_page(
     page, _, explanation = capsys.readouterr().out.partition("Row 1, selective:mlp: memory")
     assert "is the choice" in page
     assert "total: the reserved peak" in explanation
+
+
+def test_the_row_that_is_explained_is_not_folded(
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
+) -> None:
+    first, _, *others = tight.candidates
+    twin = replace(first, rank=2, same_as=1, dominated_by=1, folded=True)
+    answer(replace(tight, candidates=(first, twin, *others)))
+    shown = {}
+    for words in ([], ["--explain", "2"], ["--top", "5"], ["--front"]):
+        cli.main([*JOB, *words])
+        page = capsys.readouterr().out.partition("Row 1 is the choice")[0]
+        shown[" ".join(words)] = re.findall(r"^ (\d)  ", page, re.MULTILINE)
+    assert shown == {
+        "": ["1", "3", "4", "5"],
+        "--explain 2": ["1", "2", "3", "4", "5"],
+        "--top 5": ["1", "2", "3", "4", "5"],
+        "--front": ["1", "3", "4"],
+    }
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer) -> None:

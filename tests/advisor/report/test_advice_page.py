@@ -16,6 +16,7 @@ from advisor.report.advice_page import page
 from advisor.report.blocks import Block
 from advisor.report.header import layout_words, run_words
 from advisor.report.ranking_table import Gauge
+from advisor.report.row_choice import Rows
 from advisor.report.text import Screen, plain_lines, printed
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
@@ -31,7 +32,7 @@ def plain(advice: Answer, width: int = 100, **options: object) -> str:
 def form(text: str) -> str:
     """`text` with every number as 0 and every bar as one block, blanks squeezed."""
     text = re.sub(r"[█▏▎▍▌▋▊▉]+▶?", "█", text)
-    text = re.sub(r"[<>]?[+-]?\d+(\.\d+)?", "0", text)
+    text = re.sub(r"[<>]?[+-]?\d+(,\d{3})*(\.\d+)?", "0", text)
     return re.sub(r" +", " ", text)
 
 
@@ -117,6 +118,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         "\n"
         "Row 0 is the choice: selective:mlp is the fastest that fits (0 of 0 GiB, 0 % likely)."
         " Without\nrecompute it is 0 GiB over.\n"
+        "0 tokens/s; 0^0 tokens take 0 GPU-hours.\n"
         "Faster still: VPP 0 instead of 0: 0 GiB, 0 % step time (less warm-up in flight).\n"
         "\n"
         "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
@@ -207,7 +209,7 @@ def test_an_answer_without_candidates_shows_the_rejections(tight: Answer) -> Non
 
 
 def test_top_limits_the_rows_and_says_so(tight: Answer) -> None:
-    text = plain(tight, top=2)
+    text = plain(tight, rows=Rows(top=2))
     assert "2 of 5 rows: --top N" in text
     assert " 3  full:uniform:1" not in text
     assert "core_attn" not in text

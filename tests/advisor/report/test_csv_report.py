@@ -33,6 +33,19 @@ def test_one_row_a_candidate_with_raw_numbers(tight: Answer) -> None:
     assert best["fits"] == "True"
     assert best["megatron_lm_flags"].endswith("--recompute-modules mlp")
     assert len(rows(tight, top=2)) == 2
+    assert [row["dominated_by"] for row in table] == ["", "1", "", "", "4"]
+
+
+def test_changes_stand_in_one_cell(layouts: Answer) -> None:
+    first, second, third = rows(layouts)
+    assert (first["changes"], third["changes"]) == ("", "")
+    assert second["changes"].split() == [
+        "layout.tensor_model_parallel_size=2",
+        "layout.context_parallel_size=2",
+        "layout.pipeline_model_parallel_size=8",
+        "layout.virtual_pipeline_model_parallel_size=1",
+        "layout.data_parallel_size=1",
+    ]
 
 
 def test_parts_sum_to_totals(tight: Answer) -> None:

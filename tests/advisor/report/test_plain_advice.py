@@ -43,6 +43,10 @@ CANDIDATE = {
     "layout",
     "fits",
     "pareto",
+    "dominated_by",
+    "same_as",
+    "folded",
+    "changes",
     "fit_probability",
     "peak_allocated_bytes",
     "peak_reserved_bytes",
@@ -53,7 +57,10 @@ CANDIDATE = {
     "step_time_low_seconds",
     "step_time_high_seconds",
     "time_seconds",
+    "tokens_per_second",
     "tokens_per_second_per_gpu",
+    "gpu_hours_per_trillion_tokens",
+    "price_per_trillion_tokens",
     "tflops_per_gpu",
     "mfu",
     "hfu",
@@ -191,6 +198,21 @@ def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) ->
     one = make_evaluation("none", 10, saved=saved)
     (candidate,) = json.loads(plain_advice(make_advice(one)).to_json())["candidates"]
     assert candidate["saved_bytes_per_layer"] == {"dense": None, "moe": 5, "mamba": 3}
+
+
+def test_rates_are_of_the_whole_job(tight: Answer) -> None:
+    """32 sequences of 4,096 tokens in 9.3 s on 32 GPUs."""
+    best = loaded(tight, price_per_gpu_hour=2.0)["candidates"][0]
+    assert best["tokens_per_second"] == pytest.approx(32 * 4096 / 9.3)
+    hours = 1e12 * 9.3 / 4096 / 3600
+    assert best["gpu_hours_per_trillion_tokens"] == pytest.approx(hours)
+    assert best["price_per_trillion_tokens"] == pytest.approx(2 * hours)
+
+
+def test_the_front_alone(tight: Answer) -> None:
+    ranks = [one["rank"] for one in loaded(tight, front=True)["candidates"]]
+    assert ranks == [1, 3, 4]
+    assert [one["rank"] for one in loaded(tight, front=True, top=2)["candidates"]] == [1, 3]
 
 
 def test_what_json_cannot_say_is_null(make_advice, make_evaluation) -> None:

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, Replay, TimeBreakdown
+from advisor.base.units import GIB, MIB
 from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import first_replayed, order, pareto_front, rank, tier
+from advisor.search.ranking import alike, first_replayed, order, rank, tier
 
 from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
@@ -59,13 +60,67 @@ def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
     assert {candidate.note for candidate in candidates} == {"said; so"}
 
 
+def _points(rows: dict[tuple[int, int], Evaluation]) -> dict[tuple[int, int], int | None]:
+    """By (memory, time) the rank of the row that dominates."""
+    ranked = rank(list(rows.values()))
+    by_identity = {id(row.evaluation): row.dominated_by for row in ranked}
+    return {point: by_identity[id(evaluation)] for point, evaluation in rows.items()}
+
+
 def test_front_of_all_pairs(base: Evaluation) -> None:
     """Of a 3 x 3 grid of (memory, time) only the corner (1, 1) is on the front; without it the two
-    beside it."""
+    beside it, and what dominates is the fastest of those that are no larger."""
     grid = {(m, t): _like(base, m, float(t), 1.0) for m, t in product((1, 2, 3), repeat=2)}
-    assert pareto_front(list(grid.values())) == {id(grid[1, 1])}
+    assert {point for point, by in _points(grid).items() if by is None} == {(1, 1)}
     del grid[1, 1]
-    assert pareto_front(list(grid.values())) == {id(grid[1, 2]), id(grid[2, 1])}
+    found = _points(grid)
+    assert {point for point, by in found.items() if by is None} == {(1, 2), (2, 1)}
+    fastest, smallest = 1, 3
+    assert (found[3, 1], found[2, 2], found[1, 3]) == (fastest, fastest, smallest)
+
+
+def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> None:
+    rows = {
+        "first": _like(base, 60 * GIB, 5.0, 1.0),
+        "alike": _like(base, 60 * GIB - 10 * MIB, 5.001, 1.0),
+        "smaller": _like(base, 50 * GIB, 6.0, 1.0),
+        "beaten": _like(base, 55 * GIB, 7.0, 1.0),
+        "kept": _like(base, 56 * GIB, 8.0, 1.0),
+        "larger": _like(base, 90 * GIB, 4.0, 0.0),
+        "baseline": _like(base, 95 * GIB, 4.5, 0.0),
+    }
+    rows = {
+        name: row if name == "baseline" else replace(row, setting=selective("mlp"))
+        for name, row in rows.items()
+    }
+    names = {id(row): name for name, row in rows.items()}
+    ranked = rank(list(rows.values()), kept=lambda row: row is rows["kept"])
+    assert [names[id(row.evaluation)] for row in ranked] == [*rows]
+    found = {names[id(row.evaluation)]: row for row in ranked}
+    assert {name for name, row in found.items() if row.folded} == {"alike", "beaten"}
+    assert {name: row.same_as for name, row in found.items() if row.same_as} == {"alike": 1}
+    assert found["alike"].pareto
+    assert [found[name].dominated_by for name in ("beaten", "kept", "baseline")] == [3, 3, 6]
+
+
+def test_a_replay_folds_no_estimate_that_is_smaller_by_its_own_measure(base: Evaluation) -> None:
+    first = replace(_like(base, 50, 1.0, 1.0), usual_reserved_bytes=55, setting=selective("mlp"))
+    usual = {54: False, 56: True}
+    for size, folded in usual.items():
+        estimate = replace(first, peak_reserved_bytes=size, usual_reserved_bytes=size)
+        slower = replace(estimate, time_seconds=_like(base, 1, 2.0, 1.0).time_seconds)
+        _, second = rank([replace(first, requests=9), replace(slower, requests=None)])
+        assert (second.dominated_by, second.folded) == (1, folded)
+        _, replayed = rank([replace(first, requests=9), replace(slower, requests=9)])
+        assert replayed.folded
+
+
+def test_rows_alike_are_as_likely_to_fit_and_named_by_the_first(base: Evaluation) -> None:
+    """Time to SAME_TIME, 0.05 %, and memory to a tenth of a GiB."""
+    peaks = (60 * GIB, 60 * GIB + GIB // 25, 60 * GIB + GIB // 15, 60 * GIB, 60 * GIB)
+    likely, seconds = (1.0, 1.0, 1.0, 0.6, 1.0), (1.0, 1.0004, 1.0004, 1.0004, 1.0006)
+    rows = [_like(base, *row) for row in zip(peaks, seconds, likely, strict=True)]
+    assert alike(rows) == [None, 1, None, None, None]
 
 
 def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:

@@ -15,12 +15,13 @@ import optuna
 import pytest
 
 from harness.cli.main import main
+from harness.trial.files import exclusive
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
 
 DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
-SPACE = ("sweep=tiny_cpu", "name=x", "sweep.repeats=1")
+SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 Finish = Callable[..., tuple[str, str]]
 
@@ -186,16 +187,33 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(
     assert not (tmp_path / "runs" / "x" / "superseded").exists(), "none was run twice"
 
 
-def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path, sweep: Harness) -> None:
-    from harness.trial.files import Lock
+def test_sweeps_that_run_at_once_in_one_folder_share_the_work(
+    tmp_path: Path, finish: Finish
+) -> None:
+    workers = [start(tmp_path, faults={"default": "slow"}) for _ in range(3)]
+    while not stored(tmp_path):
+        time.sleep(0.01)
+    workers[0].kill()
+    said = [worker.communicate(timeout=60) for worker in workers]
+    assert [worker.returncode for worker in workers[1:]] == [0, 0], said
+    assert said[1][0] == said[2][0], "all show what all measured"
+    assert len(stored(tmp_path)) == 6
+    told = [t.user_attrs["result"] for t in journal(tmp_path) if t.state.name == "COMPLETE"]
+    assert sorted(told) == sorted(stored(tmp_path))
+    assert len(RunFolder(tmp_path / "runs" / "x").results()) == 6, "the plan holds all"
+    out, talk = finish()
+    assert (out, talk.count("as found")) == (said[1][0], 6)
+    assert not (tmp_path / "runs" / "x" / "workers").exists()
 
-    (tmp_path / "runs" / "x").mkdir(parents=True)
-    lock = Lock(tmp_path / "runs" / "x" / "sweep.lock")
-    assert lock.take()
-    done = sweep()
-    lock.close()
+
+def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
+    tmp_path: Path, sweep: Harness, harness_in: Harness
+) -> None:
+    sweep("sweep.trials=1")
+    with exclusive(tmp_path / "runs" / "x" / "lock", shared=True):
+        done = harness_in(tmp_path, "run", "name=x", "--no-report")
     assert done.returncode == 2
-    assert "another sweep is at work there" in done.stderr
+    assert "another harness run is at work in this folder" in done.stderr
 
 
 @pytest.mark.parametrize(

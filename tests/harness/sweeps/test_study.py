@@ -1,109 +1,219 @@
-"""Optuna itself: what it is told, what it asks, and what it remembers."""
+"""A study in one process: what it is told, what it claims, and what it makes of what befell it."""
 
-import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("optuna")
 
 from advisor.base.errors import UserError
-from harness.planner.sweep_options import Sampler
-from harness.sweeps.front import Outcome
-from harness.sweeps.space import Point
-from harness.sweeps.study import Study
-from harness.trial.result import TrialStatus
-from tests.harness.sweeps.conftest import MakeSpace, measured
+from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.sweeps.disk import trial_of
+from harness.sweeps.history import Task
+from harness.sweeps.opening import open_study
+from harness.sweeps.policy import Action, Ask, End, Measure, Wait
+from harness.sweeps.space import Space
+from harness.sweeps.study import Claim, Study
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.store import RunFolder
+from tests.harness.sweeps.grid import grid
+from tests.harness.sweeps.worker import InOrder, result_of
 
-SMALL = ("recompute=corners", "sweep.micro_batch_sizes=[1,2]")
+SPACE = grid(4)
+TASKS = [Task(point) for point in SPACE.planned]
+Open = Callable[..., Study]
 
 
-def make(space_of: MakeSpace, folder: Path, *more: str) -> Study:
-    space, options = space_of(*SMALL, *more)
-    return Study(folder, space, options, "x")
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Studies of one sweep; those of a `machine` share a folder."""
+    with ExitStack() as stack:
+
+        def make(
+            machine: str = "a", space: Space = SPACE, retry: str = "", **given: object
+        ) -> Study:
+            folder = RunFolder(tmp_path / machine / "x")
+            options = SweepOptions(**given)  # type: ignore[arg-type]
+            statuses = frozenset(map(TrialStatus, retry.split()))
+            study = open_study(folder, space, options, "cpu", retry=statuses)
+            stack.enter_context(suppress(OSError))  # closed before
+            return stack.enter_context(study)
+
+        yield make
 
 
-@pytest.mark.parametrize("url", ["foo://x", "sqlite:////no/such/folder/x.db"])
-def test_a_storage_that_cannot_be_opened_is_one_line(
-    space_of: MakeSpace, tmp_path: Path, url: str
+def claim(study: Study, space: Space = SPACE) -> Claim:
+    action = study.decide(InOrder(space).next)
+    assert isinstance(action, Claim)
+    return action
+
+
+def result(task: Task, status: str = "ok") -> TrialResult:
+    name = trial_of(SPACE, task).name
+    return replace(result_of(name, TASKS.index(task)), status=TrialStatus(status))
+
+
+def keep(tmp_path: Path, task: Task, status: str = "ok", machine: str = "a") -> None:
+    """A result on disk, as a worker writes it before it tells."""
+    trial = trial_of(SPACE, task)
+    folder = RunFolder(tmp_path / machine / "x").trial(trial.name)
+    folder.create(trial)
+    folder.write_result(result(task, status))
+
+
+def trials(study: Study):  # type: ignore[no-untyped-def]
+    return study._ledger._study.get_trials(deepcopy=False)
+
+
+def states(study: Study) -> list[str]:
+    return [trial.state.name for trial in trials(study)]
+
+
+def test_a_claim_is_one_trial_with_what_is_predicted_and_then_what_was_measured(
+    opened: Open,
 ) -> None:
-    with pytest.raises(UserError, match="cannot be opened") as error:
-        make(space_of, tmp_path, f"sweep.storage={url}")
-    assert "\n" not in str(error.value)
+    study = opened()
+    mine = claim(study)
+    (trial,) = trials(study)
+    assert trial.params == TASKS[0].point.params()
+    assert trial.user_attrs["predicted_peak_bytes"] == 1200
+    assert (trial.user_attrs["repeat"], trial.user_attrs["rank"]) == (0, 1)
+    study.tell(mine, result(mine.task))
+    (trial,) = trials(study)
+    assert trial.values == [0.01, 1000 / 2**30]
+    assert trial.constraints == {"memory_over_budget": 0.0, "does_not_run": 0.0}
+    assert trial.user_attrs["measured_peak_bytes"] == 1000
+    assert study._ledger._study.metric_names == ["step time, s", "peak memory, GiB"]
 
 
-def frozen(study: Study):  # type: ignore[no-untyped-def]
-    return study._study.get_trials(deepcopy=False)
+def test_two_workers_never_have_the_same_task(opened: Open) -> None:
+    first, second = opened(), opened()
+    claims = [claim(study) for study in (first, second, second, first)]
+    assert [one.task for one in claims] == TASKS
+    assert isinstance(second.decide(InOrder(SPACE).next), Wait)
+    for study, one in zip((first, second, second, first), claims, strict=True):
+        study.tell(one, result(one.task))
+    assert isinstance(second.decide(InOrder(SPACE).next), End)
+    assert list(second.history().finished) == list(SPACE.planned)
 
 
-def test_a_small_space_is_asked_whole_and_without_repetition(
-    space_of: MakeSpace, tmp_path: Path
+def test_who_claims_after_another_made_a_trial_withdraws(opened: Open) -> None:
+    """A turn that was lost with its connection: two workers decide from the same."""
+    study, other = opened(), opened()
+    seen, known = study._look()
+    assert claim(other).task == TASKS[0]
+    action = InOrder(SPACE).next(known)
+    assert isinstance(action, Measure)
+    ticket = study._worker.ticket()
+    trial, number = study._ledger.claim(action.task, ticket)
+    assert study._claimed(action, seen, trial, number) is None
+    assert states(study) == ["RUNNING", "FAIL"]
+    assert claim(study).task == TASKS[1]
+
+
+def test_what_a_dead_worker_claimed_is_claimed_once_more(opened: Open, tmp_path: Path) -> None:
+    dead = opened()
+    tasks = [claim(dead).task for _ in range(2)]
+    keep(tmp_path, tasks[1])
+    dead._heart.close()
+    dead._worker._lock.close()  # as the kernel does for a process that is killed
+    dead._open.clear()
+    heir = opened()
+    assert claim(heir).task == tasks[0]
+    assert states(heir) == ["FAIL", "COMPLETE", "RUNNING"]
+    assert trials(heir)[0].user_attrs["status"] == "lost"
+    assert claim(heir).task == TASKS[2], "what it measured is on disk, and is told"
+
+
+def test_a_silent_worker_elsewhere_counts_as_dead_and_is_heard_when_it_comes_back(
+    opened: Open, tmp_path: Path
 ) -> None:
-    study = make(space_of, tmp_path)
-    space, _ = space_of(*SMALL)
-    study.enqueue(space.best(2))
-    asked = []
-    for _ in range(6):
-        point, trial = study.ask()
-        study.tell(trial, measured(point))
-        asked.append(point)
-    assert asked[:2] == space.best(2), "the advisor's best first"
-    assert set(asked) == set(space.planned)
+    url = f"sqlite:///{tmp_path}/study.db"
+    given = {"storage": url, "worker_timeout_seconds": 0.2}
+    silent, other = opened("a", **given), opened("b", **given)
+    mine = claim(silent)
+    silent._heart.close()
+    action: object = None
+    while not isinstance(action, Claim) or action.task != mine.task:
+        if isinstance(action, Claim):
+            other.tell(action, result(action.task))
+        other.wait()
+        action = other.decide(InOrder(SPACE).next)
+    silent.tell(mine, result(mine.task, "oom"))
+    assert mine.task.point not in other.history().finished, "whoever has it now will tell"
+    other.tell(action, result(action.task))
+    assert other.history().finished[mine.task.point][0].status == "ok"
+    assert states(other).count("FAIL") == 1
 
 
-@pytest.mark.parametrize("sampler", [Sampler.TPE, Sampler.NSGA2, Sampler.RANDOM])
-def test_samplers_bear_what_does_not_run(
-    space_of: MakeSpace, tmp_path: Path, sampler: Sampler
+def test_what_was_taken_from_a_worker_and_is_not_run_again_yet_is_told(
+    opened: Open, tmp_path: Path
 ) -> None:
-    study = make(space_of, tmp_path, f"sweep.sampler={sampler}", "sweep.memory_budget=1500 B")
-    for number in range(12):
-        point, trial = study.ask()
-        status = (TrialStatus.OOM, TrialStatus.OK, TrialStatus.FAILED)[number % 3]
-        told = Outcome(name="x", status=status)
-        study.tell(trial, measured(point, 0.1, 3000) if status is TrialStatus.OK else told)
-    states = [trial.state.name for trial in frozen(study)]
-    assert states == ["COMPLETE", "COMPLETE", "FAIL"] * 4
-    oom, over, failed = frozen(study)[:3]
-    assert oom.values == [math.inf, math.inf]
-    assert oom.constraints == {"memory_over_budget": 0.0, "does_not_run": 1.0}
-    assert over.values == [0.1, 3000.0]
-    assert over.constraints == {"memory_over_budget": 1.0, "does_not_run": 0.0}
-    assert failed.user_attrs == {"status": "failed", "result": "x"}
-    assert study._study.best_trials == [], "nothing is feasible"
+    given = {"storage": f"sqlite:///{tmp_path}/study.db", "worker_timeout_seconds": 0.05}
+    silent, other = opened("a", **given), opened("b", **given)
+    mine = claim(silent)
+    silent._heart.close()
+    while other._look()[1].running:
+        other.wait()
+    assert states(other) == ["FAIL"]
+    silent.tell(mine, result(mine.task))
+    assert states(other) == ["FAIL", "COMPLETE"]
 
 
-def test_the_first_points_are_enqueued_once(space_of: MakeSpace, tmp_path: Path) -> None:
-    space, _ = space_of(*SMALL)
-    for _ in range(2):
-        make(space_of, tmp_path).enqueue(space.best(2))
-    assert [trial.state.name for trial in frozen(make(space_of, tmp_path))] == ["WAITING"] * 2
+def test_who_ends_gives_back_what_it_had_not_run(opened: Open) -> None:
+    with opened() as study:
+        claim(study)
+    other = opened()
+    assert states(other) == ["FAIL"]
+    assert trials(other)[0].user_attrs["status"] == "interrupted"
+    assert claim(other).task == TASKS[0]
 
 
-def test_a_study_that_was_killed_is_told_what_it_missed(
-    space_of: MakeSpace, tmp_path: Path
-) -> None:
-    study = make(space_of, tmp_path)
-    finished, _ = study.ask()
-    unfinished, _ = study.ask()
-    partly = study._study.ask()  # killed before its other parameters were chosen
-    partly.suggest_categorical("layout", ["dp1"])
-    again = make(space_of, tmp_path)
-    (asked, first), (completed, second) = again.restore({finished: measured(finished, 0.5, 7)})
-    assert asked == unfinished
-    assert completed not in (finished, unfinished), "brute force repeats no point"
-    states = [trial.state.name for trial in frozen(again)]
-    assert states == ["COMPLETE", "RUNNING", "RUNNING"]
-    assert frozen(again)[0].values == [0.5, 7.0]
-    again.tell(first, measured(asked))
-    again.tell(second, measured(completed))
-    rest = {again.ask()[0] for _ in range(3)}
-    assert len(rest | {finished, asked, completed}) == 6
+def test_a_lost_study_is_made_again_from_what_is_on_disk(opened: Open, tmp_path: Path) -> None:
+    for task, status in zip(TASKS, ("ok", "oom", "failed"), strict=False):
+        keep(tmp_path, task, status)
+    study = opened()
+    assert list(study.restore()) == TASKS[:3]
+    assert states(study) == ["COMPLETE", "COMPLETE", "FAIL"]
+    study.restore()
+    assert len(trials(study)) == 3, "nothing is told twice"
+    assert claim(study).task == TASKS[3]
 
 
-def test_a_study_is_told_nothing_twice(space_of: MakeSpace, tmp_path: Path) -> None:
-    study = make(space_of, tmp_path)
-    point, trial = study.ask()
-    study.tell(trial, measured(point))
-    assert make(space_of, tmp_path).restore({point: measured(point)}) == []
-    assert len(frozen(study)) == 1
+def test_results_that_are_to_be_tried_again_do_not_count(opened: Open, tmp_path: Path) -> None:
+    keep(tmp_path, TASKS[0], "failed")
+    opened().restore()
+    again = opened(retry="failed")
+    assert list(again.restore()) == []
+    mine = claim(again)
+    assert mine.task == TASKS[0]
+    again.tell(mine, result(mine.task, "failed"))
+    assert claim(again).task == TASKS[1], "once more, not for ever"
+
+
+class Asking(InOrder):
+    """Lets Optuna's sampler name the points."""
+
+    def next(self, history) -> Action:  # type: ignore[no-untyped-def]
+        action = super().next(history)
+        return Ask(otherwise=action) if isinstance(action, Measure) else action
+
+
+@pytest.mark.parametrize("sampler", [one for one in Sampler if one is not Sampler.PRIOR])
+def test_samplers_of_two_workers(opened: Open, sampler: Sampler) -> None:
+    studies = [opened(sampler=sampler) for _ in range(2)]
+    tasks = []
+    for number in range(4):
+        study = studies[number % 2]
+        mine = study.decide(Asking(SPACE).next)
+        assert isinstance(mine, Claim)
+        tasks.append(mine.task)
+        if number != 1:  # one stays running
+            study.tell(mine, result(mine.task, ("ok", "", "oom", "failed")[number]))
+    assert set(tasks) == set(TASKS), "what is named twice is not run twice"
 
 
 @pytest.mark.parametrize(
@@ -118,37 +228,37 @@ def test_a_study_is_told_nothing_twice(space_of: MakeSpace, tmp_path: Path) -> N
     ],
 )
 def test_a_journal_that_was_cut_off_or_is_broken_is_made_good(
-    space_of: MakeSpace, tmp_path: Path, damage: bytes
+    opened: Open, tmp_path: Path, damage: bytes
 ) -> None:
-    study = make(space_of, tmp_path)
-    point, trial = study.ask()
-    study.tell(trial, measured(point))
-    journal = tmp_path / "optuna.journal"
-    (tmp_path / "optuna.journal.lock").write_text("")
-    with open(journal, "ab") as file:
+    keep(tmp_path, TASKS[0])
+    with opened() as study:
+        study.restore()
+    with open(tmp_path / "a" / "x" / "optuna.journal", "ab") as file:
         file.write(damage)
-    again = make(space_of, tmp_path)
-    again.restore({point: measured(point)})
-    assert [trial.state.name for trial in frozen(again)] == ["COMPLETE"]
-    assert (tmp_path / "optuna.broken").exists() == damage.endswith(b"\n")
+    again = opened()
+    again.restore()
+    assert states(again) == ["COMPLETE"]
+    assert (tmp_path / "a" / "x" / "optuna.broken").exists() == damage.endswith(b"\n")
 
 
-def test_another_space_under_the_same_name_is_refused(space_of: MakeSpace, tmp_path: Path) -> None:
-    make(space_of, tmp_path)
-    with pytest.raises(UserError, match="holds a sweep of another space"):
-        make(space_of, tmp_path, "sweep.micro_batch_sizes=[1]")
+def test_another_sweep_under_the_same_name_is_refused(opened: Open) -> None:
+    opened()
+    with pytest.raises(UserError, match="another space or measurement"):
+        opened(space=grid(3))
 
 
-def test_an_optuna_storage_of_one_s_own(space_of: MakeSpace, tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy")
-    url = f"sweep.storage='sqlite:///{tmp_path / 'study.db'}'"
-    study = make(space_of, tmp_path, url)
-    point, trial = study.ask()
-    study.tell(trial, measured(point))
-    assert [t.state.name for t in frozen(make(space_of, tmp_path, url))] == ["COMPLETE"]
-    assert not (tmp_path / "optuna.journal").exists()
-
-
-def test_points_are_what_optuna_sees() -> None:
-    point = Point(layout="dp1", micro_batch_size=2, recompute="none")
-    assert point.params() == {"layout": "dp1", "micro_batch_size": 2, "recompute": "none"}
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("foo://x", "is not the URL of a storage"),
+        ("sqlite://", "is not the URL of a storage"),
+        ("mysql://u@h/d", "is not the URL of a storage"),
+        ("sqlite:////no/such/folder/x.db", "cannot be opened"),
+        ("postgresql+pg8000://u:secret@127.0.0.1:1/d", "cannot be opened"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_one_line(opened: Open, url: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as error:
+        opened(storage=url)
+    assert "\n" not in str(error.value)
+    assert "secret" not in str(error.value)

@@ -1,0 +1,187 @@
+"""`--plot-kind front`: memory against step time of every row, and the Pareto front as a step line.
+
+A label stands in the margin at the height of its point, or as near as its neighbours let it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.units import GIB
+from advisor.report.breaking import spec_lines
+from advisor.report.job_changes import apart
+from advisor.report.wording import chosen, gib, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_FITTING: Final = 14
+_MOST_OVER: Final = 4
+"""Labels of rows that fit, the best first, and of those that do not, the smallest first."""
+_FEW: Final = 24
+_LABEL_WIDTH: Final = 58  # characters
+_BLUE, _VERMILION, _GREY, _LIGHT = "#0072B2", "#D55E00", "#666666", "#BBBBBB"
+_FONT: Final = 8
+_LINE: Final = 0.16
+"""Inches of one line of a label."""
+_ABOVE, _BELOW = 0.5, 1.0
+"""Inches for the title, and for axis and legend."""
+
+
+class _Picture(Struct, frozen=True):
+    """What is drawn: the front from its smallest row to its fastest, the other rows, the choice,
+    and the rows of the front that have a label."""
+
+    front: Sequence[RankedEvaluation]
+    beaten: Sequence[RankedEvaluation]
+    best: RankedEvaluation
+    labelled: Sequence[RankedEvaluation]
+
+    @property
+    def labels(self) -> list[list[str]]:
+        return [_label(row, self.best) for row in self.labelled]
+
+
+def front_figure(advice: Answer, title: str) -> "Figure":
+    """All rows of an answer with some, their front, the budget and the choice; labels in the right
+    margin."""
+    from matplotlib.figure import Figure
+
+    picture = _picture(advice)
+    lines = sum(len(label) + 0.5 for label in picture.labels)
+    height = max(4.6, _ABOVE + _BELOW + _LINE * lines)
+    figure = Figure(figsize=(12, height))
+    axes = figure.add_axes((0.06, _BELOW / height, 0.53, 1 - (_ABOVE + _BELOW) / height))
+    figure.suptitle(title, fontsize=11, y=1 - 0.15 / height, verticalalignment="top")
+    _draw_rows(axes, picture)
+    _label_margin(axes, picture, height - _ABOVE - _BELOW)
+    figure.legend(loc="lower center", ncols=7, fontsize=_FONT)
+    return figure
+
+
+def _picture(advice: Answer) -> _Picture:
+    best = chosen(advice)
+    assert best is not None
+    front = by_memory([row for row in advice.candidates if row.pareto])
+    named = [row for row in front if row.same_as is None or row is best]
+    fitting = sorted((row for row in named if row.evaluation.fits), key=lambda row: row.rank)
+    over = [row for row in named if not row.evaluation.fits]
+    return _Picture(
+        front=front,
+        beaten=[row for row in advice.candidates if not row.pareto],
+        best=best,
+        labelled=by_memory([*fitting[:_MOST_FITTING], *over[:_MOST_OVER]]),
+    )
+
+
+def _draw_rows(axes: "Axes", picture: _Picture) -> None:
+    """GiB reserved on the worst rank against seconds of a step, around the labelled rows; around
+    all of them where they are few."""
+    best, budget = picture.best, picture.best.evaluation.budget_bytes / GIB
+    few = picture.beaten if len(picture.beaten) <= _FEW else ()
+    x, y = _points([*picture.labelled, best, *few])
+    low, high = min(*x, budget), max(*x, budget)
+    axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    low, high = min(y), max(y)
+    spare = 0.08 * (high - low) or 0.05 * high
+    axes.set_ylim(low - spare, high + spare)
+    outside = sum(not _inside(axes, row) for row in picture.beaten)
+    words = "beaten by another row" + f" ({outside} outside the picture)" * (outside > 0)
+    axes.scatter(*_points(picture.beaten), s=9, color=_LIGHT, zorder=1, label=words)
+    axes.step(
+        *_points(picture.front), where="post", color=_GREY, linewidth=1, zorder=2, label="front"
+    )
+    for fits, marker, colour in ((True, "o", _BLUE), (False, "X", _VERMILION)):
+        some = [row for row in picture.front if row.evaluation.fits is fits]
+        if some:
+            label = "on the front, fits" if fits else "on the front, does not fit"
+            axes.scatter(*_points(some), s=30, marker=marker, color=colour, zorder=3, label=label)
+    axes.scatter(
+        *_points([best]),
+        s=150,
+        facecolors="none",
+        edgecolors="black",
+        zorder=4,
+        label="the choice",
+    )
+    words = f"budget {budget:.1f} GiB"
+    axes.axvline(budget, color="black", linestyle="--", linewidth=1.2, label=words)
+    axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
+    axes.grid(alpha=0.25)
+
+
+def by_memory(rows: Sequence[RankedEvaluation]) -> list[RankedEvaluation]:
+    """From the smallest to the largest: of a front, from the slowest to the fastest."""
+    return sorted(rows, key=lambda row: row.evaluation.peak_reserved_bytes)
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float], length: float) -> list[float]:
+    """Middles of pieces of `sizes` between 0 and `length`, from the top down, as near to where they
+    are `wanted` as the others let them; no two overlap where `length` is enough for all."""
+    found: list[float] = []
+    room = length
+    for place, size in zip(wanted, sizes, strict=True):
+        found.append(min(place, room - size / 2))
+        room = found[-1] - size / 2
+    floor = 0.0
+    for index in reversed(range(len(found))):
+        found[index] = max(found[index], floor + sizes[index] / 2)
+        floor = found[index] + sizes[index] / 2
+    return found
+
+
+def _label_margin(axes: "Axes", picture: _Picture, height: float) -> None:
+    """Rank, setting and figures of each row right of the axes, with a thin line to its point."""
+    low, high = axes.get_ylim()
+    sizes = [_LINE * (len(label) + 0.5) for label in picture.labels]
+    places = [
+        (row.evaluation.step_time_seconds - low) / (high - low) * height for row in picture.labelled
+    ]
+    middles = spread(places, sizes, height)
+    for row, label, middle in zip(picture.labelled, picture.labels, middles, strict=True):
+        axes.annotate(
+            "\n".join(label),
+            xy=_point(row),
+            xytext=(1.03, middle / height),
+            textcoords="axes fraction",
+            fontsize=_FONT,
+            fontweight="bold" if row is picture.best else "normal",
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": _LIGHT,
+                "linewidth": 0.6,
+                "zorder": 0,
+                "relpos": (0, 0.5),
+            },
+        )
+
+
+def _label(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
+    """Rank, setting and figures; below it in what its layout differs from that of the choice."""
+    evaluation = row.evaluation
+    taken = seconds(evaluation.step_time_seconds, evaluation.step_time_seconds)
+    figures = f"{gib(evaluation.peak_reserved_bytes)} GiB, {taken} s"
+    lines = spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
+    layout = apart(evaluation.job, best.evaluation.job)
+    return [*lines, f"    {layout}"] if layout else lines
+
+
+def _inside(axes: "Axes", row: RankedEvaluation) -> bool:
+    x, y = _point(row)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    return bool(left <= x <= right and low <= y <= high)
+
+
+def _point(row: RankedEvaluation) -> tuple[float, float]:
+    evaluation = row.evaluation
+    return evaluation.peak_reserved_bytes / GIB, evaluation.step_time_seconds
+
+
+def _points(rows: Sequence[RankedEvaluation]) -> tuple[list[float], list[float]]:
+    points = [_point(row) for row in rows]
+    return [x for x, _ in points], [y for _, y in points]

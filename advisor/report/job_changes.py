@@ -1,0 +1,140 @@
+"""In what the jobs of a ranking differ, field by field: as columns, and as KEY=VALUE."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.fields import key_values, spelled
+from advisor.base.units import DASH
+from advisor.job.job import Job
+from advisor.models.options import CpCommType
+from advisor.plan.split import EVEN, split_evenly
+
+_GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
+"""Groups of KEY=VALUE, and the attributes of a Job that hold them."""
+_SHARDING: Final = "sharding"
+_ALWAYS: Final = ("DP", "mbs")
+_IN_COLUMNS: Final = {
+    "layout.tensor_model_parallel_size": "TP",
+    "layout.sequence_parallel": "TP",
+    "layout.context_parallel_size": "CP",
+    "layout.cp_comm_type": "CP",
+    "layout.pipeline_model_parallel_size": "PP",
+    "layout.virtual_pipeline_model_parallel_size": "VPP",
+    "layout.expert_model_parallel_size": "EP",
+    "layout.expert_tensor_parallel_size": "ETP",
+    "layout.data_parallel_size": "DP",
+    "job.micro_batch_size": "mbs",
+    "layout.data_parallel_sharding": _SHARDING,
+}
+
+
+def changes(job: Job, usual: Job) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
+    return {
+        f"{group}.{name}": value
+        for group, attribute in _GROUPS.items()
+        for name, value in _changed(getattr(job, attribute), getattr(usual, attribute))
+    }
+
+
+def _changed(own: Struct, other: Struct) -> list[tuple[str, Any]]:
+    if own is other:
+        return []
+    pairs = ((name, getattr(own, name)) for name in own.__struct_fields__)
+    return [(name, value) for name, value in pairs if value != getattr(other, name)]
+
+
+class LayoutColumns(Struct, frozen=True):
+    """The columns that tell the layouts of `jobs` apart, and what no column says of each job beside
+    `usual`."""
+
+    jobs: Sequence[Job]
+    usual: Job
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Those of degrees that some job uses, of DP and micro batch, and of the sharding where it
+        is not the usual one in all."""
+        cells = [layout_cells(job) for job in self.jobs]
+        usual = layout_cells(self.usual)
+        return tuple(
+            title
+            for title in usual
+            if title in _ALWAYS or any(one[title] not in _plain(title, usual) for one in cells)
+        )
+
+    def cells(self, job: Job) -> list[str]:
+        """One cell a title."""
+        found = layout_cells(job)
+        return [found[title] for title in self.titles]
+
+    def others(self, job: Job) -> dict[str, Any]:
+        """Changes beside the usual job that stand in no column."""
+        return {path: value for path, value in _telling(job, self.usual) if path not in _IN_COLUMNS}
+
+
+def _plain(title: str, usual: Mapping[str, str]) -> tuple[str, ...]:
+    """Cells of a column that need not be shown where it has no others."""
+    return (usual[title],) if title == _SHARDING else ("1", DASH)
+
+
+def layout_cells(job: Job) -> dict[str, str]:
+    """A job's degrees, micro batch and sharding by the titles of their columns: ``2+SP`` for TP,
+    ``8 a2a`` for CP."""
+    layout = job.layout
+    sp = "+SP" if layout.sequence_parallel else ""
+    ring = layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.P2P
+    cuts_experts = layout.expert_model_parallel_size > 1 or layout.expert_tensor_parallel_size
+    return {
+        "TP": f"{layout.tensor_model_parallel_size}{sp}",
+        "CP": f"{layout.context_parallel_size}" + ("" if ring else f" {layout.cp_comm_type}"),
+        "PP": str(layout.pipeline_model_parallel_size),
+        "VPP": str(layout.virtual_pipeline_model_parallel_size),
+        "EP": str(layout.expert_model_parallel_size),
+        "ETP": str(layout.expert_tensor_degree) if cuts_experts else DASH,
+        "DP": str(layout.data_parallel_size),
+        "mbs": str(job.config.micro_batch_size),
+        _SHARDING: spelled(layout.data_parallel_sharding),
+    }
+
+
+def apart(job: Job, other: Job) -> str:
+    """``PP 2, VPP 8, micro batch 2``: what `job` has that `other` has not; empty where they are the
+    same. DP is left out, which follows."""
+    own, theirs = layout_cells(job), layout_cells(other)
+    words = [
+        f"{_WORDS.get(title, title)} {cell}"
+        for title, cell in own.items()
+        if cell not in (theirs[title], DASH) and title != "DP"
+    ]
+    rest = {path: value for path, value in _telling(job, other) if path not in _IN_COLUMNS}
+    return ", ".join(filter(None, [*words, key_values(rest)]))
+
+
+_WORDS: Final = {"mbs": "micro batch"}
+
+
+def _telling(job: Job, other: Job) -> list[tuple[str, Any]]:
+    """Changes, without a split of layers that follows from another PP or VPP."""
+    follows = _chunks(job) != _chunks(other) and _splits_evenly(job)
+    return [
+        (path, value)
+        for path, value in changes(job, other).items()
+        if not (follows and path.removeprefix("layout.") in EVEN)
+    ]
+
+
+def _chunks(job: Job) -> tuple[int, int]:
+    layout = job.layout
+    return layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+
+
+def _splits_evenly(job: Job) -> bool:
+    """Whether the layers are split as evenly as can be."""
+    plain = replace(job.layout, **EVEN)
+    return job.layout == plain or any(
+        job.layout == split_evenly(job.model, plain, as_text=as_text) for as_text in (True, False)
+    )

@@ -1,0 +1,35 @@
+"""What the page says of a proven optimum."""
+
+from advisor.answer.answer import Optimum
+from advisor.report.blocks import Block, beside, group
+
+_SMALLEST_GAP = 5e-5
+"""Less is 0.00 % on a page."""
+
+
+def optimum_block(optimum: Optimum) -> Block:
+    """The claim, with how many points were looked at; the space it is for; what lies beyond."""
+    lines = [("  -", text) for text in optimum.space]
+    return group(
+        _claim(optimum),
+        *(beside([line], gap=1) for line in lines),
+        *(f"Beyond it: {text}" for text in optimum.beyond),
+    )
+
+
+def _claim(optimum: Optimum) -> str:
+    looked = f"{optimum.evaluated:,} evaluated"
+    if optimum.excluded_by_bound:
+        looked += f", {optimum.excluded_by_bound:,} excluded by a proven bound"
+    points = "" if optimum.num_points is None else f"{optimum.num_points:,} points: "
+    return f"{_proven(optimum)} ({points}{looked})."
+
+
+def _proven(optimum: Optimum) -> str:
+    if optimum.best is None:
+        return "Proven by the model's bytes: nothing in this space fits"
+    said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
+    if optimum.gap < _SMALLEST_GAP:
+        return f"{said} is faster than row {row}"
+    less = f"{optimum.gap * 100:.2f} % less than row {row}"
+    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}"

@@ -1,0 +1,87 @@
+"""`--plot-kind front`: what is drawn, and that no label covers another."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from advisor.answer.answer import Answer
+from advisor.report.figures import write_figure
+from advisor.report.front_figure import front_figure, spread
+from advisor.search.ranking import rank
+from tests.advisor.conftest import JOB
+
+
+@pytest.fixture
+def crowded(make_advice, make_evaluation) -> Answer:
+    """Sixty rows: forty on a front of steps of 0.5 %, of two layouts, some of which do not fit."""
+    wide = replace(JOB, layout=replace(JOB.layout, virtual_pipeline_model_parallel_size=10))
+    front = [
+        make_evaluation(f"full:block:{n + 1}", 50 - n, 0.05 * n, 0.1 if n < 10 else 0.99, job=job)
+        for n, job in zip(range(40), [JOB, wide] * 20, strict=True)
+    ]
+    beaten = [make_evaluation("selective:mlp", 20 + n, 2.0 + n % 3) for n in range(20)]
+    return replace(make_advice(), candidates=rank([*front, *beaten]))
+
+
+def drawn(answer: Answer) -> Figure:
+    figure = front_figure(answer, "a title")
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+@pytest.mark.parametrize("name", ["tight", "roomy", "hopeless", "layouts", "crowded"])
+def test_no_label_covers_another_and_all_are_in_the_picture(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    figure = drawn(request.getfixturevalue(name))
+    (axes,) = figure.axes
+    boxes = [Text.get_window_extent(label) for label in axes.texts]  # without its line
+    boxes += [axes.get_window_extent(), figure.legends[0].get_window_extent()]
+    assert len(boxes) > 3
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    whole = figure.bbox
+    assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)
+    assert all(whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
+
+
+def test_the_front_the_budget_and_the_choice(crowded: Answer) -> None:
+    figure = drawn(crowded)
+    (axes,) = figure.axes
+    front, budget = axes.lines
+    assert front.get_drawstyle() == "steps-post"
+    assert len(front.get_xdata()) == sum(row.pareto for row in crowded.candidates)
+    assert set(budget.get_xdata()) == {77.0}
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [words.partition(" (")[0] for words in legend] == [
+        "beaten by another row",
+        "front",
+        "on the front, fits",
+        "on the front, does not fit",
+        "the choice",
+        "budget 77.0 GiB",
+    ]
+    bold = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]
+    assert len(bold) == 1
+    assert bold[0].startswith("1  full:block:11")
+    assert any("VPP 10" in text.get_text() for text in axes.texts)
+
+
+def test_labels_are_spread_no_more_than_they_must_be() -> None:
+    assert spread([9.0, 5.0, 1.0], [1.0] * 3, 10.0) == [9.0, 5.0, 1.0]
+    assert spread([9.9, 9.8, 1.0], [1.0] * 3, 10.0) == [9.5, 8.5, 1.0]
+    assert spread([0.2, 0.1], [1.0, 2.0], 10.0) == [2.5, 1.0]
+    assert spread([5.0, 5.0], [1.0] * 2, 2.0) == [1.5, 0.5]
+
+
+def test_the_same_answer_gives_the_same_svg(crowded: Answer, tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        write_figure(crowded, tmp_path / name, "front")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
