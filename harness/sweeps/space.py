@@ -24,7 +24,7 @@ from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Device, Workload, layout_name
 
 
 class Point(Struct, frozen=True, kw_only=True):
@@ -114,19 +114,6 @@ def _within(target: Target, budget: int | None) -> Target:
         return target
     config = replace(target.job.config, memory_budget_bytes=budget)
     return replace(target, job=replace(target.job, config=config))
-
-
-def layout_name(layout: ParallelLayout) -> str:
-    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
-    degrees = {
-        "tp": layout.tensor_model_parallel_size,
-        "cp": layout.context_parallel_size,
-        "pp": layout.pipeline_model_parallel_size,
-        "vpp": layout.virtual_pipeline_model_parallel_size,
-        "ep": layout.expert_model_parallel_size,
-    }
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    return "-".join([*words, f"dp{layout.data_parallel_size}"])
 
 
 class _Builder:

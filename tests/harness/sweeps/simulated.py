@@ -53,8 +53,8 @@ ERRORS = {
     "by group": ModelError(sweep=0.07, layout=0.04, micro_batch_size=0.04, kind=0.04, point=0.01),
     "each point its own": ModelError(point=0.10),
 }
-"""A model error of 10 % (root mean square), shared in four ways; `as measured` has the proportions of
-results/measured."""
+"""A model error of 10 % (root mean square), shared in four ways; `as measured` has the proportions
+of results/measured."""
 
 
 class Swept(Struct, frozen=True, kw_only=True):
