@@ -26,14 +26,15 @@ Groups = Mapping[str, float]
 SECONDS: Final[Groups] = {
     "sweep": 0.10,
     "layout": 0.05,
-    "micro_batch_size": 0.03,
-    "kind": 0.03,
+    "micro_batch_size": 0.04,
+    "kind": 0.04,
     "recompute": 0.02,
     "point": 0.01,
 }
 """Of step times. results/measured, 43 settings in 9 runs: the medians of runs differ by 6 %, within
 a run settings differ by 0.2 to 1 %, by 8 % where experts are small; published rows of other layouts
-lie 5 to 9 % off (docs/times.md). Wider than what was seen of one sweep, as data should move it."""
+lie 5 to 9 % off (docs/times.md). Wider than what was seen within a run, so that a sweep does not
+end before it has looked at other layouts, micro batches and kinds (docs/sweeps.md)."""
 BYTES: Final[Groups] = {
     "sweep": 0.02,
     "layout": 0.02,
@@ -45,7 +46,7 @@ BYTES: Final[Groups] = {
 """Of reserved peaks. results/measured: -2 to +2 % in the same runs."""
 UNKNOWN_SPREAD: Final = math.log(2.0)
 """Of a point that the advisor knows no time of: a factor of two either way."""
-_WIDER: Final = (0.5, 1.0, 2.0, 4.0)
+_WIDER: Final = (1.0, 2.0, 4.0)
 _ROUGHER: Final = (1.0, 3.0, 10.0)
 _LEAST_VARIANCE: Final = 1e-12
 _OWN: Final = "point"
@@ -142,8 +143,8 @@ def _alike(points: Sequence[Point], seen: Sequence[Point], groups: Groups) -> "A
 
 def _scales(alike: "Array", own: "Array", noise: "Array", residual: "Array") -> tuple[float, float]:
     """By how much the shared parts and a point's own are wider than assumed: of _WIDER and
-    _ROUGHER the pair under which what was measured is most likely, where the logarithm of each is
-    itself normal around 0 with a spread of ln 2."""
+    _ROUGHER the pair under which what was measured is most likely, where their logarithms are
+    themselves normal around 0, with spreads of ln 2 and ln 4."""
     np = numpy()
 
     def cost(scales: tuple[float, float]) -> float:
@@ -151,7 +152,7 @@ def _scales(alike: "Array", own: "Array", noise: "Array", residual: "Array") -> 
         covariance = alike * wider**2 + np.diag(own * rougher**2 + noise)
         _, determinant = np.linalg.slogdet(covariance)
         fit = residual @ np.linalg.solve(covariance, residual)
-        surprise = sum((math.log(scale) / math.log(2.0)) ** 2 for scale in scales)
+        surprise = math.log(wider, 2.0) ** 2 + math.log(rougher, 4.0) ** 2
         return float(fit + determinant + surprise)
 
     return min(product(_WIDER, _ROUGHER), key=cost) if len(residual) else (1.0, 1.0)

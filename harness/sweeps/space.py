@@ -17,13 +17,14 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
 from harness.backends.jobs import as_run, is_backends_own
+from harness.backends.native.unsupported import check
 from harness.planner.device import Machine
 from harness.planner.forecast import predict
 from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Device, Workload
+from harness.trial.trial import Backend, Device, Workload, layout_name
 
 
 class Point(Struct, frozen=True, kw_only=True):
@@ -115,19 +116,6 @@ def _within(target: Target, budget: int | None) -> Target:
     return replace(target, job=replace(target.job, config=config))
 
 
-def layout_name(layout: ParallelLayout) -> str:
-    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
-    degrees = {
-        "tp": layout.tensor_model_parallel_size,
-        "cp": layout.context_parallel_size,
-        "pp": layout.pipeline_model_parallel_size,
-        "vpp": layout.virtual_pipeline_model_parallel_size,
-        "ep": layout.expert_model_parallel_size,
-    }
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    return "-".join([*words, f"dp{layout.data_parallel_size}"])
-
-
 class _Builder:
     """Evaluates the product of layouts, micro batches and settings."""
 
@@ -157,9 +145,9 @@ class _Builder:
                 point, planned = self._legal(evaluation)
                 legal[point], places[point] = planned, _place(evaluation, planned)
         ordered = sorted(legal, key=places.__getitem__)
-        for number, point in enumerate(ordered, start=1):
-            planned = legal[point]
-            yield point, planned if planned.skip else replace(planned, rank=number)
+        run = [point for point in ordered if not legal[point].skip]
+        yield from ((point, replace(legal[point], rank=k)) for k, point in enumerate(run, start=1))
+        yield from ((point, legal[point]) for point in ordered if legal[point].skip)
         specs = list(dict.fromkeys(point.recompute for point in ordered))
         own = self._own
         others = [self._stack.parse(text).spec for text in self._named]
@@ -216,7 +204,7 @@ class _Builder:
         prediction = predict(planned.trial.workload, evaluation)
         planned = replace(planned, trial=replace(planned.trial, prediction=prediction))
         likely, least = prediction.fit_probability, self._options.min_fit_probability
-        if likely is None or likely >= least:
+        if planned.skip or likely is None or likely >= least:
             return point, planned
         reason = f"by the advisor less likely to fit than sweep.min_fit_probability = {least:g}"
         return point, replace(planned, skip=reason)
@@ -227,10 +215,11 @@ class _Builder:
         trial = bare_trial(self._config, self._machine, self._target.job, spec)
         workload = replace(trial.workload, layout=layout, micro_batch_size=size)
         point = self._point(layout, size, spec)
-        prediction = predict(workload) if workload.device is Device.CPU and not skip else None
+        why = skip or _refusal_by_backend(workload)
+        prediction = predict(workload) if workload.device is Device.CPU and not why else None
         planned = PlannedSetting(
             trial=replace(trial, workload=workload, prediction=prediction),
-            skip=skip,
+            skip=why,
             label=point.label,
         )
         return point, planned
@@ -238,6 +227,16 @@ class _Builder:
     @staticmethod
     def _point(layout: ParallelLayout, size: int, spec: str) -> Point:
         return Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
+
+
+def _refusal_by_backend(workload: Workload) -> str:
+    """Why our own backend does not run a workload; empty where it does, or only its trial knows."""
+    if workload.backend is Backend.NATIVE:
+        try:
+            check(workload)
+        except UserError as error:
+            return f"by the backend: {error}"
+    return ""
 
 
 def _place(evaluation: Evaluation, planned: PlannedSetting) -> tuple[float, ...]:

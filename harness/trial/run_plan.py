@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.trial import Trial
+from harness.trial.trial import Trial, Workload, layout_name
 
 
 class PlannedSetting(Struct, frozen=True, kw_only=True):
@@ -64,6 +64,17 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
         device = self.settings[0].trial.workload.device if self.settings else "none"
         return f"{self.experiment}-{device}-{digest}"
+
+    def name_of(self, workload: Workload) -> str:
+        """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
+        layout where they differ within the plan."""
+        workloads = [setting.trial.workload for setting in self.settings]
+        words = [workload.recompute]
+        if len({one.micro_batch_size for one in workloads}) > 1:
+            words.append(f"mbs {workload.micro_batch_size}")
+        if len({one.layout for one in workloads}) > 1:
+            words.append(layout_name(workload.layout))
+        return ", ".join(words)
 
     def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
         """All trials in the order in which they run: repeats are interleaved across settings, so

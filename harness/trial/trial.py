@@ -228,6 +228,19 @@ class Trial(Struct, frozen=True, kw_only=True):
         return dict(pair.split("=", 1) for pair in self.variables)
 
 
+def layout_name(layout: ParallelLayout) -> str:
+    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
+    degrees = {
+        "tp": layout.tensor_model_parallel_size,
+        "cp": layout.context_parallel_size,
+        "pp": layout.pipeline_model_parallel_size,
+        "vpp": layout.virtual_pipeline_model_parallel_size,
+        "ep": layout.expert_model_parallel_size,
+    }
+    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+    return "-".join([*words, f"dp{layout.data_parallel_size}"])
+
+
 def world_size(workload: Mapping[str, Any]) -> int:
     """GPUs of a workload as JSON: TP x CP x PP x DP."""
     layout = workload.get("layout", {})
