@@ -218,16 +218,19 @@ class Asking(InOrder):
 
 @pytest.mark.parametrize("sampler", [one for one in Sampler if one is not Sampler.PRIOR])
 def test_samplers_of_two_workers(opened: Open, sampler: Sampler) -> None:
-    studies = [opened(sampler=sampler) for _ in range(2)]
+    space = grid(12)
+    studies = [opened(space=space, sampler=sampler, first=2) for _ in range(2)]
     tasks = []
-    for number in range(4):
+    for number in range(12):
         study = studies[number % 2]
-        mine = study.decide(Asking(SPACE).next)
+        mine = study.decide(Asking(space).next)
         assert isinstance(mine, Claim)
         tasks.append(mine.task)
         if number != 1:  # one stays running
-            study.tell(mine, result(mine.task, ("ok", "", "oom", "failed")[number]))
-    assert set(tasks) == set(TASKS), "what is named twice is not run twice"
+            status = TrialStatus(("ok", "oom", "pruned", "failed")[number % 4])
+            study.tell(mine, replace(result_of("x", number), status=status))
+    assert {task.point for task in tasks} == set(space.planned), "nothing is run twice"
+    assert "PRUNED" in states(studies[0])
 
 
 @pytest.mark.parametrize(
