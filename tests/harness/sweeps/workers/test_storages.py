@@ -11,8 +11,8 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
 
 from advisor.base.errors import UserError
-from harness.sweeps import storages
-from harness.sweeps.storages import is_lost, open_storage
+from harness.sweeps.workers import storages
+from harness.sweeps.workers.storages import is_lost, open_storage
 
 
 def _server(state: str) -> DatabaseError:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.sweeps.turns import PostgresTurn, Turn
+from harness.sweeps.workers.turns import PostgresTurn, Turn
 from harness.trial.files import Lock, in_turn
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor.base.errors import UserError, require
 from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.claims import others_at_work
 from harness.sweeps.history import expectations
-from harness.sweeps.ledger import Ledger
 from harness.sweeps.space import Space
-from harness.sweeps.storages import JOURNAL, Storage, open_storage
-from harness.sweeps.study import Study
 from harness.sweeps.told import METRICS
+from harness.sweeps.workers.claims import others_at_work
+from harness.sweeps.workers.ledger import Ledger
+from harness.sweeps.workers.storages import JOURNAL, Storage, open_storage
+from harness.sweeps.workers.study import Study
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
 
