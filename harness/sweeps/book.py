@@ -17,7 +17,9 @@ RESULT: Final = "harness:result"
 REPEAT: Final = "repeat"
 LOST: Final = "lost"
 INTERRUPTED: Final = "interrupted"
-"""Statuses of trials that gave no result: their worker is gone, or was asked to end."""
+WITHDRAWN: Final = "withdrawn"
+"""Statuses of trials that gave no result: their worker is gone, was asked to end, or saw that
+another has the task."""
 
 
 class Told(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 
 from msgspec import Struct
 
-from harness.sweeps.book import INTERRUPTED, LOST, Entry, Told, history
+from harness.sweeps.book import INTERRUPTED, LOST, WITHDRAWN, Entry, Told, history
 from harness.sweeps.claims import Heart, Ticket, Watch, Worker
 from harness.sweeps.disk import result_of, results_in
 from harness.sweeps.history import History, Outcome, Task, outcome_of
@@ -162,7 +162,7 @@ class Study:
     def _claimed(self, measure: Measure, seen: int, trial: int, number: int) -> Claim | None:
         """The claim, if its trial is the next after the `seen` ones."""
         if number != seen:
-            self._ledger.give_up(trial, LOST)
+            self._ledger.give_up(trial, WITHDRAWN)
             return None
         self._open[trial] = Claim(measure=measure, trial=trial)
         return self._open[trial]
@@ -177,7 +177,7 @@ class Study:
             skipped = Outcome(name=task.point.label, status=TrialStatus.SKIPPED, reason=skip)
             self._ledger.end(trial, task, skipped)
         elif any(one.point == task.point for one in known.running):
-            self._ledger.give_up(trial, LOST)
+            self._ledger.give_up(trial, WITHDRAWN)
         else:
             self._ledger.sign(trial, task, ticket)
             return self._claimed(Measure(task=task), seen, trial, number)
@@ -208,7 +208,7 @@ class Study:
         count, entries = self._ledger.entries()
         dead = [one for one in entries if one.running and self._is_orphan(one)]
         for one in dead:
-            self._conclude(one.id, one.task, LOST)
+            self._conclude(one.id, one.task, LOST, one.told)
         if dead:
             count, entries = self._ledger.entries()
         return count, history(entries, self._ignored)
@@ -220,13 +220,16 @@ class Study:
             return entry.id not in self._open
         return self._watch.is_dead(entry.number, entry.ticket, entry.heartbeat)
 
-    def _conclude(self, trial: int, task: Task, status: str) -> None:
-        """End a trial that nobody works at: with its result, where that is in our folder."""
-        result = result_of(self._folder, self._space, task)
-        if result is None or result.status in self._retry:
+    def _conclude(self, trial: int, task: Task, status: str, told: Told | None = None) -> None:
+        """End a trial that nobody works at: with its result, where its worker had begun to tell it,
+        or it is in our folder."""
+        result = None if told else result_of(self._folder, self._space, task)
+        if result is not None and result.status not in self._retry:
+            told = _told(result)
+        if told is None:
             self._ledger.give_up(trial, status)
         else:
-            self._finished(trial, task, _told(result))
+            self._finished(trial, task, told)
 
     def _beat(self, number: int) -> None:
         for trial in list(self._open):

@@ -16,33 +16,34 @@ from harness.report.tracking.trackers import TrackerName
 from harness.trial.files import in_turn, write_atomic
 
 _TRACKED: Final = "tracked.json"
+_LOCK: Final = "tracked.lock"
 
 
-def track_run(run: Path, names: Sequence[TrackerName]) -> dict[TrackerName, int]:
-    """Hand over what has a result and was not handed over before; how many trials each got.
+def track_run(run: Path, name: TrackerName) -> int:
+    """Hand over what has a result and was not handed over before; how many trials that were.
 
     What was is in tracked.json: tracker -> trial and its start -> id there. UserError where the
     folder holds no run; otherwise what the tracker's client raises.
     """
-    facts = load_facts(run)
-    counts = {}
-    for name in names:
-        with in_turn(run / f".{name}.lock"):
-            counts[name] = 0
-            tracker = _tracker(name, run)
-            for trial in tracked_trials(facts):
-                key = f"{trial.tags['trial']} {trial.began:.0f}"
-                if key not in _known(run).get(name, {}):
-                    _note(run, name, key, tracker.add(trial))
-                    counts[name] += 1
-    return counts
+    trials = tracked_trials(load_facts(run))
+    path, count = run / _TRACKED, 0
+    with in_turn(run / _LOCK):
+        known: dict[str, dict[str, str]] = read_json(path) if path.exists() else {}
+        tracker, there = _tracker(name, run), known.setdefault(name, {})
+        for trial in trials:
+            key = f"{trial.tags['trial']} {trial.began:.0f}"
+            if key not in there:
+                there[key] = tracker.add(trial)
+                write_atomic(path, json.dumps(known, indent=1) + "\n")
+                count += 1
+    return count
 
 
 def track_and_say(run: Path, names: Sequence[TrackerName], say: Callable[[str], None]) -> None:
     """The same at the end of a run, which stands whatever goes wrong here: told in one line."""
     for name in names:
         try:
-            (count,) = track_run(run, (name,)).values()
+            count = track_run(run, name)
         except Exception as error:
             words = " ".join(str(error).split())
             again = f"harness report {quote(str(run))} --track {name}"
@@ -55,15 +56,3 @@ def _tracker(name: TrackerName, run: Path) -> Tracker:
     if name is TrackerName.MLFLOW:
         return MlflowTracker(run.resolve().name)
     return WandbTracker(run) if name is TrackerName.WANDB else TensorboardTracker(run)
-
-
-def _known(run: Path) -> dict[str, dict[str, str]]:
-    path = run / _TRACKED
-    return read_json(path) if path.exists() else {}
-
-
-def _note(run: Path, name: TrackerName, key: str, there: str) -> None:
-    with in_turn(run / f".{_TRACKED}.lock"):
-        known = _known(run)
-        known.setdefault(name, {})[key] = there
-        write_atomic(run / _TRACKED, json.dumps(known, indent=1) + "\n")

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,8 +53,9 @@ class Server:
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-w", "-m", mode, "stop")
 
-    def restart(self) -> None:
+    def restart(self, after_seconds: float = 0.0) -> None:
         self.stop()
+        time.sleep(after_seconds)
         self.start()
 
     def cut(self, pid: int | None = None) -> int:

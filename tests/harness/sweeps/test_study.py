@@ -11,8 +11,9 @@ pytest.importorskip("optuna")
 
 from advisor.base.errors import UserError
 from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.sweeps.book import RESULT, Told
 from harness.sweeps.disk import trial_of
-from harness.sweeps.history import Task
+from harness.sweeps.history import Task, outcome_of
 from harness.sweeps.opening import open_study
 from harness.sweeps.policy import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
@@ -128,6 +129,19 @@ def test_what_a_dead_worker_claimed_is_claimed_once_more(opened: Open, tmp_path:
     assert claim(heir).task == TASKS[2], "what it measured is on disk, and is told"
 
 
+def test_what_a_worker_was_telling_when_it_died_is_told(opened: Open) -> None:
+    dead = opened("a")
+    mine = claim(dead)
+    told = Told(outcome=outcome_of(result(mine.task)), began=0.0, ended=1.0)
+    dead._storage.optuna.set_trial_system_attr(mine.trial, RESULT, told.stored())
+    dead._heart.close()
+    dead._worker._lock.close()
+    dead._open.clear()
+    heir = opened("a")
+    assert claim(heir).task == TASKS[1]
+    assert states(heir) == ["COMPLETE", "RUNNING"]
+
+
 def test_a_silent_worker_elsewhere_counts_as_dead_and_is_heard_when_it_comes_back(
     opened: Open, tmp_path: Path
 ) -> None:
@@ -204,16 +218,19 @@ class Asking(InOrder):
 
 @pytest.mark.parametrize("sampler", [one for one in Sampler if one is not Sampler.PRIOR])
 def test_samplers_of_two_workers(opened: Open, sampler: Sampler) -> None:
-    studies = [opened(sampler=sampler) for _ in range(2)]
+    space = grid(12)
+    studies = [opened(space=space, sampler=sampler, first=2) for _ in range(2)]
     tasks = []
-    for number in range(4):
+    for number in range(12):
         study = studies[number % 2]
-        mine = study.decide(Asking(SPACE).next)
+        mine = study.decide(Asking(space).next)
         assert isinstance(mine, Claim)
         tasks.append(mine.task)
         if number != 1:  # one stays running
-            study.tell(mine, result(mine.task, ("ok", "", "oom", "failed")[number]))
-    assert set(tasks) == set(TASKS), "what is named twice is not run twice"
+            status = TrialStatus(("ok", "oom", "pruned", "failed")[number % 4])
+            study.tell(mine, replace(result_of("x", number), status=status))
+    assert {task.point for task in tasks} == set(space.planned), "nothing is run twice"
+    assert "PRUNED" in states(studies[0])
 
 
 @pytest.mark.parametrize(
