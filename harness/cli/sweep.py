@@ -11,7 +11,7 @@ from harness.cli.run import FAILED, again_line, parse
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
-from harness.sweeps.page import dry_page, page
+from harness.sweeps.sweep_page import dry_page, page
 
 _say: Final = partial(say, command="sweep")
 HELP: Final = """\

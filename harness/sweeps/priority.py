@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from advisor.base.units import percent
 from harness.judge.metrics import TIME_NOISE
 from harness.planner.sweep_options import Sampler, SweepOptions
 from harness.sweeps.fitting import fit_chances
@@ -137,8 +138,8 @@ class PriorPolicy:
             words = f"All sweep.trials = {self._rules.trials} are run.{left}"
             return End(why=Ending.TRIALS, words=words)
         words = (
-            f"{leader.label} leads: that any other is more than {MARGIN:.0%} faster has a "
-            f"probability below {1 - LEVEL:.0%}."
+            f"{leader.label} leads: that any other point is more than {percent(MARGIN)} faster "
+            f"has a probability below {percent(1 - LEVEL)}."
         )
         return End(why=Ending.SETTLED, words=words)
 

@@ -1,7 +1,7 @@
 """The pages of a sweep."""
 
 from harness.sweeps.history import Outcome
-from harness.sweeps.page import page
+from harness.sweeps.sweep_page import page
 from harness.trial.result import TrialStatus
 from tests.harness.sweeps.conftest import MakeSpace, measured
 
