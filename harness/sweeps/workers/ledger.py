@@ -68,7 +68,8 @@ class Ledger:
 
     def sign(self, trial: int, task: Task, ticket: Ticket) -> None:
         """Claim a trial that was asked for."""
-        self._describe(trial, self._described(task, ticket))
+        for name, value in self._described(task, ticket).items():
+            self._storage.set_trial_user_attr(trial, name, value)
         self._storage.set_trial_system_attr(trial, CLAIM, ticket.stored())
 
     def beat(self, trial: int, number: int) -> None:
@@ -84,7 +85,10 @@ class Ledger:
         """The same without the outcome itself: another trial has it."""
         from optuna.trial import TrialState
 
-        self._describe(trial, self._described(task, None, outcome))
+        known = self._described(task, None)
+        for name, value in self._described(task, None, outcome).items():
+            if name not in known:
+                self._storage.set_trial_user_attr(trial, name, value)
         state = self._state(outcome)
         if state is not TrialState.FAIL:
             expected = self._expected[task.point]
@@ -104,10 +108,6 @@ class Ledger:
         except UpdateFinishedTrialError:
             pass
 
-    def is_running(self, trial: int) -> bool:
-        """Whether it has not ended."""
-        return not self._storage.get_trial(trial).state.is_finished()
-
     def was_told(self, trial: int) -> bool:
         """Whether its result is in it."""
         return RESULT in self._storage.get_trial(trial).system_attrs
@@ -126,13 +126,6 @@ class Ledger:
         told = attributes(task, self._expected[task.point], outcome)
         by = {} if ticket is None else {_WORKER: ticket.owner.label}
         return {**told, **by}
-
-    def _describe(self, trial: int, wanted: Mapping[str, Any]) -> None:
-        """Write the user attributes that are new."""
-        known = self._storage.get_trial(trial).user_attrs
-        for name, value in wanted.items():
-            if name not in known or known[name] != value:
-                self._storage.set_trial_user_attr(trial, name, value)
 
     def _create(
         self,

@@ -18,7 +18,7 @@ from harness.sweeps.workers.storages import open_storage
 from tests.harness.sweeps.workers import postgres
 
 ROOT = Path(__file__).parents[4]
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0
 Fault = Callable[[list["subprocess.Popen[str]"]], None]
 
 
