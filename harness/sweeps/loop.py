@@ -15,13 +15,13 @@ from harness.execution.progress import Progress
 from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
 from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.disk import trial_of
 from harness.sweeps.history import Outcome, over_repeats
-from harness.sweeps.opening import open_study
 from harness.sweeps.policy import End, Wait
 from harness.sweeps.priority import make_policy
 from harness.sweeps.space import Point, Space
-from harness.sweeps.study import Claim, Study
+from harness.sweeps.workers.disk import trial_of
+from harness.sweeps.workers.opening import open_study
+from harness.sweeps.workers.study import Claim, Study
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder

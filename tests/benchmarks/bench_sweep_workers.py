@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.sweeps import postgres
-from tests.harness.sweeps.test_workers import Sweep, kill
+from tests.harness.sweeps.workers import postgres
+from tests.harness.sweeps.workers.test_workers import Sweep, kill
 
 TASKS = 1000
 

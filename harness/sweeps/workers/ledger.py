@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.sweeps.book import RESULT, Book, Entry, Told
-from harness.sweeps.claims import CLAIM, HEARTBEAT, Ticket
 from harness.sweeps.history import Expected, Outcome, Task
 from harness.sweeps.space import Point
 from harness.sweeps.told import attributes, constraints, values
+from harness.sweeps.workers.book import RESULT, Book, Entry, Told
+from harness.sweeps.workers.claims import CLAIM, HEARTBEAT, Ticket
 from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.sweeps.book import covered_seconds
+from harness.sweeps.workers.book import covered_seconds
 
 
 @pytest.mark.parametrize(

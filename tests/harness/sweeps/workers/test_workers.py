@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("optuna")
 pytest.importorskip("pg8000")
 
-from harness.sweeps.ledger import RESULT
-from harness.sweeps.storages import open_storage
-from tests.harness.sweeps import postgres
+from harness.sweeps.workers.ledger import RESULT
+from harness.sweeps.workers.storages import open_storage
+from tests.harness.sweeps.workers import postgres
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PATIENCE_SECONDS = 300.0
 Fault = Callable[[list["subprocess.Popen[str]"]], None]
 
@@ -50,7 +50,7 @@ class Sweep:
         words = (self.url, str(folder), str(self.tasks), "0.005", str(self._timeout))
         self.workers.append(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.sweeps.worker", *words],
+                [sys.executable, "-m", "tests.harness.sweeps.workers.worker", *words],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.sweeps.turns import PostgresTurn, Turn
+from harness.sweeps.workers.turns import PostgresTurn, Turn
 from harness.trial.files import Lock, in_turn
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Storage(Struct, frozen=True, kw_only=True):
                 return act()
             except Exception as error:
                 if not is_lost(error):
-                    raise
+                    raise self._unusable(error) from None
                 self.forget_connections()
                 lost()
                 now = time.monotonic()
@@ -62,6 +63,17 @@ class Storage(Struct, frozen=True, kw_only=True):
                     say(f"{self.name} does not answer; results are on disk, trying again")
                 time.sleep(pause)
         raise AssertionError  # the pauses do not end
+
+    def _unusable(self, error: Exception) -> Exception:
+        """`error`, as one line where it is the database's."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        found = next((one for one in _chain(error) if isinstance(one, SQLAlchemyError)), None)
+        if found is None:
+            return error
+        reason = str(found).split("\n")[0]
+        again = "results are on disk; when that is put right, the same command goes on"
+        return UserError("sweep.storage", self.name, f"cannot be used: {reason}", again)
 
 
 def open_storage(asked: str, folder: Path, name: str) -> Storage:
@@ -76,7 +88,7 @@ def open_storage(asked: str, folder: Path, name: str) -> Storage:
             return _sqlite(url, shown)
         return _postgres(url, shown, name)
     except ImportError:
-        require("pg8000", "a PostgreSQL storage", "harness,sweep,postgresql")
+        require(url.get_driver_name(), "a PostgreSQL storage", "harness,sweep,postgresql")
         raise
     except Exception as error:
         reason = str(error).split("\n")[0]
@@ -88,6 +100,8 @@ def is_lost(error: BaseException) -> bool:
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
     for one in _chain(error):
+        if isinstance(one, OperationalError) and isinstance(one.orig, sqlite3.Error):
+            return "locked" in str(one.orig)
         if isinstance(one, InterfaceError | OperationalError | ConnectionError | TimeoutError):
             return True
         if isinstance(one, DBAPIError):

@@ -14,10 +14,10 @@ pytest.importorskip("pg8000")
 
 import optuna_dashboard
 
-from harness.sweeps.storages import open_storage
+from harness.sweeps.workers.storages import open_storage
 from harness.trial.store import RunFolder
-from tests.harness.sweeps import postgres
-from tests.harness.sweeps.worker import work
+from tests.harness.sweeps.workers import postgres
+from tests.harness.sweeps.workers.worker import work
 
 App = Callable[..., Any]
 

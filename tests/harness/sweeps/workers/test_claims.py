@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from harness.sweeps.claims import Ticket, Watch, Worker, ticket_of
+from harness.sweeps.workers.claims import Ticket, Watch, Worker, ticket_of
 
 
 def test_on_one_machine_a_lock_tells_at_once(tmp_path: Path) -> None:

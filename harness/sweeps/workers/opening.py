@@ -6,15 +6,17 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from advisor.base.errors import UserError, require
 from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.claims import others_at_work
 from harness.sweeps.history import expectations
-from harness.sweeps.ledger import Ledger
 from harness.sweeps.space import Space
-from harness.sweeps.storages import JOURNAL, Storage, open_storage
-from harness.sweeps.study import Study
 from harness.sweeps.told import METRICS
+from harness.sweeps.workers.claims import others_at_work
+from harness.sweeps.workers.ledger import Ledger
+from harness.sweeps.workers.storages import JOURNAL, Storage, open_storage
+from harness.sweeps.workers.study import Study
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
 
@@ -112,10 +114,16 @@ def _load(
 
 
 def _digest(space: Space) -> str:
-    """Of what is run and how it is measured."""
+    """Of what is run and how it is measured; for how long at most may change."""
     trials = [planned.trial for planned in space.planned.values()]
+    measurements = [replace(trial.measurement, timeout_seconds=1.0) for trial in trials]
     words = sorted(trial.workload.key() for trial in trials)
-    words += sorted({repr((t.measurement, t.variables, t.memory_bytes)) for t in trials})
+    words += sorted(
+        {
+            repr((measurement, trial.variables, trial.memory_bytes))
+            for measurement, trial in zip(measurements, trials, strict=True)
+        }
+    )
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
 
 

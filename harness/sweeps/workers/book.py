@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, convert, to_builtins
 
-from harness.sweeps.claims import HEARTBEAT, Ticket, ticket_of
 from harness.sweeps.history import History, Outcome, Task
 from harness.sweeps.space import Point
+from harness.sweeps.workers.claims import HEARTBEAT, Ticket, ticket_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -11,17 +11,17 @@ pytest.importorskip("optuna")
 
 from advisor.base.errors import UserError
 from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.book import RESULT, Told
-from harness.sweeps.disk import trial_of
 from harness.sweeps.history import Task, outcome_of
-from harness.sweeps.opening import open_study
 from harness.sweeps.policy import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
-from harness.sweeps.study import Claim, Study
+from harness.sweeps.workers.book import RESULT, Told
+from harness.sweeps.workers.disk import trial_of
+from harness.sweeps.workers.opening import open_study
+from harness.sweeps.workers.study import Claim, Study
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import RunFolder
-from tests.harness.sweeps.grid import grid
-from tests.harness.sweeps.worker import InOrder, result_of
+from tests.harness.sweeps.workers.grid import grid
+from tests.harness.sweeps.workers.worker import InOrder, result_of
 
 SPACE = grid(4)
 TASKS = [Task(point) for point in SPACE.planned]

@@ -15,14 +15,14 @@ from typing import Final, Self, TypeVar
 
 from msgspec import Struct
 
-from harness.sweeps.book import INTERRUPTED, LOST, WITHDRAWN, Entry, Told, history
-from harness.sweeps.claims import Heart, Ticket, Watch, Worker
-from harness.sweeps.disk import result_of, results_in
 from harness.sweeps.history import History, Outcome, Task, outcome_of
-from harness.sweeps.ledger import Ledger
 from harness.sweeps.policy import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
-from harness.sweeps.storages import Storage, is_lost
+from harness.sweeps.workers.book import INTERRUPTED, LOST, WITHDRAWN, Entry, Told, history
+from harness.sweeps.workers.claims import Heart, Ticket, Watch, Worker
+from harness.sweeps.workers.disk import result_of, results_in
+from harness.sweeps.workers.ledger import Ledger
+from harness.sweeps.workers.storages import Storage, is_lost
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import RunFolder
 
