@@ -23,6 +23,7 @@ from harness.sweeps.leader import Standing
 from harness.sweeps.policy import Action, Ask, End, Ending, Measure, Policy, Wait
 from harness.sweeps.prior import SECONDS, beliefs
 from harness.sweeps.space import Point, Space
+from harness.trial.result import TrialStatus
 
 MARGIN: Final = 0.01
 """Faster by less than this is as fast."""
@@ -77,13 +78,13 @@ class PriorPolicy:
             return End(why=Ending.BUDGET, words="The time of sweep.budget is spent.")
         standing = Standing(history, rules.memory_bytes, rules.assumed_noise)
         ahead = self._ahead(history, standing)
-        if ahead and len(_begun(history)) < rules.trials:
+        if ahead and len(self._begun(history)) < rules.trials:
             return self._first_time(ahead, history, standing)
         return self._repeat(history, standing) or self._end(ahead, history, standing)
 
     def _ahead(self, history: History, standing: Standing) -> list[Point]:
         """Points that are worth running for the first time, the most promising first."""
-        begun = _begun(history)
+        begun = self._begun(history)
         left = [point for point in self._legal if point not in begun]
         if len(begun) < self._rules.first or self._rules.sampler is not Sampler.PRIOR:
             return left
@@ -100,10 +101,15 @@ class PriorPolicy:
             return []
         return sorted(left, key=lambda p: -believed[p].improvement(bound) * chances[p])
 
+    def _begun(self, history: History) -> set[Point]:
+        """Points that may run and have a result or are running."""
+        begun = set(history.finished) | {task.point for task in history.running}
+        return begun.intersection(self._legal)
+
     def _first_time(self, ahead: list[Point], history: History, standing: Standing) -> Action:
         limit = standing.limit_seconds if self._rules.prune else None
         best = Measure(task=Task(ahead[0]), limit_seconds=limit)
-        in_head = len(_begun(history)) < self._rules.first
+        in_head = len(self._begun(history)) < self._rules.first
         return best if in_head or self._rules.sampler is Sampler.PRIOR else Ask(otherwise=best)
 
     def _repeat(self, history: History, standing: Standing) -> Action | None:
@@ -137,13 +143,12 @@ class PriorPolicy:
         if ahead:
             words = f"All sweep.trials = {self._rules.trials} are run.{left}"
             return End(why=Ending.TRIALS, words=words)
+        unstable = any(
+            one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()
+        )
         words = (
             f"{leader.label} leads: that any other point is more than {percent(MARGIN)} faster "
-            f"has a probability below {percent(1 - LEVEL)}."
+            f"has a probability below {percent(1 - LEVEL)}"
+            f"{', as far as its unstable times tell' if unstable else ''}."
         )
         return End(why=Ending.SETTLED, words=words)
-
-
-def _begun(history: History) -> set[Point]:
-    """Points that have a result or are running."""
-    return set(history.finished) | {task.point for task in history.running}
