@@ -23,9 +23,9 @@ def fit_chances(
     predicted ones; 1 where it does not say. A point that ran out of memory is taken to need
     `room_bytes`, which is where the advisor's probability is of, where less was predicted."""
     peaks = {}
-    for point, outcomes in history.finished.items():
-        for outcome in outcomes.values():
-            peak = _peak(outcome, expected[point].peak_bytes or 0, room_bytes)
+    for point, one in expected.items():
+        for outcome in history.finished.get(point, {}).values():
+            peak = _peak(outcome, one.peak_bytes or 0, room_bytes)
             if peak:
                 peaks[point] = Observed(log(peak), _NOISE**2)
     believed = beliefs({p: one.peak_bytes for p, one in expected.items()}, peaks, BYTES)

@@ -68,8 +68,8 @@ class PriorPolicy:
     """Decides for the points of `expected`, which are in the advisor's order."""
 
     def __init__(self, expected: Mapping[Point, Expected], rules: Rules) -> None:
-        self._expected, self._rules = expected, rules
-        self._legal = [point for point, one in expected.items() if not one.skip]
+        self._expected = {point: one for point, one in expected.items() if not one.skip}
+        self._rules = rules
 
     def next(self, history: History) -> Action:
         """As Policy.next."""
@@ -85,7 +85,7 @@ class PriorPolicy:
     def _ahead(self, history: History, standing: Standing) -> list[Point]:
         """Points that are worth running for the first time, the most promising first."""
         begun = self._begun(history)
-        left = [point for point in self._legal if point not in begun]
+        left = [point for point in self._expected if point not in begun]
         if len(begun) < self._rules.first or self._rules.sampler is not Sampler.PRIOR:
             return left
         chances = fit_chances(self._expected, history, self._rules.room_bytes)
@@ -104,7 +104,7 @@ class PriorPolicy:
     def _begun(self, history: History) -> set[Point]:
         """Points that may run and have a result or are running."""
         begun = set(history.finished) | {task.point for task in history.running}
-        return begun.intersection(self._legal)
+        return begun.intersection(self._expected)
 
     def _first_time(self, ahead: list[Point], history: History, standing: Standing) -> Action:
         limit = standing.limit_seconds if self._rules.prune else None
