@@ -235,7 +235,7 @@ def _refusal_by_backend(workload: Workload) -> str:
         try:
             check(workload)
         except UserError as error:
-            return f"by the backend: {error}"
+            return f"{error.field}: {error.relation}"
     return ""
 
 

@@ -1,5 +1,8 @@
 """The pages of a sweep."""
 
+import pytest
+
+from harness.cli.main import main
 from harness.sweeps.history import Outcome
 from harness.sweeps.sweep_page import page
 from harness.trial.result import TrialStatus
@@ -26,3 +29,19 @@ def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace) -> None:
     assert max(map(len, text.splitlines())) <= 100
     small, _ = space_of("recompute=corners", "sweep.memory_budget=1GiB")
     assert "No point was measured within 1.00 GiB." in page("title", small, outcomes, "")
+
+
+def test_a_dry_run_for_gpus_that_are_not_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["experiment=llama3_8b_1xh200", "gpus=8xB200", "sweep.layouts=true"]
+    settings = "recompute.settings=[none,selective:mlp]"
+    assert main(["sweep", "--dry-run", *words, settings, "sweep.memory_budget=60GiB"]) == 0
+    head, _, notes = capsys.readouterr().out.partition("points are not run:")
+    assert head.startswith("llama3_8b_1xh200 on B200-SXM-180GB (dry run)\n")
+    points = [line.split()[1:4] for line in head.splitlines()]
+    assert ["tp2-dp4", "1", "none"] in points
+    assert ["dp8", "1", "none"] not in points, "65 GiB, as predicted"
+    assert "less likely to fit than sweep.min_fit_probability = 0.01" in " ".join(notes.split())
+    assert max(map(len, head.splitlines())) <= 100
