@@ -3,9 +3,9 @@ repeats while leaders overlap; and the end.
 
 A sweep is settled when the probability that any other point is more than 1 % faster than the leader
 is below 5 %: half of that is left to points that were measured (leader.py), half to those that were
-not (prior.py), summed over the points. That is the probability of good selection with its
-Bonferroni bound as a stopping rule (Branke, Chick and Schmidt 2007, "Selecting a selection
-procedure", Management Science 53, sections 3.1 and 3.5).
+not (prior.py), summed over the points, which bounds it (Bonferroni). That is the probability of good
+selection as a stopping rule (Branke, Chick and Schmidt 2007, "Selecting a selection procedure",
+Management Science 53).
 """
 
 import math
@@ -32,10 +32,9 @@ _HALF: Final = (1 + LEVEL) / 2
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What the user asked for: see SweepOptions. memory_bytes: points with a larger
-    peak cannot lead. room_bytes: what the advisor's probability to fit is of.
-    assumed_noise: relative standard deviation of a step time between processes, until repeats show
-    it."""
+    """What the user asked for: see SweepOptions. memory_bytes: points with a larger peak cannot
+    lead. room_bytes: what the advisor's probability to fit is of. assumed_noise: relative standard
+    deviation of a step time between processes, until repeats show it."""
 
     trials: int
     first: int
