@@ -37,7 +37,8 @@ FOLDERS = {
     "advisor": [
         *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
         *("reading",),
-        *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
+        *("frameworks", "request", "learning", "search"),
+        *("lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [
         *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),

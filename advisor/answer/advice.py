@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from advisor.answer.answer import CalibrationNote, Optimum, Remedy, Verification
+from advisor.answer.answer import (
+    Basis,
+    CalibrationNote,
+    Measured,
+    Optimum,
+    Remedy,
+    Toss,
+    Verification,
+)
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
@@ -137,6 +145,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     the same job without recompute, less one. tflops_per_gpu and mfu count no replays (Megatron's
     convention), hfu does. gpu_hours_per_trillion_tokens: hours of all GPUs for 10**12 tokens, steps
     alone; price_per_trillion_tokens: the same times the price of a GPU-hour, null without one.
+    basis: what the row rests on; measured: what a run of just this setting gave, where
+    --calibration names one: the other figures are predicted all the same.
     flags: what to paste, by framework; job_flags: before them, where the candidate's job is another
     than the first's, whose flags are Advice.job_flags.
     """
@@ -174,6 +184,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     hfu: float
     recompute_overhead: float
     verification: Verification | None = None
+    basis: Basis = Basis.SHIPPED
+    measured: Measured | None = None
     flags: dict[str, str]
     job_flags: dict[str, str] = field(default_factory=dict)
 
@@ -259,7 +271,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
     of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
     the layout that the usual answer has not, and beside the precision that it would not have in 16
-    bits, where a recipe for it says more. read_from: the file of ``--from``. optimum: the proof of
+    bits, where a recipe for it says more. toss: two rows to measure before one is chosen, where the
+    difference between them is not known. read_from: the file of ``--from``. optimum: the proof of
     ``--search optimum``.
     """
 
@@ -277,6 +290,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     recipe: RecipeNote = RecipeNote()
     origin: dict[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    toss: Toss | None = None
     explain: Explanation | None = None
     read_from: ReadFile | None = None
     optimum: Optimum | None = None

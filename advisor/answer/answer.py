@@ -1,6 +1,7 @@
 """The whole answer to one request: evaluations ranked, what was refused, and what else helps."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from msgspec import Struct, field
 
@@ -29,6 +30,26 @@ class Verification(Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
+class Basis(StrEnum):
+    """What a row rests on: a run of just this setting of this job, runs of jobs like it, or the
+    calibration alone."""
+
+    MEASURED = "measured"
+    LEARNED = "learned"
+    SHIPPED = "shipped"
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """What was measured where just this setting of this job was run, by so many trials: the median
+    step and the highest peaks; null where nobody says. ran_out: of memory."""
+
+    trials: int
+    step_time_seconds: float | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    ran_out: bool = False
+
+
 class RankedEvaluation(Struct, frozen=True, kw_only=True):
     """An evaluation with its place: 1 is best.
 
@@ -36,7 +57,8 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
     on the front itself. same_as: rank of the first row that runs alike: its peak in tenths of a GiB
     and, but for SAME_TIME, its step time. folded: a page does without the row, because of these
     two. notes: in a few words what the setting buys, or that it buys nothing. preset: the setting
-    that the job's preset ships with. verification: where --verify asked for it.
+    that the job's preset ships with. verification: where --verify asked for it. basis, measured:
+    where --calibration names runs.
     """
 
     rank: int
@@ -47,6 +69,8 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     preset: bool = False
     verification: Verification | None = None
+    basis: Basis = Basis.SHIPPED
+    measured: Measured | None = None
 
     @property
     def pareto(self) -> bool:
@@ -57,6 +81,15 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
     def note(self) -> str:
         """All that is said of it."""
         return "; ".join(self.notes)
+
+
+class Toss(Struct, frozen=True, kw_only=True):
+    """Two rows of which nobody can say which is the faster: why, and the command that measures
+    both; empty where the model has no name that a command takes."""
+
+    ranks: tuple[int, int]
+    why: str
+    command: str = ""
 
 
 class Rejection(Struct, frozen=True, kw_only=True):
@@ -80,14 +113,43 @@ class Remedy(Struct, frozen=True, kw_only=True):
     fit_probability: float = 1.0
 
 
+class LearnedTerm(Struct, frozen=True, kw_only=True):
+    """By how much measured runs move a part of the predictions, as a share of it: mean, standard
+    deviation, and that before any run."""
+
+    mean: float
+    sigma: float
+    shipped_sigma: float
+
+
+class LearnedNote(Struct, frozen=True, kw_only=True):
+    """What was learned from measured runs, for jobs like the answer's.
+
+    sources: their folders. trials: how many were used; left_out: why others were not, with their
+    number. within: the jobs that it holds for, in words, and step_time and memory by term; empty
+    where it holds for no row. outside: why it does not for the job of the answer; empty where it
+    does.
+    """
+
+    sources: tuple[str, ...]
+    trials: int
+    left_out: tuple[str, ...] = ()
+    within: str = ""
+    outside: str = ""
+    step_time: dict[str, LearnedTerm] = field(default_factory=dict)
+    memory: dict[str, LearnedTerm] = field(default_factory=dict)
+
+
 class CalibrationNote(Struct, frozen=True, kw_only=True):
     """Which calibration stands behind the times. known_error: what published runs like the job say
-    of its predictions, where all of them lie on one side; else empty."""
+    of its predictions, where all of them lie on one side; else empty. learned: from the runs of
+    --calibration."""
 
     name: str
     provenance: Provenance
     summary: str
     known_error: str = ""
+    learned: LearnedNote | None = None
 
 
 class OptimumRow(Struct, frozen=True, kw_only=True):
@@ -126,8 +188,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
-    in 16 bits. usual: the job of that answer, where a search ranks others beside it. optimum: the
-    proof, where `--search optimum` asked for it.
+    in 16 bits. usual: the job of that answer, where a search ranks others beside it. toss: two
+    rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for it.
     """
 
     job: Job
@@ -142,6 +204,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     recipe_differs: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
+    toss: Toss | None = None
     optimum: Optimum | None = None
     usual: Job | None = None
 

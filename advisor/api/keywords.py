@@ -16,7 +16,7 @@ from advisor.request.request import Request, SearchScope
 class JobKeywords(TypedDict, total=False):
     """The job: every flag of `advise` that says something of it. One that is left out, or None, is
     the recipe's or chosen. The short names are the flags' (tp is tensor_model_parallel_size);
-    memory_budget is text with its unit (``60GiB``)."""
+    memory_budget is text with its unit (``60GiB``); calibration names folders of measured runs."""
 
     seq_length: int | None
     micro_batch_size: int | None
@@ -41,6 +41,7 @@ class JobKeywords(TypedDict, total=False):
     memory_budget: str | None
     overrides: Mapping[str, object] | Sequence[str]
     config_dir: str | Path | None
+    calibration: str | Path | Sequence[str | Path]
     takes_recipe: bool
     unsaid: Sequence[str]
 
@@ -157,6 +158,11 @@ def _folder(value: object, name: str) -> Path:
     return value if isinstance(value, Path) else Path(_text(value, name))
 
 
+def _folders(value: object, name: str) -> tuple[Path, ...]:
+    several = value if isinstance(value, list | tuple) else [value]
+    return tuple(_folder(one, name) for one in several)
+
+
 def _scope(value: object, name: str) -> SearchScope:
     scope: SearchScope = convert(value, SearchScope, "", name)
     return scope
@@ -172,4 +178,5 @@ _READERS: Final[dict[str, Any]] = {
     "memory_budget": _size,
     "overrides": overrides_of,
     "config_dir": _folder,
+    "calibration": _folders,
 }

@@ -103,6 +103,7 @@ def parse(arguments: Sequence[str]) -> Options:
     wanted = set(Request.__struct_fields__)
     request = {k: v for k, v in values.items() if k in wanted and v is not None}
     request["recompute"] = tuple(request.get("recompute", ()))
+    request["calibration"] = tuple(map(Path, request.get("calibration", ())))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
     if source is None:
@@ -156,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
     for field, name in TEXT_FLAGS.items():
         parser.add_argument(name, dest=field, action=_Text)
     parser.add_argument("--recompute", action=_Repeated)
+    parser.add_argument("--calibration", action=_Repeated)
     parser.add_argument("--precision", action=_Choice)
     parser.add_argument("--framework", action=_Choice)
     parser.add_argument("--search", action=_Choice)

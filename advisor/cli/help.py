@@ -37,6 +37,8 @@ Job
   --framework-version V     its release: meaning and spelling of settings follow it
   KEY=VALUE                 any field: model.*, layout.*, job.*, in Megatron's names (advise keys)
   --config-dir DIR          searched before the configuration that comes with the advisor
+  --calibration PATH        learn from runs, for jobs like theirs: a folder of harness run, sweep or
+                            ingest, or the YAML of harness calibrate; may be repeated
 
 Layout (Megatron's long names work too)
   --tp N   --tensor-model-parallel-size          --sp, --no-sp   --sequence-parallel

@@ -26,10 +26,12 @@ from advisor.plan.recompute_plan import Setting
 
 class AdapterDefaults:
     """A framework alone in its family that runs models of eager torch layers, shards by data
-    parallelism, and reads no file. own_options: see own_options.refuse_options."""
+    parallelism, and reads no file. own_options: see own_options.refuse_options. command_dialect: in
+    whose words the harness tells a command of it a setting, where these are not its own."""
 
     framework: str
     own_options: tuple[str, ...] = ()
+    command_dialect: str = ""
 
     @property
     def family(self) -> tuple[str, ...]:
@@ -58,6 +60,11 @@ class AdapterDefaults:
     def splits(self, config: JobConfig) -> LayerSplits:
         """There is no pipeline to split layers over."""
         return LayerSplits()
+
+    def harness_words(self, job: Job) -> tuple[str, ...]:
+        """The user's own command, which says where the setting goes."""
+        command = "backend=command", "command=./train.sh {recompute}", "device=cuda"
+        return (*command, f"framework={self.command_dialect or self.framework}")
 
     def unsaid(self, job: Job) -> str:
         """Nothing."""

@@ -314,6 +314,11 @@ class Spelling(Protocol):
         none."""
         ...
 
+    def harness_words(self, job: Job) -> tuple[str, ...]:
+        """KEY=VALUE that tell `harness run` who runs the job: a backend of its own, or a command
+        that the user puts in."""
+        ...
+
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """``NAME=value`` of variables without which the flags are refused or mean less."""
         ...

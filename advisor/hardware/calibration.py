@@ -10,6 +10,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.hardware.gpu import Gpu
+from advisor.models.spec import ModelSpec
 
 
 class Provenance(StrEnum):
@@ -26,6 +27,13 @@ class Layers(StrEnum):
     DENSE = "dense layers"
     EXPERTS = "experts"
     LATENT_EXPERTS = "experts and latent attention"
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> "Layers":
+        """Those of a model."""
+        if model.num_moe_experts is None:
+            return cls.DENSE
+        return cls.LATENT_EXPERTS if model.multi_latent_attention else cls.EXPERTS
 
 
 class JobClass(Struct, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ class Reserved(Struct, frozen=True, kw_only=True):
     uneven: Unevenness = EVEN
     unused: int | None = None
     requests: int = 0
+    spreads: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    measured_more: int = 0
 
     @property
     def at_most(self) -> float:
@@ -202,6 +204,7 @@ def reserved_memory(
         fragmentation=int(fragmentation),
         fixed=fixed,
         spread=sqrt((error * allocated) ** 2 + spread**2 + variance + unsure**2),
+        spreads=(error * allocated, spread, sqrt(variance)),
         uneven=uneven,
         unused=unused,
     )

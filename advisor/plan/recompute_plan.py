@@ -3,6 +3,7 @@
 Memory and cost know only this; a framework's own words become a plan in advisor.frameworks.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -34,6 +35,27 @@ class Setting(Protocol):
 def recomputes(setting: Setting) -> bool:
     """Whether `setting` is another one than `none`."""
     return setting.spec != "none"
+
+
+def words_of(setting: Setting) -> frozenset[str]:
+    """What a setting does, without its numbers: ``selective:mlp``, ``full:block``,
+    ``offload=core_attn``. One with several modules does each of them."""
+    return _words(setting.promoted.spec)
+
+
+@lru_cache(maxsize=4096)
+def _words(spec: str) -> frozenset[str]:
+    found: set[str] = set()
+    for part in spec.split("+"):
+        sign = "=" if "=" in part else ":"
+        head, _, modules = part.partition(sign)
+        names = [name for name in re.split(r"[:,]", modules) if name and not _is_number(name)]
+        found |= {f"{head}{sign}{name}" for name in names} or {head}
+    return frozenset(found - {"none"})
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 class Checkpoint(StrEnum):

@@ -63,6 +63,7 @@ def page(
         table,
         _answer(advice, caveat, price),
         _optimum(advice),
+        _toss(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(
@@ -107,6 +108,15 @@ def _optimum(advice: Answer) -> Block | None:
     from advisor.report.optimum_block import optimum_block
 
     return optimum_block(advice.optimum)
+
+
+def _toss(advice: Answer) -> Block | None:
+    """Two rows to measure, and the command that does it."""
+    if advice.toss is None:
+        return None
+    from advisor.report.measuring import toss_block
+
+    return toss_block(advice.toss)
 
 
 def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:

@@ -42,6 +42,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
         ("calibration", _calibration_words(advice.calibration)),
     ]
     lists = (
+        ("measured", _measured(advice)),
         ("known off", [advice.calibration.known_error]),
         ("assumed", others),
         ("recipe", [text.removeprefix("recipe ") for text in advice.recipe_differs]),
@@ -52,6 +53,14 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     return group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
     )
+
+
+def _measured(advice: Answer) -> list[str]:
+    if advice.calibration.learned is None:
+        return []
+    from advisor.report.measuring import learned_words
+
+    return learned_words(advice.calibration.learned)
 
 
 def _unlike(differences: tuple[str, ...]) -> list[str]:

@@ -73,6 +73,7 @@ def plain_advice(
         recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
         origin=dict(answer.origin),
         differences=answer.differences,
+        toss=answer.toss,
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
         optimum=answer.optimum,
@@ -162,6 +163,8 @@ def _candidate(
         hfu=evaluation.hfu,
         recompute_overhead=evaluation.recompute_overhead,
         verification=candidate.verification,
+        basis=candidate.basis,
+        measured=candidate.measured,
         flags=_plain(all_flags(evaluation)),
         job_flags=job_flags,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from advisor.answer.answer import SAME_TIME, Answer, RankedEvaluation, Remedy
+from advisor.answer.answer import SAME_TIME, Answer, Basis, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
@@ -154,7 +154,7 @@ def _bought(advice: Answer, best: Evaluation) -> str:
     without = [c for c in advice.candidates if not recomputes(c.evaluation.setting)]
     own = next((c.evaluation for c in without if c.evaluation.job == best.job), None)
     other = next((c for c in without if c.evaluation.fits), None)
-    if own is None or own.fits or other is None:
+    if own is None or own.fits or other is None or not _compare(advice, other):
         return ""
     faster = best.tokens_per_second / other.evaluation.tokens_per_second - 1
     if faster < SAME_TIME:
@@ -167,6 +167,12 @@ def _bought(advice: Answer, best: Evaluation) -> str:
         f" {words[:1].upper()}{words[1:]} bought by {best.setting.spec}: {faster * 100:.1f} % "
         f"faster than row {other.rank}, the best without recompute ({apart(there, best.job)})."
     )
+
+
+def _compare(advice: Answer, other: RankedEvaluation) -> bool:
+    """Whether the times of the choice and of `other` both rest on runs, or both on none."""
+    first = chosen(advice)
+    return first is not None and (first.basis is Basis.SHIPPED) == (other.basis is Basis.SHIPPED)
 
 
 def against_preset(advice: Answer) -> str:

@@ -23,7 +23,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
     takes_recipe: whether a published recipe may say what is not given; else it is the framework's
     default, as for a launch script, and no degree is searched. unsaid: paths of values among the
-    others that are the framework's default, which nobody has said.
+    others that are the framework's default, which nobody has said. calibration: folders of measured
+    runs to learn from, and a calibration file.
     """
 
     model: "ModelSource"
@@ -46,5 +47,6 @@ class Request(Struct, frozen=True, kw_only=True):
     memory_budget: str | None = None
     overrides: tuple[str, ...] = ()
     config_dir: Path | None = None
+    calibration: tuple[Path, ...] = ()
     takes_recipe: bool = True
     unsaid: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ from advisor.search.layout_search import (
 )
 from advisor.search.ranking import first_replayed, rank
 from advisor.search.remedies import besides, find_remedies, other_layout
+from advisor.search.undecided import told
 
 
 def advise(request: Request) -> Answer:
@@ -39,19 +40,29 @@ def advise(request: Request) -> Answer:
     `--search optimum` proves what is the best that can be had on the usual answer's layout.
     """
     resolution = resolve(request, borrow=request.search is not SearchScope.LAYOUT)
-    advice = _advise(request, resolution)
+    calibration = _calibration(request, resolution)
+    advice = told(_advise(request, resolution, calibration), calibration, request)
     if advice.recipe != resolution.recipe:
         return advice
     beside = beside_precision(request, resolution)
     return replace(advice, differences=(*advice.differences, *beside))
 
 
-def _advise(request: Request, resolution: Resolution) -> Answer:
+def _calibration(request: Request, resolution: Resolution) -> Calibration:
+    """The GPU's, or what --calibration names, with what was learned from measured runs."""
+    shipped = load_calibration(resolution.gpu, request.config_dir)
+    if not request.calibration:
+        return shipped
+    from advisor.search.learn import calibration_from
+
+    return calibration_from(request.calibration, shipped, resolution.gpu, request.config_dir)
+
+
+def _advise(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
     if request.search is SearchScope.OPTIMUM:
-        return _with_optimum(request, resolution)
+        return _with_optimum(request, resolution, calibration)
     layouts = request.search is SearchScope.LAYOUT
     stack = adapter_of(resolution.config.framework)
-    calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
         advice = _rank_layouts(resolution, stack, calibration)
@@ -71,7 +82,7 @@ def _advise(request: Request, resolution: Resolution) -> Answer:
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
-def _with_optimum(request: Request, resolution: Resolution) -> Answer:
+def _with_optimum(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
     """The usual answer, with the optimum of its job before the menu's rows, and the proof."""
     if request.recompute:
         raise UserError(
@@ -80,11 +91,17 @@ def _with_optimum(request: Request, resolution: Resolution) -> Answer:
             "leaves nothing for --search optimum to decide",
             "give one of the two",
         )
+    if type(calibration) is not Calibration:
+        raise UserError(
+            "--calibration",
+            ", ".join(map(str, request.calibration)),
+            "moves settings one by one, of which --search optimum proves nothing",
+            "give one of the two",
+        )
     from advisor.search.optimum.proven import with_optimum
 
-    usual = _advise(replace(request, search=None), resolution)
+    usual = _advise(replace(request, search=None), resolution, calibration)
     stack = adapter_of(resolution.config.framework)
-    calibration = load_calibration(resolution.gpu, request.config_dir)
     return with_optimum(usual, stack, calibration)
 
 

@@ -1,7 +1,8 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,13 +33,18 @@ from advisor.time.job_time import JobTime
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
+if TYPE_CHECKING:
+    from advisor.learning.applied import Applied
+
 
 class Timed(Struct, frozen=True):
-    """A setting with the time of a step: the half of an evaluation that is soon done."""
+    """A setting with the time of a step: the half of an evaluation that is soon done. error: half
+    of the band around it, relative."""
 
     setting: Setting
     plans: list[RecomputePlan]
     time: TimeBreakdown
+    error: float
 
 
 class Evaluator:
@@ -60,6 +66,7 @@ class Evaluator:
         parts, stack = (job, self.shape, self.stages, self._pipeline), self._stack
         self._time = JobTime(*parts, calibration, stack.graphed_modules(job), stack.reductions(job))
         self.step_time_error = step_time_error(job.model, calibration)
+        self.learned = _learned(job, calibration)
         self._model_flops = model_flops(
             job.model,
             job.config.seq_length,
@@ -71,7 +78,8 @@ class Evaluator:
     @cached_property
     def at_least_seconds(self) -> float:
         """No setting takes less."""
-        return self._time.at_least(self._plans(self._stack.none))
+        least = self._time.at_least(self._plans(self._stack.none))
+        return least if self.learned is None else least * self.learned.least_factor
 
     @cached_property
     def _none_seconds(self) -> float:
@@ -99,15 +107,24 @@ class Evaluator:
     def timed(self, setting: Setting) -> Timed:
         """The time of a step under `setting`, its memory left aside."""
         plans = self._plans(setting)
-        return Timed(setting, plans, self._time.step(plans))
+        time, error = self._time.step(plans), self.step_time_error
+        if self.learned is not None:
+            time, error = self.learned.step(setting, time, error)
+        return Timed(setting, plans, time, error)
+
+    def shipped_time(self, setting: Setting) -> TimeBreakdown:
+        """Seconds of a step by the calibration's efficiencies alone."""
+        return self._time.step(self._plans(setting))
 
     def evaluate_timed(self, timed: Timed) -> Evaluation:
         """As evaluate."""
-        return self._evaluation(timed, list(self._memory.each_stage(timed.plans)))
+        return self._evaluation(timed, self._moved(self._memory.each_stage(timed.plans)))
 
     def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
         """The same, or None once it is clear of a stage that it does not fit, before a replay as
         after it."""
+        if self.learned is not None:  # what is measured may be less than what is predicted
+            return self.evaluate_timed(timed)
         stages, unlikely = [], 1 - CLEAR
         for reserved in self._memory.at_least(timed.plans):
             if reserved.fit_probability(self.budget_bytes) <= unlikely:
@@ -120,7 +137,7 @@ class Evaluator:
 
     def _evaluation(self, timed: Timed, stages: list[StageDetail]) -> Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
-        error, most = self.step_time_error, _most(stages)
+        error, most = timed.error, _most(stages)
         return Evaluation(
             job=self.job,
             setting=setting,
@@ -130,7 +147,7 @@ class Evaluator:
             time_seconds=timed.time,
             step_time_low_seconds=seconds * (1 - error),
             step_time_high_seconds=seconds * (1 + error),
-            fit_probability=self._fit_probability(stages),
+            fit_probability=self._fit_probability(setting, stages),
             budget_bytes=self.budget_bytes,
             model_flops_per_step=float(self._model_flops),
             recompute_overhead=seconds / self._none_seconds - 1,
@@ -150,12 +167,15 @@ class Evaluator:
         """Memory of one stage in all its terms; replayed: with its allocator replayed."""
         plans = self._plans(setting)
         detail = list(self._memory.each_stage(plans))[stage]
-        return self._memory.replayed_stage(plans, stage, detail) if replayed else detail
+        if replayed:
+            detail = self._memory.replayed_stage(plans, stage, detail)
+        return self._moved([detail])[0]
 
     def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its replay has it."""
         plans = self._plans(setting)
-        return self._memory.replayed(plans) if replayed else list(self._memory.each_stage(plans))
+        found = self._memory.replayed(plans) if replayed else self._memory.each_stage(plans)
+        return self._moved(found)
 
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
@@ -174,16 +194,29 @@ class Evaluator:
 
     def _replay(self, setting: Setting) -> Replay:
         plans = self._plans(setting)
-        stages = self._memory.replayed(plans)
+        stages = self._moved(self._memory.replayed(plans))
         return Replay(
             peak_reserved_bytes=_most(stages),
-            fit_probability=self._fit_probability(stages),
+            fit_probability=self._fit_probability(setting, stages),
             requests=sum(stage.reserved.requests for stage in stages),
             look=lambda: self._detail(setting, plans, stages),
         )
 
-    def _fit_probability(self, stages: list[StageDetail]) -> float:
-        return min([stage.reserved.fit_probability(self.budget_bytes) for stage in stages])
+    def _fit_probability(self, setting: Setting, stages: list[StageDetail]) -> float:
+        found = min([stage.reserved.fit_probability(self.budget_bytes) for stage in stages])
+        if self.learned is None:
+            return found
+        return self.learned.fit_probability(setting, found, self.budget_bytes)
+
+    def _moved(self, stages: Iterable[StageDetail]) -> list[StageDetail]:
+        """`stages` as measured runs move them."""
+        learned = self.learned
+        if learned is None:
+            return list(stages)
+        return [
+            replace(stage, reserved=learned.reserved(stage.reserved, stage.fixed.total))
+            for stage in stages
+        ]
 
     def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
         return self._stack.plan(setting, self.shape, layers, self.job)
@@ -221,6 +254,17 @@ class Evaluator:
         return one_pipeline * self.job.num_microbatches * ranks
 
 
+def _learned(job: Job, calibration: Calibration) -> "Applied | None":
+    """What measured runs say of the job; None without any."""
+    if type(calibration) is Calibration:
+        return None
+    from advisor.learning.applied import applied
+    from advisor.learning.learned import LearnedCalibration
+
+    assert isinstance(calibration, LearnedCalibration)
+    return applied(calibration, job)
+
+
 def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
     """Half-width of the band around the step times of a model."""
     experts = model.num_moe_experts is not None
@@ -230,14 +274,11 @@ def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
 def job_class(job: Job) -> JobClass:
     """What of a job says whose runs it is like: nothing of it is a model's name."""
     model, layout = job.model, job.layout
-    layers = Layers.DENSE
-    if model.num_moe_experts is not None:
-        layers = Layers.LATENT_EXPERTS if model.multi_latent_attention else Layers.EXPERTS
     wide = layout.tensor_model_parallel_size >= _WHOLE_SERVER
     return JobClass(
         gpu=job.gpu.name,
         precision=job.config.precision,
-        layers=layers,
+        layers=Layers.of(model),
         eager=model.transformer_impl.is_eager,
         exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
     )

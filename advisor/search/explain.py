@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
-from advisor.answer.evaluation import Evaluation
+from msgspec.structs import replace
+
+from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.family import family_of
@@ -42,6 +45,7 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
         _term("gradients", gradients[0], static.gradients, gradients[1]),
         _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
+        *_measured_more(detail),
         _term(
             "transient",
             evaluation.peak.peak_phase,
@@ -53,6 +57,12 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
             for term in (*detail.fixed.buffers, *detail.reserved.terms)
         ),
     )
+
+
+def _measured_more(detail: StageDetail) -> Iterator[MemoryLine]:
+    more = detail.reserved.measured_more
+    if more:
+        yield _term("activations", "as measured", more, "runs given with --calibration")
 
 
 def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:
@@ -143,7 +153,7 @@ def _end_tensors(shape: RankShape, chunk: ModelChunk) -> Iterator[Tensor]:
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     """Seconds of one step on the slowest stage by phase and operator; they sum to the step."""
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
-    time = evaluation.time_seconds
+    time = evaluator.shipped_time(evaluation.setting)
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
     exchanges: set[tuple[str, str, str]] = set()
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
@@ -171,7 +181,23 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
         _line("offload", "host transfers", time.offload, "host link"),
         _line("waiting", "launches of kernels", time.host, "host processor"),
     ]
+    if evaluator.learned is not None:
+        lines = [_as_measured(line, time, evaluation.time_seconds) for line in lines]
     return tuple(line for line in lines if line.seconds)
+
+
+def _as_measured(line: TimeLine, shipped: TimeBreakdown, moved: TimeBreakdown) -> TimeLine:
+    """`line` in the proportion in which measured runs move its phase."""
+    phase = _PHASES.get(line.phase, line.phase)
+    before = getattr(shipped, phase)
+    return replace(line, seconds=line.seconds * getattr(moved, phase) / before) if before else line
+
+
+_PHASES: Final = {
+    "exposed communication": "exposed_communication",
+    "pipeline bubble": "pipeline_bubble",
+    "waiting": "host",
+}
 
 
 def _segments(evaluator: Evaluator, evaluation: Evaluation) -> Iterator[Segment]:

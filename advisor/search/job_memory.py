@@ -61,7 +61,7 @@ class StageDetail(Struct, frozen=True, kw_only=True):
                 weights=self.fixed.static.weights,
                 gradients=self.fixed.static.gradients,
                 optimizer=self.fixed.static.optimizer,
-                activations=self.activations.kept,
+                activations=self.activations.kept + self.reserved.measured_more,
                 transient=self.activations.transient,
                 overhead=self.fixed.resident + overhead,
             ),

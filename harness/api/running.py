@@ -87,8 +87,7 @@ def run(
     result with a status; UserError where the request is wrong, OSError where a result cannot be
     written. The same call goes on where it was stopped, and runs nothing twice.
     """
-    asked = hydra_overrides(overrides, keywords)
-    planned = plan_run(asked, _path(config_dir), dry_run=dry_run)
+    planned = plan_run(hydra_overrides(overrides, keywords), _path(config_dir), dry_run=dry_run)
     outcome = _outcome(planned, dry_run, retry)
     if report and outcome.finished:
         from harness.report.write import report_run

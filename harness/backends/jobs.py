@@ -2,16 +2,20 @@
 
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.base.fields import field_types, read_record
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job, Optimizer
+from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.backends.native.predict import native_model
-from harness.trial.trial import Backend, Workload
+from harness.trial.codec import plain
+from harness.trial.trial import AsRun, Backend, Workload
 
 BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
@@ -59,6 +63,20 @@ def as_run(job: Job, workload: Workload) -> Job:
         **fp32,
     )
     return replace(job, model=native_model(workload), config=config)
+
+
+def told_as_run(job: Job, workload: Workload) -> AsRun:
+    """`job`, which is as the backend runs it, as far as `workload` does not say it."""
+    told = AsRun(
+        model=_differing(workload.model, job.model),
+        layout=_differing(workload.layout, job.layout),
+        job=stated_fields(job.config, besides=field_types(Workload)),
+    )
+    return read_record(AsRun, plain(told), "as_run")
+
+
+def _differing(one: Struct, other: Struct) -> dict[str, Any]:
+    return {name: getattr(other, name) for name in changed_fields(one, other)}
 
 
 def grads_dtype(backend: Backend, job: Job) -> DType:

@@ -13,12 +13,14 @@ from typing import Final
 
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import JobClass
+from advisor.learning.step_errors import WIDTHS
 from advisor.search.evaluate import job_class
 from harness.calibration.constants import CONSTANTS, GENERATIONS
 from harness.calibration.known import LEAST_ERROR, LEAST_ROWS, tells
 from harness.calibration.published import Report, report
 from harness.calibration.rows import all_targets
 from harness.calibration.scores import Scored, changes, choices, family, score
+from harness.calibration.step_differences import MEASURED_HERE, WIDENED, differences, inside
 from harness.calibration.targets import Kind
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "times.md"
@@ -63,6 +65,8 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
         "## Errors\n",
         *_errors(done),
         *_decisions(scored),
+        "\n## Differences\n",
+        *_differences(),
         "\n## Constants fitted on whole steps\n",
         *_step_constants(done),
         "\n## Constants of kernels and collectives\n",
@@ -110,6 +114,38 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
         f"Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted to go that\n"
         "way."
     )
+
+
+def _differences() -> Iterator[str]:
+    """Widths that say which choice is a toss, and what learns from measured runs."""
+    found = tuple(differences())
+    here = [one for one in found if one.kind == MEASURED_HERE]
+    published = [one for one in found if one.kind != MEASURED_HERE]
+    terms = ", ".join(
+        f"{getattr(WIDTHS, name):.0%} of {words}"
+        for name, words in (
+            ("recompute", "replays"),
+            ("communication", "exposed communication"),
+            ("host", "waiting for the host"),
+        )
+    )
+    text = (
+        "Two settings of one job share most of what errs: their difference is better known than "
+        "either. Standard deviations of what they do not share, fitted by "
+        f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` on the rows above and on "
+        f"what was measured here, times {WIDENED:g} as fitted rows err less than others: {terms}, "
+        f"each by the difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
+        f"{WIDTHS.setting:.1%} a setting that recomputes. "
+        f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
+        f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
+        'says "measure these two" where the second of two rows that fit is the faster by 1 % or '
+        "more with a probability of at least 20 %. docs/learning.md says what learns from runs."
+    )
+    yield fill(text, 98).replace(_WHOLE, " ")
+
+
+_WHOLE: Final = "\xa0"
+"""A blank at which no line breaks."""
 
 
 def _step_constants(done: Report) -> Iterator[str]:

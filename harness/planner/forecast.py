@@ -32,8 +32,9 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
             replayed_flops_per_layer=replayed,
             calibration="none",
         )
+    other_seconds = _other_seconds(workload, evaluation)
     return Prediction(
-        step_time_seconds=evaluation.step_time_seconds + _other_seconds(workload, evaluation),
+        step_time_seconds=evaluation.step_time_seconds + other_seconds,
         peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
         peak_reserved_bytes=evaluation.peak_reserved_bytes,
         saved_bytes_per_layer=saved,
@@ -42,6 +43,7 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
         fit_probability=evaluation.fit_probability,
         peak_stage=evaluation.peak.stage,
         peak_memory_bytes=evaluation.peak.memory_bytes,
+        other_seconds=other_seconds,
     )
 
 

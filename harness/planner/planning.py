@@ -19,10 +19,17 @@ from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
 from advisor.request.experiments import Experiment, named_experiment, read_experiment
 from advisor.request.given import Given
+from advisor.request.harness_line import bare_experiment
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
-from harness.backends.jobs import as_run, check_layers, grads_dtype, is_backends_own
+from harness.backends.jobs import (
+    as_run,
+    check_layers,
+    grads_dtype,
+    is_backends_own,
+    told_as_run,
+)
 from harness.planner.command import job_framework, with_command
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
@@ -168,10 +175,20 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     return Target(resolution=resolution, job=job, calibration=calibration, assumptions=assumptions)
 
 
+def _asked_gpus(config: RunConfig) -> str:
+    if config.gpus is None:
+        raise UserError(
+            "gpus", "(none)", f"is missing beside model={config.preset}", "e.g. gpus=8xH100"
+        )
+    return config.gpus
+
+
 def _experiment(config: RunConfig) -> Experiment:
     """The recipe that is named, else the experiment that was composed."""
     if config.recipe:
         return named_experiment(config.recipe, config.config_dir)
+    if config.preset:
+        return bare_experiment(config.preset, _asked_gpus(config))
     name = config.experiment_name
     return read_experiment(name, config.experiment, f"experiment {name}")
 
@@ -246,4 +263,5 @@ def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Tria
         workload=workload,
         measurement=config.measure,
         variables=variables_of_trials(job.config, machine.device, os.environ),
+        as_run=told_as_run(as_run(job, workload), workload),
     )

@@ -70,9 +70,10 @@ class RunConfig(Struct, frozen=True, kw_only=True):
 
     experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
     configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
-    instead of the preset's. device: auto, cuda or cpu. name: folder below `runs`; empty means one
-    made of experiment, device and settings. command, framework: of backend `command`. track:
-    experiment trackers that get the results, by name.
+    instead of the preset's. preset: a model in place of both, with nothing said of its job.
+    device: auto, cuda or cpu. name: folder below `runs`; empty means one made of experiment, device
+    and settings. command, framework: of backend `command`. track: experiment trackers that get the
+    results, by name.
     """
 
     experiment_name: str
@@ -89,6 +90,7 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     device: str = "auto"
     gpus: str | None = None
     recipe: str = ""
+    preset: str = ""
     name: str = ""
     runs: str = "runs"
     track: tuple[str, ...] = ()
@@ -99,9 +101,11 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConf
     """Hydra's overrides as a RunConfig; UserError, in one line, where they are wrong."""
     command, overrides = _taken_out("command", overrides)
     recipe, overrides = _taken_out("recipe", overrides)
+    preset, overrides = _taken_out("model", overrides)
     _check_asked(overrides)
-    values, experiment = _composed(_with_defaults(overrides, recipe), config_dir, _GROUPS)
-    return _run_config(values | command | recipe, experiment, config_dir)
+    values, experiment = _composed(_with_defaults(overrides, recipe | preset), config_dir, _GROUPS)
+    bare = {"preset": preset["model"]} if preset else {}
+    return _run_config(values | command | recipe | bare, experiment, config_dir)
 
 
 def compose_sweep(
@@ -121,10 +125,10 @@ def compose_sweep(
 
 
 def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None) -> RunConfig:
-    own = {key: values[key] for key in _OWN_KEYS}
+    own = {key: values[key] for key in _OWN_KEYS} | {"preset": values.get("preset")}
     _check_backend(own["backend"])
     return RunConfig(
-        experiment_name=str(values["recipe"] or experiment),
+        experiment_name=str(values["recipe"] or values.get("preset") or experiment),
         experiment=values["experiment"],
         recompute=_read(RecomputeChoice, values, "recompute"),
         model=_given(ModelSpec, values, "model"),

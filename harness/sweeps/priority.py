@@ -3,9 +3,9 @@ repeats while leaders overlap; and the end.
 
 A sweep is settled when the probability that any other point is more than 1 % faster than the leader
 is below 5 %: half of that is left to points that were measured (leader.py), half to those that were
-not (prior.py), summed over the points, which bounds it (Bonferroni). That is the probability of good
-selection as a stopping rule (Branke, Chick and Schmidt 2007, "Selecting a selection procedure",
-Management Science 53).
+not (prior.py), summed over the points, which bounds it (Bonferroni). That is the probability of
+good selection as a stopping rule (Branke, Chick and Schmidt 2007, "Selecting a selection
+procedure", Management Science 53).
 """
 
 import math

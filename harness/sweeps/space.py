@@ -16,7 +16,7 @@ from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
-from harness.backends.jobs import as_run, is_backends_own
+from harness.backends.jobs import as_run, is_backends_own, told_as_run
 from harness.backends.native.unsupported import check
 from harness.planner.device import Machine
 from harness.planner.forecast import predict
@@ -24,7 +24,7 @@ from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Backend, Device, Workload, layout_name
+from harness.trial.trial import AsRun, Backend, Device, Workload, layout_name
 
 
 class Point(Struct, frozen=True, kw_only=True):
@@ -128,6 +128,8 @@ class _Builder:
     ) -> None:
         self._config, self._machine, self._options = config, machine, options
         self._target = target
+        self._trial = bare_trial(config, machine, target.job, "none")
+        self._told: dict[Job, AsRun] = {}
         framework = target.job.config.framework
         self._stack: RecomputeSettings = adapter_of(framework)
         asked = config.recompute.settings
@@ -183,7 +185,11 @@ class _Builder:
         return refused[0].reason if refused else job
 
     def _evaluate(self, job: Job) -> Iterator[Evaluation]:
-        workload = bare_trial(self._config, self._machine, job, self._stack.none.spec).workload
+        workload = replace(
+            self._trial.workload,
+            layout=job.layout,
+            micro_batch_size=job.config.micro_batch_size,
+        )
         evaluator = Evaluator(as_run(job, workload), self._target.calibration)
         return map(evaluator.evaluate, self._settings(job))
 
@@ -202,7 +208,10 @@ class _Builder:
         size, spec = job.config.micro_batch_size, evaluation.setting.spec
         point, planned = self._bare(job.layout, size, spec, "")
         prediction = predict(planned.trial.workload, evaluation)
-        planned = replace(planned, trial=replace(planned.trial, prediction=prediction))
+        told = self._told.get(job) or told_as_run(job, planned.trial.workload)
+        self._told[job] = told  # settings of one job share it: making it takes longer than the rest
+        trial = replace(planned.trial, prediction=prediction, as_run=told)
+        planned = replace(planned, trial=trial)
         likely, least = prediction.fit_probability, self._options.min_fit_probability
         if planned.skip or likely is None or likely >= least:
             return point, planned
@@ -212,8 +221,8 @@ class _Builder:
     def _bare(
         self, layout: ParallelLayout, size: int, spec: str, skip: str
     ) -> tuple[Point, PlannedSetting]:
-        trial = bare_trial(self._config, self._machine, self._target.job, spec)
-        workload = replace(trial.workload, layout=layout, micro_batch_size=size)
+        trial = self._trial
+        workload = replace(trial.workload, layout=layout, micro_batch_size=size, recompute=spec)
         point = self._point(layout, size, spec)
         why = skip or _refusal_by_backend(workload)
         prediction = predict(workload) if workload.device is Device.CPU and not why else None

@@ -134,7 +134,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     saved_bytes_per_layer and replayed_flops_per_layer are of one layer and one microbatch.
     peak_memory_bytes: components of the fullest rank, of pipeline stage peak_stage; they sum to
-    peak_reserved_bytes. stages: those that a rehearsal runs.
+    peak_reserved_bytes. other_seconds: of a step, what the backend takes beyond the job itself.
+    stages: those that a rehearsal runs.
     """
 
     step_time_seconds: float | None
@@ -146,7 +147,18 @@ class Prediction(Struct, frozen=True, kw_only=True):
     fit_probability: float | None = None
     peak_stage: int | None = None
     peak_memory_bytes: MemoryBreakdown | None = None
+    other_seconds: float = 0.0
     stages: tuple[StagePeaks, ...] = ()
+
+
+class AsRun(Struct, frozen=True, kw_only=True):
+    """The job as its backend runs it, as far as the workload does not say it: fields of model and
+    layout that differ from the workload's, and those of the job that differ from their defaults.
+    `advise --calibration` predicts the same job again."""
+
+    model: dict[str, Any]
+    layout: dict[str, Any]
+    job: dict[str, Any]
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -200,8 +212,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     variables: environment of its processes as KEY=VALUE, as far as it changes times or memory (the
     allocator's settings first of all). They are part of what is measured, as the workload is.
     stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
-    memory_bytes: of the GPU that is rehearsed, where the device at hand may have more.
-    limit_seconds: it ends early, with status pruned, once its running median step is clearly above.
+    memory_bytes: of the GPU that is rehearsed, where the device at hand may have more. as_run: None
+    in trials of earlier releases, and where only a log tells the workload. limit_seconds: it ends
+    early, with status pruned, once its running median step is clearly above.
     """
 
     workload: Workload
@@ -212,6 +225,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
     stages: tuple[int, ...] = ()
     memory_bytes: int | None = None
+    as_run: AsRun | None = None
     limit_seconds: float | None = None
 
     def __post_init__(self) -> None:

@@ -485,6 +485,10 @@ class Megatron(Struct, frozen=True):
         }.get(self.framework, bridge_layout_overrides)
         return write(job, self._revision(job))
 
+    def harness_words(self, job: Job) -> tuple[str, ...]:
+        """Megatron Core itself, as the harness runs it."""
+        return "backend=megatron_core", "device=cuda"
+
     def unsaid(self, job: Job) -> str:
         """Sequence length and types, of which a recipe of Bridge is told the precision alone."""
         if self._is_lm:

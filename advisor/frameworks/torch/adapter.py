@@ -269,6 +269,7 @@ class Fsdp2(TorchStack):
     framework = Framework.FSDP2
     versions = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13")
     label = "PyTorch FSDP2"
+    command_dialect = "other"
     own_options = (
         WEIGHTS_DTYPE,
         ADAM_KERNELS,

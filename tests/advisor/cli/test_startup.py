@@ -16,8 +16,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 200
-"""Of ours, for a dense model: 196 when this was written."""
+MOST_MODULES = 204
+"""Of ours, for a dense model: 200 when this was written."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

@@ -78,7 +78,7 @@ def test_fields_in_the_advisor_s_names() -> None:
     [
         (["experiment=llama3_8b_1xh20"], "unknown experiment; did you mean llama3_8b_1xh200"),
         (["recompute=selective"], "unknown recompute; did you mean selective_mlp"),
-        (["model=llama3_8b"], "experiment=NAME chooses model and layout"),
+        (["layout=tp4"], "experiment=NAME chooses model and layout"),
         (["backend=rehearsal"], "runs single ranks, and no job; harness rehearse"),
         (["modle.num_layers=3"], "modle.num_layers = 3: is not a known key; did you mean model.nu"),
         (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),

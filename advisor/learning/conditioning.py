@@ -1,0 +1,80 @@
+"""Linear regression with normal priors, for a handful of unknowns, without numpy."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from msgspec import Struct
+
+Vector = tuple[float, ...]
+
+
+class Posterior(Struct, frozen=True):
+    """Unknowns after the observations: their means, and the covariance of their errors."""
+
+    mean: Vector
+    covariance: tuple[Vector, ...]
+
+    def of(self, design: Sequence[float]) -> tuple[float, float]:
+        """Mean and variance of the sum of the unknowns, weighed by `design`."""
+        mean = sum(map(_product, design, self.mean))
+        spread = sum(
+            x * sum(map(_product, row, design))
+            for x, row in zip(design, self.covariance, strict=True)
+        )
+        return mean, max(0.0, spread)
+
+    def sigma(self, number: int) -> float:
+        """Standard deviation of one unknown."""
+        return sqrt(self.covariance[number][number])
+
+
+class Information(Struct):
+    """Precision matrix and its product with the means; observations add to both."""
+
+    matrix: list[list[float]]
+    vector: list[float]
+
+    def add(self, design: Sequence[float], value: float, weight: float) -> None:
+        """An observation of the sum of the unknowns weighed by `design`; weight: one over its
+        variance, negative to take one away."""
+        for x, row in zip(design, self.matrix, strict=True):
+            for column, y in enumerate(design):
+                row[column] += weight * x * y
+        for number, x in enumerate(design):
+            self.vector[number] += weight * x * value
+
+    def posterior(self) -> Posterior:
+        """The unknowns; the matrix must be positive definite, as one of proper priors is."""
+        covariance = _inverse(self.matrix)
+        mean = tuple(sum(map(_product, row, self.vector)) for row in covariance)
+        return Posterior(mean, covariance)
+
+
+def prior(sigmas: Sequence[float]) -> Information:
+    """Unknowns around 0, independent of each other."""
+    size = len(sigmas)
+    matrix = [[0.0] * size for _ in sigmas]
+    for number, sigma in enumerate(sigmas):
+        matrix[number][number] = 1.0 / sigma**2
+    return Information(matrix, [0.0] * size)
+
+
+def _product(one: float, other: float) -> float:
+    return one * other
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> tuple[Vector, ...]:
+    """By Gauss and Jordan; positive definite matrices need no pivots."""
+    size = len(matrix)
+    rows = [
+        [*row, *(float(column == number) for column in range(size))]
+        for number, row in enumerate(matrix)
+    ]
+    for number, pivot in enumerate(rows):
+        scale = pivot[number]
+        pivot[:] = [value / scale for value in pivot]
+        for other in rows:
+            if other is not pivot and other[number]:
+                factor = other[number]
+                other[:] = [x - factor * y for x, y in zip(other, pivot, strict=True)]
+    return tuple(tuple(row[size:]) for row in rows)

@@ -1,0 +1,225 @@
+"""Results of measured runs, read as they lie in their folders: ``…/result.json`` with its trial."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.documents import read_json
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, read_record, show_path
+from advisor.base.limits import LARGEST
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.catalogue import load_gpu
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import Setting
+
+RESULT: Final = "result.json"
+MOST_RESULTS: Final = 5_000
+_SET_ASIDE: Final = "superseded"
+_OK, _UNSTABLE, _OUT_OF_MEMORY = "ok", "unstable", "oom"
+_SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
+"""Concerns that leave bytes as good as ever, as for harness.trial.result."""
+_TOLD: Final = (
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "precision",
+    "main_grads_dtype",
+)
+"""Fields of a job's configuration that a workload has."""
+
+
+class MeasuredRun(Struct, frozen=True, kw_only=True):
+    """One process (group) that trained one setting of one job.
+
+    job: as it was run. other_seconds: what a step of that trainer takes beyond the job's own, as it
+    says itself. seconds: median step; None where only bytes may be trusted, or it ran out of
+    memory. allocated, reserved: peaks of the fullest rank; taken: of its card, context and all,
+    bytes. ran_out: of memory.
+    """
+
+    job: Job
+    setting: Setting
+    source: str
+    seconds: float | None = None
+    other_seconds: float = 0.0
+    allocated: int | None = None
+    reserved: int | None = None
+    taken: int | None = None
+    ran_out: bool = False
+
+
+class Runs(Struct, frozen=True, kw_only=True):
+    """What a folder holds: runs to learn from, and why the others are none, with their number."""
+
+    usable: tuple[MeasuredRun, ...]
+    left_out: tuple[tuple[str, int], ...]
+
+    @property
+    def why_none(self) -> str:
+        """Reasons of those left out, the most frequent first."""
+        return "; ".join(f"{count} {why}" for why, count in self.left_out)
+
+
+def read_runs(folder: Path, gpu: Gpu, config_dir: Path | None = None) -> Runs:
+    """Every result below `folder` that ran on `gpu`; UserError where there is none at all, or more
+    than MOST_RESULTS."""
+    usable, counts = [], dict[str, int]()
+    for path in _results(folder):
+        try:
+            usable.append(_run(read_json(path), str(path.parent), gpu, config_dir))
+        except (_LeftOutError, UserError) as error:
+            why = str(error) if isinstance(error, _LeftOutError) else "cannot be read"
+            counts[why] = counts.get(why, 0) + 1
+    if not usable and not counts:
+        raise UserError(
+            "--calibration",
+            show_path(folder),
+            f"holds no {RESULT}",
+            "name the folder of a run, of a sweep or of ingested logs",
+        )
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return Runs(usable=tuple(usable), left_out=tuple(ordered))
+
+
+def _results(folder: Path) -> list[Path]:
+    found = []
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != _SET_ASIDE)
+        if RESULT in files:
+            found.append(Path(where) / RESULT)
+        if len(found) > MOST_RESULTS:
+            raise UserError(
+                "--calibration", show_path(folder), f"holds more than {MOST_RESULTS:,} results"
+            )
+    return found
+
+
+class _LeftOutError(Exception):
+    """Why nothing is learned from a result, in the plural."""
+
+
+def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | None) -> MeasuredRun:
+    trial = _mapping(result, "trial")
+    workload = _mapping(trial, "workload")
+    _check_device(result, workload, gpu, config_dir)
+    status = result.get("status")
+    if status == _UNSTABLE and not _bytes_hold(result):
+        raise _LeftOutError("unstable")
+    if status not in (_OK, _UNSTABLE, _OUT_OF_MEMORY):
+        raise _LeftOutError(f"ended as {status}")
+    job, other_seconds = _job(trial, workload, gpu, source)
+    bare = MeasuredRun(job=job, setting=_setting(job, workload), source=source)
+    if status == _OUT_OF_MEMORY:
+        return replace(bare, ran_out=True)
+    seconds = _numbers(_mapping(result, "times").get("seconds", ()), "times.seconds")
+    ranks = _mappings(result, "memory")
+    return replace(
+        bare,
+        seconds=median(seconds) if seconds and status == _OK else None,
+        other_seconds=other_seconds,
+        allocated=_most(ranks, "allocated"),
+        reserved=_most(ranks, "reserved"),
+        taken=_most(ranks, "nvml_used"),
+    )
+
+
+def _check_device(
+    result: Mapping[str, Any], workload: Mapping[str, Any], gpu: Gpu, config_dir: Path | None
+) -> None:
+    if workload.get("backend") == "rehearsal":
+        raise _LeftOutError("rehearsed single ranks")
+    if workload.get("device") != "cuda":
+        raise _LeftOutError("ran on no GPU")
+    names = [name for name in _gpu_names(result) if name]
+    if not names:
+        raise _LeftOutError("name no GPU")
+    try:
+        ran_on = load_gpu(names[0], config_dir).name
+    except UserError:
+        ran_on = names[0]
+    if ran_on != gpu.name:
+        raise _LeftOutError(f"ran on {ran_on}")
+
+
+def _gpu_names(result: Mapping[str, Any]) -> Iterator[str]:
+    for one in _mappings(_mapping(result, "environment"), "gpus"):
+        yield str(one.get("torch_name") or one.get("name") or "")
+
+
+def _bytes_hold(result: Mapping[str, Any]) -> bool:
+    fatal = {str(one.get("name")) for one in _mappings(result, "concerns") if one.get("fatal")}
+    return bool(fatal) and fatal <= _SPOIL_TIMES_ALONE
+
+
+def _job(
+    trial: Mapping[str, Any], workload: Mapping[str, Any], gpu: Gpu, source: str
+) -> tuple[Job, float]:
+    """The job as it was run, and what its trainer says that its step takes beside; of a trial that
+    says nothing of it the framework's defaults."""
+    as_run = _mapping(trial, "as_run")
+    variables = convert(trial.get("variables", ()), tuple[str, ...], "", "variables")
+    expands = any("expandable_segments:True" in text for text in variables)
+    told = {name: workload[name] for name in _TOLD if name in workload}
+    config = {"expandable_segments": expands, **_mapping(as_run, "job"), **told}
+    model = {**_mapping(workload, "model"), **_mapping(as_run, "model")}
+    degrees = {**_mapping(workload, "layout"), **_mapping(as_run, "layout")}
+    try:
+        layout = read_record(ParallelLayout, degrees, source)
+        job = Job(
+            model=read_record(ModelSpec, model, source),
+            layout=layout,
+            config=read_record(JobConfig, config, source),
+            gpu=gpu,
+            num_gpus=layout.world_size,
+        )
+    except UserError:
+        raise _LeftOutError("do not tell their whole job (harness ingest … experiment=)") from None
+    other = _mapping(trial, "prediction").get("other_seconds", 0.0)
+    return job, float(convert(other, float, "", "other_seconds"))
+
+
+def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
+    stack = adapter_of(job.config.framework)
+    try:
+        setting = stack.parse(str(workload.get("recompute"))).promoted
+    except UserError:
+        raise _LeftOutError("have a setting that only their trainer knows") from None
+    if stack.check(setting, job):
+        raise _LeftOutError("have a setting that their framework refuses")
+    return setting
+
+
+def _most(ranks: tuple[dict[str, Any], ...], which: str) -> int | None:
+    known = _numbers([rank[which] for rank in ranks if rank.get(which) is not None], which)
+    return int(max(known)) if known else None
+
+
+def _mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The mapping under `name`, empty where there is none; UserError where it is something else."""
+    found: dict[str, Any] = convert(values.get(name) or {}, dict[str, Any], "", name)
+    return found
+
+
+def _mappings(values: Mapping[str, Any], name: str) -> tuple[dict[str, Any], ...]:
+    found: tuple[dict[str, Any], ...] = convert(
+        values.get(name) or (), tuple[dict[str, Any], ...], "", name
+    )
+    return found
+
+
+def _numbers(values: object, name: str) -> tuple[float, ...]:
+    """Positive numbers; UserError where one is something else."""
+    found: tuple[float, ...] = convert(values, tuple[float, ...], "", name)
+    for number in found:
+        if not 0 < number < LARGEST:
+            raise UserError(name, number, "is none that was measured")
+    return found

@@ -1,0 +1,203 @@
+"""How far measured step times are off the predicted ones, term by term, and how sure that is.
+
+Bayesian regression of the logarithm of measured over predicted on the shares of a step's terms
+(step_errors). Around 0 before any run, with the widths of published pairs, and for what all terms
+have in common whatever the shipped band leaves beside them; a job has an error of its own, and so
+has a setting on it. Few runs therefore move little, and what no run tells apart stays apart.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from math import exp, sqrt
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.answer.evaluation import TimeBreakdown
+from advisor.job.job import Job
+from advisor.learning.conditioning import Information, Posterior, prior
+from advisor.learning.step_errors import (
+    BAND,
+    TERMS,
+    WIDTHS,
+    Shares,
+    Widths,
+    error_sigma,
+    setting_sigma,
+    shares,
+)
+from advisor.plan.recompute_plan import Setting
+
+_PROCESS_SIGMA: Final = 0.005
+"""Relative scatter of the median step of a fresh process, a judgement: a trial whose steps scatter
+by more than some per cent is unstable and gives no time."""
+_LEAST_BASE_SIGMA: Final = 0.02
+_JOB: Final = len(TERMS)
+_WORDS_TERMS: Final = (TERMS.index("recompute"), TERMS.index("offload"))
+"""Terms that exist by what a setting does."""
+
+
+class TimeRow(Struct, frozen=True, kw_only=True):
+    """One setting of one job. error: logarithm of measured over predicted; processes: how many were
+    measured."""
+
+    job: Job
+    setting: Setting
+    words: frozenset[str]
+    shares: Shares
+    error: float
+    processes: int
+
+    @property
+    def variance(self) -> float:
+        """Of the measurement."""
+        return _PROCESS_SIGMA**2 / self.processes
+
+
+class StepEstimate(Struct, frozen=True):
+    """Of one row: the logarithm of what is expected to be measured over the shipped prediction, and
+    its standard deviation."""
+
+    log_factor: float
+    sigma: float
+
+
+class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
+    """Rows of jobs of the same kinds. band: half-width of the shipped one."""
+
+    rows: tuple[TimeRow, ...]
+    band: float
+
+    @cached_property
+    def base_sigma(self) -> float:
+        """What the shipped band says of all rows in common: the rest of its variance, on the row
+        that has least of its own."""
+        apart = min((error_sigma(row.shares, row.words) for row in self.rows), default=0.0)
+        return sqrt(max(_LEAST_BASE_SIGMA**2, (self.band / BAND) ** 2 - apart**2))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """What the settings that were run do."""
+        return frozenset().union(*(row.words for row in self.rows))
+
+    @cached_property
+    def _by_job(self) -> dict[Job, tuple[TimeRow, ...]]:
+        found: dict[Job, tuple[TimeRow, ...]] = {}
+        for row in self.rows:
+            found[row.job] = (*found.get(row.job, ()), row)
+        return found
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """Errors of TERMS, and of a job that was not run."""
+        return self._posterior(None)
+
+    def of_job(self, job: Job) -> "JobTimes":
+        """What is known of the steps of one job."""
+        rows = self._by_job.get(job, ())
+        return JobTimes(
+            rows={row.setting: row for row in rows},
+            posterior=self._posterior(job) if rows else self.posterior,
+            words=self.words,
+            prior_sigmas=self._prior_sigmas,
+        )
+
+    @property
+    def _prior_sigmas(self) -> tuple[float, ...]:
+        return (self.base_sigma, *WIDTHS.terms, WIDTHS.job)
+
+    def _posterior(self, job: Job | None) -> Posterior:
+        """Of TERMS and the error of `job` itself; those of the other jobs are summed out."""
+        found = prior(self._prior_sigmas)
+        for ran, rows in self._by_job.items():
+            _observe(found, rows, own=ran == job)
+        return found.posterior()
+
+
+def _observe(found: Information, rows: Iterable[TimeRow], *, own: bool) -> None:
+    """Add the rows of one job. Its own error, where it is not asked for, is common to them: what
+    their weighed sum says is known that much less (Sherman and Morrison)."""
+    weighed, value, whole = [0.0] * (_JOB + 1), 0.0, 1 / WIDTHS.job**2
+    for row in rows:
+        design = (*row.shares, float(own))
+        weight = 1 / (setting_sigma(row.words) ** 2 + row.variance)
+        found.add(design, row.error, weight)
+        weighed = [sum_ + weight * x for sum_, x in zip(weighed, design, strict=True)]
+        value += weight * row.error
+        whole += weight
+    if not own:
+        # an observation taken away again: of the weighed sum, as far as the job explains it
+        found.add(weighed, value, -1 / whole)
+
+
+class JobTimes(Struct, frozen=True, kw_only=True):
+    """What is known of the steps of one job: errors of TERMS and of the job, rows that were run."""
+
+    rows: dict[Setting, TimeRow]
+    posterior: Posterior
+    words: frozenset[str]
+    prior_sigmas: tuple[float, ...]
+
+    def estimate(self, setting: Setting, words: frozenset[str], of: Shares) -> StepEstimate:
+        """Of `setting`. What it does and no run did keeps its shipped time and width; a setting
+        that was run has the rest of its own error."""
+        unknown = _WORDS_TERMS if words - self.words else ()
+        design = [0.0 if n in unknown else share for n, share in enumerate((*of, 1.0))]
+        mean, variance = self.posterior.of(design)
+        variance += sum((of[n] * self.prior_sigmas[n]) ** 2 for n in unknown)
+        row, own = self.rows.get(setting), setting_sigma(words) ** 2
+        if row is None:
+            return StepEstimate(mean, sqrt(variance + own))
+        kept = own / (own + row.variance)
+        mean += kept * (row.error - mean)
+        return StepEstimate(mean, sqrt((1 - kept) ** 2 * variance + kept * row.variance))
+
+    def corrected(self, time: TimeBreakdown, words: frozenset[str], total: float) -> TimeBreakdown:
+        """`time` that sums to `total`, its terms in the proportion that their errors say."""
+        known = not words - self.words
+        _, recompute, communication, host, offload, _ = map(exp, self.posterior.mean)
+        parts = TimeBreakdown(
+            forward=time.forward,
+            backward=time.backward,
+            recompute=time.recompute * (recompute if known else 1.0),
+            exposed_communication=time.exposed_communication * communication,
+            pipeline_bubble=time.pipeline_bubble,
+            optimizer=time.optimizer,
+            offload=time.offload * (offload if known else 1.0),
+            host=time.host * host,
+        )
+        scale = total / parts.total
+        return TimeBreakdown(
+            **{name: getattr(parts, name) * scale for name in TimeBreakdown.__struct_fields__}
+        )
+
+    @property
+    def least_factor(self) -> float:
+        """What no estimate of any setting is below, as a factor."""
+        base, *terms, job = self.posterior.mean
+        least = base + job + min(0.0, *terms)
+        return exp(min([least, *map(self._of_row, self.rows.values())]))
+
+    def _of_row(self, row: TimeRow) -> float:
+        return self.estimate(row.setting, row.words, row.shares).log_factor
+
+    @property
+    def widths(self) -> Widths:
+        """Of the differences between two of its settings, or between it and a like job."""
+        sigmas = [self.posterior.sigma(number) for number in range(_JOB + 1)]
+        _, recompute, communication, host, offload, job = sigmas
+        return Widths(
+            recompute=recompute,
+            communication=communication,
+            host=host,
+            offload=offload,
+            job=job,
+            setting=WIDTHS.setting,
+        )
+
+
+def shares_of(time: TimeBreakdown, other_seconds: float = 0.0) -> Shares:
+    """Shares of a step whose trainer takes `other_seconds` beside the job's own."""
+    whole = time.total / (time.total + other_seconds)
+    first, *others = shares(time)
+    return (first, *(share * whole for share in others))

@@ -1,0 +1,104 @@
+"""Which choice between two rows is a toss: their difference is less known than it is large."""
+
+from collections.abc import Iterator, Sequence
+from math import log, sqrt
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.answer.answer import RankedEvaluation
+from advisor.answer.evaluation import Evaluation
+from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
+from advisor.plan.recompute_plan import words_of
+
+_WORTH: Final = 0.01
+"""What must be won for a measurement to be worth its while, of a step."""
+_LIKELY: Final = 0.2
+"""Probability from which winning that much is likely enough: one toss in five."""
+_MOST_ROWS: Final = 200
+
+
+class Difference(Struct, frozen=True):
+    """Two rows: how much longer the second takes by prediction, as a logarithm, and one standard
+    deviation of that."""
+
+    first: RankedEvaluation
+    second: RankedEvaluation
+    mean: float
+    sigma: float
+
+    @property
+    def probability(self) -> float:
+        """That the second is faster by what is worth a measurement."""
+        return below(-(self.mean + _WORTH) / self.sigma) if self.sigma else 0.0
+
+    @property
+    def why(self) -> str:
+        """In a sentence."""
+        known = BAND * self.sigma * 100
+        return (
+            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} % apart, and "
+            f"such a difference is known to ±{known:.1f} %: row {self.second.rank} is the faster "
+            f"by {_WORTH * 100:.0f} % or more with a probability of {self.probability * 100:.0f} %"
+        )
+
+
+def likeliest_toss(candidates: Sequence[RankedEvaluation]) -> Difference | None:
+    """The row that most likely beats the first by a per cent; None where none is likely enough."""
+    first = candidates[0] if candidates else None
+    if first is None or not first.evaluation.fits:
+        return None
+    found = [
+        _difference(first, other)
+        for other in _alternatives(first, candidates[1:_MOST_ROWS])
+        if not (_is_timed(first) and _is_timed(other))
+    ]
+    best = max(found, key=lambda one: one.probability, default=None)
+    return best if best is not None and best.probability >= _LIKELY else None
+
+
+def _alternatives(
+    first: RankedEvaluation, others: Sequence[RankedEvaluation]
+) -> Iterator[RankedEvaluation]:
+    """Rows of a page that fit and do something else: of the same job settings that are not
+    dominated and neither repeat nor only add to what the first does, of any other job its fastest.
+    """
+    own, seen = first.evaluation, {first.evaluation.job}
+    for other in others:
+        its = other.evaluation
+        if not its.fits or other.folded or its.time_seconds == own.time_seconds:
+            continue
+        if its.job == own.job:
+            ours, theirs = words_of(own.setting), words_of(its.setting)
+            if other.pareto and not (ours <= theirs or theirs <= ours):
+                yield other
+        elif its.job not in seen:
+            seen.add(its.job)
+            yield other
+
+
+def _is_timed(row: RankedEvaluation) -> bool:
+    return row.measured is not None and row.measured.step_time_seconds is not None
+
+
+def _difference(first: RankedEvaluation, other: RankedEvaluation) -> Difference:
+    one, two = first.evaluation, other.evaluation
+    a, b = _known(one), _known(two)
+    mean = log(two.step_time_seconds / one.step_time_seconds) - (b.common - a.common)
+    terms = zip(a.shares[1:], b.shares[1:], map(max, a.terms, b.terms), strict=True)
+    variance = a.setting**2 + b.setting**2
+    variance += sum(((x - y) * width) ** 2 for x, y, width in terms)
+    if one.job != two.job:
+        variance += a.job**2 + b.job**2
+    return Difference(first, other, mean, sqrt(variance))
+
+
+def _known(evaluation: Evaluation) -> Known:
+    from advisor.hardware.calibration import Calibration
+
+    if type(evaluation.calibration) is Calibration:
+        own = setting_sigma(words_of(evaluation.setting))
+        return Known(shares=shares(evaluation.time_seconds), setting=own)
+    from advisor.learning.applied import known
+
+    return known(evaluation)

@@ -1,0 +1,57 @@
+"""What measured runs say of the answer, and what is to be measured next, in words."""
+
+from functools import partial
+from typing import Final
+
+from advisor.answer.answer import LearnedNote, LearnedTerm, Toss
+from advisor.report.blocks import Block, Fitted, group
+from advisor.report.breaking import command_lines
+
+_SHOWN: Final = 5e-4
+_TERMS: Final = {
+    "base": "step",
+    "recompute": "replays",
+    "communication": "communication",
+    "host": "host",
+    "offload": "offload",
+    "states": "states",
+    "activations": "activations",
+    "unused": "unused by the allocator",
+    "outside": "context and communicators",
+}
+
+
+def learned_words(learned: LearnedNote) -> list[str]:
+    """``12 trials of runs/a``, for which jobs they hold, by how much they move what."""
+    trials = f"{learned.trials} {'trial' if learned.trials == 1 else 'trials'}"
+    said = [f"{trials} of {', '.join(learned.sources)}"]
+    if learned.left_out:
+        said.append(f"left out: {', '.join(learned.left_out)}")
+    if not learned.within:
+        return [*said, f"say nothing of this job: {learned.outside}"]
+    moved = [
+        f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
+        for name, term in {**learned.step_time, **learned.memory}.items()
+        if _is_told(term)
+    ]
+    beside = [f"not for row 1: {learned.outside}"] if learned.outside else []
+    return [*said, f"hold for {learned.within}", *beside, *moved]
+
+
+def _is_told(term: LearnedTerm) -> bool:
+    """Whether runs say more of it than was known."""
+    return abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9
+
+
+def toss_block(toss: Toss) -> Block:
+    """Two rows to measure before one is chosen, and the command that does it."""
+    first, second = toss.ranks
+    why = toss.why.partition(" are ")[2]
+    head = f"Measure rows {first} and {second}: they are {why}."
+    lines = toss.command.split(" && ") if toss.command else []
+    commands = [Fitted(partial(_command, line)) for line in lines]
+    return group(head, *commands)
+
+
+def _command(line: str, width: int) -> list[str]:
+    return [f"  {part}" for part in command_lines(line, width - 2)]

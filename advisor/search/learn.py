@@ -1,0 +1,178 @@
+"""From measured runs to a calibration that has learned from them: what the shipped one predicts for
+each run, and how far that is off."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from advisor.base.documents import read_yaml
+from advisor.base.errors import UserError
+from advisor.base.fields import read_record, show_path
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import Job
+from advisor.learning.learned import (
+    KindResiduals,
+    Learned,
+    LearnedCalibration,
+    MeasuredSetting,
+    plain_job,
+)
+from advisor.learning.measured_range import kinds_of, range_of
+from advisor.learning.memory_residual import MemoryResidual, MemoryRow, Width
+from advisor.learning.runs import MeasuredRun, Runs, read_runs
+from advisor.learning.time_residual import TimeResidual, TimeRow, shares_of
+from advisor.plan.recompute_plan import Setting, words_of
+from advisor.search.evaluate import Evaluator
+from advisor.search.job_memory import StageDetail
+
+_FLAG: Final = "--calibration"
+_YAML: Final = (".yaml", ".yml")
+_MOST_REPLAYED: Final = 12
+"""Settings whose allocator is replayed: tens of milliseconds each."""
+
+
+def calibration_from(
+    paths: Sequence[Path], shipped: Calibration, gpu: Gpu, config_dir: Path | None = None
+) -> Calibration:
+    """`shipped`, or the one of a YAML file among `paths`, with what the folders among them say.
+
+    UserError where a path is neither, or no run in the folders is one on `gpu` to learn from.
+    """
+    files = [path for path in paths if path.suffix in _YAML]
+    folders = [path for path in paths if path not in files]
+    if len(files) > 1:
+        raise UserError(_FLAG, show_path(files[1]), "is a second calibration file", "give one")
+    base = read_record(Calibration, read_yaml(files[0]), files[0]) if files else shipped
+    if not folders:
+        return base
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(
+                _FLAG, show_path(folder), "is no folder of runs, and no calibration in YAML"
+            )
+    found = [read_runs(folder, gpu, config_dir) for folder in folders]
+    if not any(runs.usable for runs in found):
+        why = "; ".join(runs.why_none for runs in found)
+        names = ", ".join(show_path(folder) for folder in folders)
+        raise UserError(
+            _FLAG, names, f"nothing is measured there for {gpu.name}", f"results: {why}"
+        )
+    return LearnedCalibration(
+        **{name: getattr(base, name) for name in Calibration.__struct_fields__},
+        learned=_learned(found, tuple(map(show_path, folders)), base),
+    )
+
+
+def _learned(found: Iterable[Runs], sources: tuple[str, ...], base: Calibration) -> Learned:
+    left_out, runs = Counter[str](), defaultdict[tuple[Job, Setting], list[MeasuredRun]](list)
+    for folder in found:
+        for why, count in folder.left_out:
+            left_out[why] += count
+        for run in folder.usable:
+            runs[plain_job(run.job), run.setting].append(run)
+    by_kind = defaultdict[object, list[list[MeasuredRun]]](list)
+    for together in runs.values():
+        if not all(run.ran_out for run in together):
+            by_kind[kinds_of(together[0].job)].append(together)
+    return Learned(
+        sources=sources,
+        settings=tuple(_measured(together) for together in runs.values()),
+        kinds=tuple(_of_kind(of_kind, base) for of_kind in by_kind.values()),
+        left_out=tuple(left_out.most_common()),
+    )
+
+
+def _measured(together: Sequence[MeasuredRun]) -> MeasuredSetting:
+    seconds = [run.seconds for run in together if run.seconds is not None]
+    first = together[0]
+    return MeasuredSetting(
+        job=first.job,
+        setting=first.setting,
+        processes=len(together),
+        seconds=median(seconds) if seconds else None,
+        peak_allocated_bytes=_most(run.allocated for run in together),
+        peak_reserved_bytes=_most(run.taken or run.reserved for run in together),
+        ran_out=any(run.ran_out for run in together),
+    )
+
+
+def _of_kind(settings: Sequence[Sequence[MeasuredRun]], base: Calibration) -> KindResiduals:
+    """Residuals of jobs of the same kinds; `settings` are runs of one setting of one job each."""
+    evaluators: dict[Job, Evaluator] = {}
+    times, memory = [], []
+    for number, together in enumerate(settings):
+        job = together[0].job
+        evaluator = evaluators.setdefault(job, Evaluator(job, base))
+        if (row := _time_row(together, evaluator)) is not None:
+            times.append(row)
+        memory.append(_memory_row(together, evaluator, replayed=number < _MOST_REPLAYED))
+    widths = [width for _, width in memory]
+    return KindResiduals(
+        range=range_of(evaluators),
+        times=TimeResidual(rows=tuple(times), band=next(iter(evaluators.values())).step_time_error),
+        memory=MemoryResidual(rows=tuple(row for row, _ in memory), width=_narrowest(widths)),
+    )
+
+
+def _time_row(together: Sequence[MeasuredRun], evaluator: Evaluator) -> TimeRow | None:
+    seconds = [run.seconds for run in together if run.seconds is not None]
+    if not seconds:
+        return None
+    setting, other = together[0].setting, together[0].other_seconds
+    time = evaluator.timed(setting).time
+    return TimeRow(
+        job=plain_job(evaluator.job),
+        setting=setting,
+        words=words_of(setting),
+        shares=shares_of(time, other),
+        error=log(median(seconds) / (time.total + other)),
+        processes=len(seconds),
+    )
+
+
+def _memory_row(
+    together: Sequence[MeasuredRun], evaluator: Evaluator, *, replayed: bool
+) -> tuple[MemoryRow, Width]:
+    details = evaluator.stage_details(together[0].setting, replayed=replayed)
+    fullest = max(details, key=lambda detail: detail.reserved.total)
+    reserved = fullest.reserved
+    allocated, held = _most(r.allocated for r in together), _most(r.reserved for r in together)
+    taken = _most(run.taken for run in together)
+    outside = sum(term.num_bytes for term in reserved.fixed)
+    known = replayed and reserved.unused is not None
+    row = MemoryRow(
+        fixed=fullest.fixed.total,
+        allocated=reserved.allocated,
+        unused=reserved.fragmentation,
+        outside=outside,
+        measured_allocated=allocated,
+        measured_unused=held - allocated if held and allocated and known else None,
+        measured_outside=taken - held if taken and held else None,
+    )
+    return row, _width(fullest, outside)
+
+
+def _width(detail: StageDetail, outside: int) -> Width:
+    """What the shipped prediction states of each part, relative to it."""
+    reserved = detail.reserved
+    allocated, unused, beside = reserved.spreads
+    return Width(
+        allocated=allocated / reserved.allocated,
+        unused=unused / reserved.allocated,
+        outside=beside / outside,
+    )
+
+
+def _narrowest(widths: Sequence[Width]) -> Width:
+    """Of each part the narrowest: what is taken from a spread must be in it."""
+    return Width(
+        **{name: min(getattr(width, name) for width in widths) for name in Width.__struct_fields__}
+    )
+
+
+def _most(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
