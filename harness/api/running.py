@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from harness.planner.planning import machine_of, make_plan
 from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import compose
 from harness.rehearsal.trials import rehearsal_plan
+from harness.report.tracking.trackers import TrackerName, parse_trackers
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
@@ -31,11 +33,12 @@ REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
     """A run before it begins: its trials with what is predicted, where it goes, and who runs them;
-    the runner is told of which statuses trials are run again."""
+    the runner is told of which statuses trials are run again. track: who gets the results."""
 
     plan: RunPlan
     folder: RunFolder
     runner: Callable[[frozenset[TrialStatus]], Runner]
+    track: tuple[TrackerName, ...] = ()
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
@@ -54,7 +57,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether it is finished, no trial failed, and at least one was measured."""
-        return self.finished and exit_code(dict(self.results)) == 0
+        statuses = (result.status for result in self.results.values())
+        return self.finished and exit_code(statuses) == 0
 
 
 def run(
@@ -76,7 +80,8 @@ def run(
         config_dir: searched before ./configs and the packaged configuration.
         keywords: the same keys, groups as mappings: ``experiment="llama3_8b_1xh200"``,
             ``recompute={"settings": ["none", "full:block:4"]}``, ``job={"seq_length": 2048}``,
-            ``measure={"repeats": 5}``, ``device="cpu"``, ``runs="runs"``, ``name="mine"``.
+            ``measure={"repeats": 5}``, ``device="cpu"``, ``runs="runs"``, ``name="mine"``,
+            ``track=["mlflow"]``.
 
     Times in results are seconds, sizes bytes. Progress goes to stderr. A trial that fails is a
     result with a status; UserError where the request is wrong, OSError where a result cannot be
@@ -88,14 +93,16 @@ def run(
         from harness.report.write import report_run
 
         report_run(outcome.folder, say)
+    if not dry_run:
+        hand_over(outcome.folder, planned.track)
     return outcome
 
 
 def plan_run(
     overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
 ) -> PlannedRun:
-    """The run that the overrides mean; UserError where they are wrong. dry_run: it is looked at
-    alone, and may be of a machine elsewhere."""
+    """The run that the overrides mean, on whatever machine where it is not going to run; UserError
+    where they are wrong."""
     config = compose(overrides, config_dir)
     check_request(config)
     plan = make_plan(config, machine_of(config, dry_run=dry_run))
@@ -105,6 +112,7 @@ def plan_run(
         plan=plan,
         folder=folder,
         runner=lambda retry: make_runner(config.launcher, folder, plan, Progress(total), retry),
+        track=parse_trackers(config.track, "track"),
     )
 
 
@@ -153,6 +161,14 @@ def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[st
         with stops_as_usual():
             results = planned.runner(statuses_of(retry)).run()
     return RunOutcome(folder=planned.folder.path, plan=planned.plan, results=results)
+
+
+def hand_over(folder: Path, trackers: tuple[TrackerName, ...], command: str = "run") -> None:
+    """What `track=` asks for, at the end of a run or a sweep, which stands whatever goes wrong."""
+    if trackers:
+        from harness.report.tracking.hand_over import track_and_say
+
+        track_and_say(folder, trackers, partial(say, command=command))
 
 
 def run_folder(runs: str, name: str) -> RunFolder:

@@ -10,15 +10,18 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides
-from harness.api.running import run_folder, statuses_of
+from harness.api.running import hand_over, run_folder, statuses_of
 from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.front import Outcome, pareto_front
+from harness.report.tracking.trackers import TrackerName, parse_trackers
+from harness.sweeps.front import pareto_front
+from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep
+from harness.sweeps.policy import Ending
 from harness.sweeps.space import Point, Space, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
@@ -34,6 +37,7 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
     space: Space
     plan: RunPlan
     folder: RunFolder
+    track: tuple[TrackerName, ...] = ()
 
     def sweep(self, retry: frozenset[TrialStatus]) -> Sweep:
         """What runs it; `retry` are statuses of trials that are run again."""
@@ -43,8 +47,8 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
             plan=self.plan,
             space=self.space,
             options=self.options,
-            make_runner=lambda plan, progress, again: make_runner(
-                launcher, self.folder, plan, progress, again
+            make_runner=lambda plan, progress, again, mine: make_runner(
+                launcher, self.folder, plan, progress, again, mine
             ),
             retry=retry,
         )
@@ -53,13 +57,16 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
 class SweepOutcome(Struct, frozen=True, kw_only=True):
     """A sweep: its folder, what came of every point in the order in which they were chosen (none
     after a dry run), and the points that no other beats in both step time and peak memory, the
-    fastest first. points: all of them, in the advisor's order."""
+    fastest first. points: all of them, in the advisor's order. ended: why it ended, in a sentence;
+    settled: because the fastest is known."""
 
     folder: Path
     points: tuple[Point, ...]
     outcomes: Mapping[Point, Outcome]
     front: tuple[Point, ...]
     ok: bool
+    ended: str = ""
+    settled: bool = False
 
 
 def sweep(
@@ -76,34 +83,41 @@ def sweep(
     ``sweep={"trials": 30, "micro_batch_sizes": [1, 2]}``; a name, ``sweep="llama3_8b_1xh200"``, is
     a file of configs/sweep. Times are seconds, sizes bytes. UserError where the request is wrong.
     """
-    planned = plan_sweep(
-        hydra_overrides(overrides, keywords), None if config_dir is None else Path(config_dir)
-    )
+    folder = None if config_dir is None else Path(config_dir)
+    planned = plan_sweep(hydra_overrides(overrides, keywords), folder, dry_run=dry_run)
     points = tuple(planned.space.planned)
     if dry_run:
         return SweepOutcome(
             folder=planned.folder.path, points=points, outcomes={}, front=(), ok=True
         )
+    work = planned.sweep(statuses_of(retry))
     with stops_as_usual():
-        outcomes = planned.sweep(statuses_of(retry)).run()
+        ended = work.run()
+    if planned.folder.results():
+        hand_over(planned.folder.path, planned.track, "sweep")
     return SweepOutcome(
         folder=planned.folder.path,
         points=points,
-        outcomes=outcomes,
-        front=tuple(pareto_front(outcomes, planned.options.budget_bytes())),
-        ok=exit_code(planned.folder.results()) == 0,
+        outcomes=work.outcomes,
+        front=tuple(pareto_front(work.outcomes, planned.space.budget_bytes)),
+        ok=exit_code(work.statuses) == 0,
+        ended=ended.words,
+        settled=ended.why is Ending.SETTLED,
     )
 
 
-def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSweep:
-    """The sweep that the overrides mean; UserError where they are wrong."""
+def plan_sweep(
+    overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
+) -> PlannedSweep:
+    """The sweep that the overrides mean, on whatever machine where it is not going to run;
+    UserError where they are wrong."""
     config, options = compose_sweep(overrides, config_dir)
     if config.measure.repeats > 1:
         raise UserError(
             "measure.repeats",
             config.measure.repeats,
-            "must be 1: a point is one trial",
-            "repeat the best ones with `harness run`",
+            "must be 1: leaders are repeated where they overlap",
+            "sweep.repeats says how often at most",
         )
     if config.backend is Backend.COMMAND:
         raise UserError(
@@ -112,7 +126,7 @@ def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSw
             "a command chooses layout and batch itself",
             "backend=native, or `harness run backend=command`",
         )
-    machine = machine_of(config)
+    machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)
     plan = RunPlan(
         experiment=config.experiment_name,
@@ -121,7 +135,14 @@ def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSw
         assumptions=space.target.assumptions,
     )
     folder = run_folder(config.runs, config.name or _default_name(config, space))
-    return PlannedSweep(config=config, options=options, space=space, plan=plan, folder=folder)
+    return PlannedSweep(
+        config=config,
+        options=options,
+        space=space,
+        plan=plan,
+        folder=folder,
+        track=parse_trackers(config.track, "track"),
+    )
 
 
 def _default_name(config: RunConfig, space: Space) -> str:

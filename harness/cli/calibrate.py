@@ -10,7 +10,8 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from harness.api.calibrating import device_of
-from harness.cli.flags import Parser, duration
+from harness.base.duration import duration
+from harness.cli.flags import Parser
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device

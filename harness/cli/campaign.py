@@ -13,11 +13,12 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from harness.base.duration import duration
 from harness.campaign.execution import Executor
 from harness.campaign.items import Campaign, Item, load_campaign
 from harness.campaign.journal import Attempt
 from harness.campaign.version import program_version
-from harness.cli.flags import Parser, add_config_dir, duration
+from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
 from harness.execution.signals import Stop, StopSignals
 from harness.trial.files import write_atomic

@@ -1,17 +1,13 @@
 """The words of a command line: flags, and what stands between them in any order."""
 
-import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
-
-_UNITS: Final = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")
 
 
 class Parser(ArgumentParser):
@@ -46,15 +42,3 @@ class Parser(ArgumentParser):
 def add_config_dir(made: ArgumentParser) -> None:
     """Where configuration is looked for first."""
     made.add_argument("--config-dir", type=Path, metavar="DIR")
-
-
-def duration(text: str) -> float:
-    """Seconds of ``30s``, ``3min``, ``1.5h``; the unit is required."""
-    match = _DURATION.fullmatch(text.lower())
-    unit = _UNITS.get(match.group(2)) if match else None
-    if match is None or unit is None:
-        raise UserError("--budget", show(text), "is not a time", "write e.g. 30s, 3min or 1h")
-    seconds = float(match.group(1)) * unit
-    if seconds <= 0:
-        raise UserError("--budget", show(text), "must be positive", "write e.g. 3min")
-    return seconds

@@ -56,6 +56,6 @@ def main(argv: Sequence[str]) -> int:
     def conclude(results: dict[str, TrialResult]) -> int:
         print(page(planned.plan, results), end="", flush=True)
         say(f"results in {planned.folder.path}", "rehearse")
-        return exit_code(results)
+        return exit_code(result.status for result in results.values())
 
     return execute(planned, flags, argv, conclude, "rehearse")

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from harness.api.running import hand_over
 from harness.cli.compare import find_goldens, parse_limit
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.trial_rows import Options
+from harness.report.tracking.trackers import parse_trackers
 
 HELP: Final = """\
 Writes what a run gave, from its files alone: no GPU and no torch are needed.
@@ -26,6 +28,10 @@ Writes what a run gave, from its files alone: no GPU and no torch are needed.
                   component, one step; as SVG and PNG
 
 harness run writes the same when it ends, without a verdict.
+
+  harness report runs/NAME --track mlflow                its trials to a tracker, each once:
+                  mlflow (MLFLOW_TRACKING_URI), wandb (offline unless WANDB_MODE says otherwise),
+                  tensorboard (RUN/tensorboard)
 """
 EPILOG: Final = """\
 Exit codes: 0 written (whatever the verdict: harness compare judges), 2 the request is wrong,
@@ -37,6 +43,7 @@ _NOT_WRITTEN: Final = 4
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     arguments = parser().read(argv)
+    trackers = parse_trackers(arguments.track, "--track")
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
 
@@ -59,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
         print(path)
     for note in written.notes:
         say(note, "report")
+    hand_over(arguments.run, trackers, "report")
     return 0
 
 
@@ -83,5 +91,12 @@ def parser() -> Parser:
         help="as for harness compare",
     )
     made.add_argument("--allow-env-change", action="store_true", help="as for harness compare")
+    made.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="hand the trials to mlflow, wandb or tensorboard, repeatable",
+    )
     made.add_argument("--to", type=Path, metavar="FOLDER", help="default: RUN/report")
     return made

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
-from harness.api.running import PlannedRun, plan_run, statuses_of
+from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
 from harness.execution.runner import FAILED as UNANSWERED
@@ -54,6 +54,7 @@ How it is measured
 Where results go: runs/NAME, made of experiment, device and settings; the same command goes on where
 it was stopped, and runs nothing twice
   name=NAME   runs=FOLDER
+  track=[mlflow,wandb,tensorboard]     there as well, by their own clients (docs/sweeps.md)
 
 Where it runs
   launcher=local            this machine; torchrun where the layout has several ranks
@@ -65,7 +66,8 @@ Where it runs
   launcher=NAME             configs/launcher/NAME.yaml: the same keys, with kind: slurm
 
 Flags
-  --dry-run                 show the trials and predictions, run nothing, write nothing
+  --dry-run                 show the trials and predictions, run nothing, write nothing; works on any
+                            machine, for the GPUs of the job or of gpus=
   --no-report               do not write runs/NAME/report (harness report writes it later)
   --retry                   run trials again that gave no measurement (failed, out of memory, …)
   --retry=STATUS,…          run those again that ended so, e.g. --retry=unstable, and no others
@@ -99,7 +101,8 @@ def main(argv: Sequence[str]) -> int:
             from harness.report.write import report_run
 
             report_run(folder.path, say)
-        return exit_code(results)  # which no report changes
+        hand_over(folder.path, planned.track)
+        return exit_code(result.status for result in results.values())  # which no report changes
 
     return execute(planned, flags, argv, conclude)
 
@@ -109,8 +112,10 @@ def parse(argv: Sequence[str], command: str = "run", text: str = HELP) -> Namesp
     made = Parser(f"harness {command}", text)
     made.add_argument("overrides", nargs="*")
     made.add_argument("--dry-run", action="store_true")
-    if command == "run":
+    if command in ("run", "sweep"):
         made.add_argument("--no-report", action="store_true")
+    if command == "sweep":
+        made.add_argument("--budget")
     made.add_argument(_RETRY, nargs="?", default=False)
     add_config_dir(made)
     # a bare --retry takes none of the overrides behind it

@@ -3,29 +3,30 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from shlex import quote
 from typing import Final
 
+from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
-from harness.cli.run import FAILED, again_line, parse, planned_words
+from harness.cli.run import FAILED, again_line, parse
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
-from harness.sweeps.front import page
-from harness.sweeps.space import Space
-from harness.trial.store import RunFolder
+from harness.sweeps.sweep_page import dry_page, page
 
 _say: Final = partial(say, command="sweep")
 HELP: Final = """\
 harness sweep [flags] [KEY=VALUE]...
 
-Searches recompute settings, micro batches and layouts for the best step time and peak memory:
-the advisor's best first, then what Optuna asks for. Prints the Pareto front of what was measured.
+Searches recompute settings, micro batches and layouts for the best step time and peak memory: the
+advisor's best first, then where its predictions, corrected by what was measured, promise most. What
+is clearly slower ends early, leaders that overlap are repeated, and it ends when the fastest is
+known. Prints the Pareto front of what was measured, and writes the report of harness run.
 
   harness sweep                                          a tiny model on the CPU
   harness sweep sweep=llama3_8b_1xh200
   harness sweep experiment=llama3_8b_1xh200 'sweep.micro_batch_sizes=[1,2]' sweep.trials=30
-  harness sweep experiment=llama3_8b_2xh100 sweep.layouts=true sweep.memory_budget=76GiB
+  harness sweep experiment=llama3_8b_2xh100 sweep.layouts=true sweep.memory_budget=76GiB --budget 2h
+  harness sweep experiment=llama3_8b_1xh200 gpus=8xB200 sweep.layouts=true --dry-run     anywhere
 
 What is searched
   sweep=NAME                configs/sweep: tiny_cpu, llama3_8b_1xh200, recompute (any experiment)
@@ -36,19 +37,33 @@ What is searched
 
 How
   sweep.trials=20           points that get a result, earlier ones of the same sweep included
-  sweep.first=5             so many of the advisor's best before the sampler chooses
-  sweep.sampler=auto|brute_force|tpe|nsga2|random        auto: all points where trials suffice
+  sweep.first=3             so many of the advisor's best before the sampler chooses
+  sweep.sampler=prior       predictions corrected by what was measured; Optuna's own, which know no
+                            prediction: tpe|nsga2|random|brute_force
+  sweep.repeats=3           processes of a point at most: more than one only where leaders overlap
+  sweep.budget=2h           wall time; no trial starts once it is spent (also --budget 2h)
+  sweep.prune=true          a trial that is clearly slower than the leader ends early
   sweep.batch=1             points at a time; with launcher=slurm they run side by side
   sweep.min_fit_probability=0.01       what the advisor thinks less likely to fit is not run
-  sweep.seed=1234           sweep.storage=URL: an Optuna storage instead of the journal file
+  sweep.seed=1234
 
-experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, runs: as for
+Many workers: the same command started again, here or on other machines, shares the work of the
+sweep; nothing is run twice, whoever is killed or cut off (docs/sweeps.md)
+  sweep.storage=URL         instead of the journal file in runs/NAME: sqlite:///FILE, or
+                            postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)
+  sweep.worker_timeout_seconds=120     a machine that is silent for so long counts as dead
+  CUDA_VISIBLE_DEVICES=1 harness sweep …           a worker for each GPU of a machine
+
+experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, runs, track: as for
 `harness run`. The same command goes on where it was stopped, and runs nothing twice; with a larger
 sweep.trials it goes further.
 
 Flags
-  --dry-run                 show the points in the advisor's order, run nothing, write nothing
+  --budget TIME             sweep.budget: 30min, 2h
+  --dry-run                 show the points in the advisor's order, run nothing, write nothing;
+                            works on any machine, for the GPUs of the job or of gpus=
   --retry                   run trials again that gave no measurement
+  --no-report               do not write runs/NAME/report
   --config-dir DIR          searched before ./configs and the packaged configuration
   --help
 
@@ -60,22 +75,23 @@ nothing was measured, 130 interrupted (143 by SIGTERM): what is finished is kept
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     flags = parse(argv, "sweep", HELP)
-    planned = plan_sweep(flags.overrides, flags.config_dir)
+    spent = () if flags.budget is None else (f"sweep.budget={flags.budget}",)
+    planned = plan_sweep((*flags.overrides, *spent), flags.config_dir, dry_run=flags.dry_run)
     if flags.dry_run:
-        print(dry_page(planned.space, planned.folder), end="")
+        title = f"{planned.plan.experiment} on {planned.plan.device_name} (dry run)"
+        print(dry_page(title, planned.space, planned.folder.path), end="")
         return 0
     return _sweep(planned, flags, argv)
 
 
 def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
-    options, space, plan, folder = planned.options, planned.space, planned.plan, planned.folder
+    space, plan, folder = planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
-    _say(
-        f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
-        f"into {folder.path}"
-    )
+    number = len(space.legal)
+    _say(f"at most {min(planned.options.trials, number)} of {number} points into {folder.path}")
+    work = planned.sweep(flags.retry)
     try:
-        outcomes = planned.sweep(flags.retry).run()
+        ended = work.run()
     except Stop as stop:
         _say(f"stopped: what is finished is in {folder.path}; go on with: {again}")
         return stop.exit_code
@@ -86,15 +102,12 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
         )
         return FAILED
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
-    print(page(title, space, outcomes, options.budget_bytes()), end="")
-    _say(f"results in {folder.path}; harness report {quote(str(folder.path))}")
-    return exit_code(folder.results())
+    print(page(title, space, work.outcomes, ended.words), end="", flush=True)
+    _say(f"results in {folder.path}")
+    if folder.results():
+        if not flags.no_report:
+            from harness.report.write import report_run
 
-
-def dry_page(space: Space, folder: RunFolder) -> str:
-    """The points, and what is predicted of them."""
-    lines = [f"{len(space.planned)} points (dry run)", f"into {folder.path}", ""]
-    for point, planned in space.planned.items():
-        lines.append(f"  {point.label}{planned_words(planned)}")
-    lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
-    return "\n".join(lines) + "\n"
+            report_run(folder.path, _say)
+        hand_over(folder.path, planned.track, "sweep")
+    return exit_code(work.statuses)

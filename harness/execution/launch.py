@@ -21,12 +21,19 @@ def make_runner(
     plan: RunPlan,
     progress: Progress,
     retry: frozenset[TrialStatus] = frozenset(),
+    mine: frozenset[str] | None = None,
 ) -> Runner:
     """A runner of `plan`; what it needs beyond the standard library is imported only now.
 
     UserError where that is not installed.
     """
-    given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress, "retry": retry}
+    given: dict[str, Any] = {
+        "folder": folder,
+        "plan": plan,
+        "progress": progress,
+        "retry": retry,
+        "mine": mine,
+    }
     if options.kind is LauncherKind.SLURM:
         require("submitit", "launcher=slurm", "harness,slurm")
         from harness.execution.launchers.slurm.runner import SlurmRunner

@@ -5,7 +5,7 @@ A trial is finished when its result.json is there. Whatever else is found in its
 of an attempt that ended with its runner, and is run again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Final
 
@@ -25,7 +25,7 @@ from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Trial
 
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
-UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
+UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED, {TrialStatus.PRUNED})
 FAILED: Final = (
     TrialStatus.FAILED,
     TrialStatus.TIMEOUT,
@@ -37,7 +37,11 @@ FAILED: Final = (
 
 
 class Runner(Struct, frozen=True, kw_only=True):
-    """How trials are run, on this machine. retry: those of these statuses are run again."""
+    """How trials are run, on this machine.
+
+    retry: those of these statuses are run again. mine: names of the trials that this runner runs,
+    where others run the rest of the plan in the same folder; None: it is alone, and runs all.
+    """
 
     folder: RunFolder
     plan: RunPlan
@@ -45,6 +49,7 @@ class Runner(Struct, frozen=True, kw_only=True):
     launcher: Callable[[Trial], Launcher] = launcher_of
     retry: frozenset[TrialStatus] = frozenset()
     grace_seconds: float = GRACE_SECONDS
+    mine: frozenset[str] | None = None
 
     def run(self) -> dict[str, TrialResult]:
         """Final results of all trials by name, in the order in which they ran; a runner that does
@@ -52,23 +57,24 @@ class Runner(Struct, frozen=True, kw_only=True):
 
         Raises Stop on Ctrl-C and OSError where a result cannot be written; what is finished is
         on disk by then, and the same call goes on from there. UserError where another process is
-        at work in the folder.
+        at work in the folder, unless both have trials of their own.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.folder.lock) as alone, closing(self.progress):
-            if not alone:
+        shared = self.mine is not None
+        with exclusive(self.folder.lock, shared=shared) as free, closing(self.progress):
+            if not free:
                 raise UserError(
                     "name",
                     self.folder.path.name,
                     "another harness run is at work in this folder",
                     "wait for it, or give name=ANOTHER",
                 )
-            self.folder.create(self.plan)
+            (self.folder.join if shared else self.folder.create)(self.plan)
             with StopSignals() as signals:
                 return self._run_all(signals)
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
-        trials = list(self.plan.trials())
+        trials = self._trials()
         found = {trial.name: self._finished(trial) for _, trial in trials}
         self.progress.plan(sum(result is None for result in found.values()))
         results: dict[str, TrialResult] = {}
@@ -83,6 +89,11 @@ class Runner(Struct, frozen=True, kw_only=True):
                 self.progress.end(result)
             results[trial.name] = result
         return results
+
+    def _trials(self) -> list[tuple[PlannedSetting, Trial]]:
+        """What this runner is to see to, in its order."""
+        names = self.mine
+        return [one for one in self.plan.trials() if names is None or one[1].name in names]
 
     def _finished(self, trial: Trial) -> TrialResult | None:
         """The final result of an earlier run that answers the same question.
@@ -153,9 +164,7 @@ def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialRes
     return result
 
 
-def exit_code(results: dict[str, TrialResult]) -> int:
+def exit_code(statuses: Iterable[TrialStatus]) -> int:
     """0: every setting has an answer, and one was measured. 4: a trial failed, or none measured."""
-    statuses = [result.status for result in results.values()]
-    failed = any(status in FAILED for status in statuses)
-    measured = any(status in MEASURED for status in statuses)
-    return 0 if measured and not failed else 4
+    found = set(statuses)
+    return 0 if found.intersection(MEASURED) and not found.intersection(FAILED) else 4

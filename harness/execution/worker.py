@@ -18,7 +18,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
 from harness.trial import failures
 from harness.trial.codec import encode, plain
+from harness.trial.ranks import DONE
 from harness.trial.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
 from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
@@ -37,14 +39,12 @@ if TYPE_CHECKING:
 
 Counted = TypeVar("Counted")
 
-MeasuredOk: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
-
 
 class Tools(Struct, frozen=True, kw_only=True):
     """What a worker runs with; torch comes in through these alone."""
 
     build: Callable[[Backend], StepFactory]
-    measure: Callable[[TrainingStep, MeasurementPlan, Device], Measured]
+    measure: Callable[[TrainingStep, MeasurementPlan, Device, float | None], Measured]
     fingerprint: Callable[..., dict[str, Any]]
 
 
@@ -146,11 +146,10 @@ class Worker:
         step = WatchedStep(given.build(trial.workload.backend)(trial.workload, seed), self._watch)
         try:
             self._watch.phase(Phase.WARMUP)
-            measured = given.measure(step, trial.measurement, device)
+            measured = given.measure(step, trial.measurement, device, trial.limit_seconds)
             self._watch.phase(Phase.REPORT)
-            unstable = any(concern.fatal for concern in measured.concerns)
             return replace(
-                self._result(TrialStatus.UNSTABLE if unstable else TrialStatus.OK),
+                self._result(_status(measured)),
                 times=measured.times,
                 memory=_with_saved_bytes(measured.memory, step),
                 timeline=measured.timeline,
@@ -159,6 +158,7 @@ class Worker:
                 stages=measured.stages,
                 load=measured.load,
                 concerns=measured.concerns,
+                evidence=self._pruned(measured) if measured.pruned else None,
             )
         finally:
             _close(step)
@@ -172,6 +172,15 @@ class Worker:
             started_at=self._started_at,
             wall_seconds=time.monotonic() - self._clock,
         )
+
+    def _pruned(self, measured: Measured) -> Evidence:
+        assert measured.times is not None
+        seconds = measured.times.seconds
+        message = (
+            f"pruned after {len(seconds)} steps: a median of {median(seconds):.4g} s is clearly "
+            f"above {self._trial.limit_seconds:.4g} s"
+        )
+        return Evidence(phase=Phase.TRAINING, message=message)
 
     def _failed(self, error: BaseException) -> TrialResult:
         failure = failures.of_exception(error)
@@ -192,6 +201,13 @@ class Worker:
                 if not failures.is_disk_full(error):
                     raise
                 reservation.commit(encode(replace(result, timeline=())))
+
+
+def _status(measured: Measured) -> TrialStatus:
+    if measured.pruned:
+        return TrialStatus.PRUNED
+    unstable = any(concern.fatal for concern in measured.concerns)
+    return TrialStatus.UNSTABLE if unstable else TrialStatus.OK
 
 
 def _with_saved_bytes(peaks: tuple[MemoryPeak, ...], step: WatchedStep) -> tuple[MemoryPeak, ...]:
@@ -239,7 +255,7 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
         return supervise(trial.command, trial.measurement, folder)
     rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     result = Worker(folder, trial, rank, world_size).run(make_tools)
-    return 0 if result.status in MeasuredOk else 1
+    return 0 if result.status in DONE else 1
 
 
 if __name__ == "__main__":

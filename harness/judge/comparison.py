@@ -203,7 +203,7 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
         return _row(subject, Verdict.APPEARED, f"{what}; no golden")
     if result.status is TrialStatus.OOM and golden and golden.status is TrialStatus.OOM:
         return _row(subject, Verdict.PASS, "oom, as in the golden")
-    if result.status is TrialStatus.INCOMPLETE:
+    if result.status in (TrialStatus.INCOMPLETE, TrialStatus.PRUNED):
         return _row(subject, Verdict.UNSTABLE, what)
     fitted = " (it fits in the golden)" if result.status is TrialStatus.OOM else ""
     return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")

@@ -42,13 +42,14 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class SettingOutcome(Struct, frozen=True, kw_only=True):
-    """One setting over all its repeats.
+    """One setting over all its repeats, and what it is called in its plan.
 
     step_time: median over processes of each one's median step, seconds. peak_allocated: largest of
     all ranks and repeats. status: that of the first repeat that gave no times, else the worst.
     """
 
     setting: PlannedSetting
+    name: str
     status: TrialStatus
     step_time: Pair
     peak_allocated: Pair
@@ -64,11 +65,11 @@ def outcomes(plan: RunPlan, results: Mapping[str, TrialResult]) -> tuple[Setting
         names = [trial.name for trial in setting.trials()]
         own = [results[name] for name in names if name in results]
         if own:
-            found.append(_outcome(setting, own))
+            found.append(_outcome(setting, plan.name_of(setting.trial.workload), own))
     return tuple(found)
 
 
-def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> SettingOutcome:
+def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult]) -> SettingOutcome:
     prediction = setting.trial.prediction
     worst = next((r for r in results if r.status not in _TIMED), None)
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
@@ -77,6 +78,7 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
     replayed = known(r.flops.replayed_per_layer for r in results if r.flops is not None)
     return SettingOutcome(
         setting=setting,
+        name=name,
         status=worst.status,
         step_time=Pair(
             predicted=prediction.step_time_seconds if prediction else None,
@@ -162,7 +164,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     wide = table_lines(columns, rows, indent=0)
     fits = max(map(len, wide)) <= MAX_WIDTH
     lines += wide if fits else table_lines(columns, rows, indent=0, gap=1)
-    reasons = [f"{o.setting.spec}: {o.reason}" for o in found if o.reason]
+    reasons = [f"{o.name}: {o.reason}" for o in found if o.reason]
     for text in (*reasons, "", *judgement(found), *(f"Note: {text}." for text in plan.assumptions)):
         lines += wrap(text, MAX_WIDTH) or [""]
     return "\n".join(lines) + "\n"
@@ -178,7 +180,7 @@ def _row(outcome: SettingOutcome, unit: int) -> list[str]:
     rank = outcome.setting.rank
     return [
         DASH if rank is None else str(rank),
-        outcome.setting.spec,
+        outcome.name,
         str(outcome.status),
         *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
         *cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),

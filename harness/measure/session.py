@@ -2,17 +2,20 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
-from harness.measure.timing import slowest_rank, stopwatch
+from harness.measure.pruning import median_at_least
+from harness.measure.timing import differences, slowest_rank, stopwatch
 from harness.measure.training_step import Measured, Silent, TrainingStep
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
@@ -29,17 +32,26 @@ class _Window(Struct, frozen=True, kw_only=True):
     host_seconds: tuple[float, ...]
     loss: tuple[float, ...]
     readings: tuple[GpuReading, ...]
+    pruned: bool
 
 
-def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measured:
+def measure(
+    step: TrainingStep,
+    plan: MeasurementPlan,
+    device: Device,
+    limit_seconds: float | None = None,
+) -> Measured:
     """Warm up by rule, time plan.steps steps with nothing else running, then look at memory.
 
-    All ranks of a process group call it together. What `step` raises is the caller's.
+    limit_seconds: fewer steps, once their median is clearly above it on the slowest rank. All ranks
+    of a process group call it together. What `step` raises is the caller's.
     """
     gpu = open_current_gpu() if device is Device.CUDA else None
     warmup = _warm_up(step, plan, device)
     allocator = CudaAllocator() if device is Device.CUDA else None
-    window = _time(step, plan, device, gpu)
+    window = _time(step, plan, device, gpu, limit_seconds)
+    if window.pruned:
+        plan = replace(plan, memory_timeline=False)
     memory, timeline = (
         _cpu_memory(step) if allocator is None else _cuda_memory(step, plan, allocator, gpu)
     )
@@ -61,6 +73,7 @@ def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measur
         concerns=concerns(seen, plan, device),
         host_seconds=window.host_seconds,
         load=load_of(window.readings, gpu),
+        pruned=window.pruned,
     )
 
 
@@ -77,24 +90,41 @@ def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple
 
 
 def _time(
-    step: TrainingStep, plan: MeasurementPlan, device: Device, gpu: NvmlGpu | None
+    step: TrainingStep,
+    plan: MeasurementPlan,
+    device: Device,
+    gpu: NvmlGpu | None,
+    limit_seconds: float | None,
 ) -> _Window:
-    """Steps back to back, marked at their boundaries: nothing that happens between is left out."""
+    """Steps back to back, marked at their boundaries: nothing that happens between is left out,
+    where there is a limit the ranks' agreement on it (one number reduced) neither."""
     watch, recorder = stopwatch(device), Silent()
     loss: list[float] = []
+    pruned = False
     gc.collect()
     with _watched(gpu) as readings:
         watch.mark()
-        for _ in range(plan.steps):
+        began = [time.perf_counter()]
+        while len(loss) < plan.steps and not pruned:
             loss.append(step.run(recorder))
             watch.mark()
+            began.append(time.perf_counter())
+            pruned = limit_seconds is not None and _is_above(limit_seconds, began, device)
         seconds = watch.laps()
     return _Window(
         seconds=seconds,
         host_seconds=watch.host_laps(),
         loss=tuple(loss),
         readings=tuple(readings),
+        pruned=pruned and len(loss) < plan.steps,
     )
+
+
+def _is_above(limit_seconds: float, marks: list[float], device: Device) -> bool:
+    """Whether the steps between `marks` of the host's clock are clearly longer than the limit, on
+    whichever rank they are longest; a step ends on the host when its loss is there."""
+    least = median_at_least(differences(marks))
+    return least is not None and slowest_rank(least, device) > limit_seconds
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     stages: tuple[StagePeaks, ...] = ()
     host_seconds: tuple[float, ...] = ()
     load: GpuLoad | None = None
+    pruned: bool = False
 
 
 class StepFactory(Protocol):

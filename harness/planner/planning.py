@@ -55,18 +55,39 @@ class Target(Struct, frozen=True, kw_only=True):
 def machine_of(config: RunConfig, *, dry_run: bool = False) -> Machine:
     """The machine that trials run on. What a cluster will give, and what a command with device=cuda
     uses where there are fewer GPUs here (it may start its ranks by srun or ssh), is believed as it
-    is asked for; of a dry run all that is asked for as device=cuda."""
+    is asked for. So is, where nothing will run, what is asked for by gpus= or device=cuda, and the
+    job's own where this machine cannot run it."""
     cluster = config.launcher.kind is LauncherKind.SLURM and config.device != Device.CPU
-    elsewhere = config.device == Device.CUDA and (dry_run or config.backend is Backend.COMMAND)
-    if not (cluster or elsewhere):
+    elsewhere = config.backend is Backend.COMMAND and config.device == Device.CUDA
+    if cluster or (dry_run and _is_for_another(config)):
+        return _as_asked(config)
+    if not elsewhere:
         here = find_machine(config.device)
         return replace(here, gpu_names=here.gpu_names * config.launcher.nnodes)
-    count, name = parse_gpus(config.gpus or _experiment(config).gpus)
+    asked = _as_asked(config)
     with suppress(UserError):
         here = find_machine(config.device)
-        if not cluster and len(here.gpu_names) >= count:
+        if len(here.gpu_names) >= len(asked.gpu_names):
             return here
+    return asked
+
+
+def _as_asked(config: RunConfig) -> Machine:
+    count, name = parse_gpus(config.gpus or _experiment(config).gpus)
     return Machine(device=Device.CUDA, gpu_names=(name,) * count)
+
+
+def _is_for_another(config: RunConfig) -> bool:
+    """Whether a plan is not meant for this machine, or cannot be."""
+    if config.device == Device.CPU:
+        return False
+    if config.gpus or config.device == Device.CUDA:
+        return True
+    try:
+        find_target(config, find_machine(config.device))
+    except UserError:
+        return True
+    return False
 
 
 def make_plan(config: RunConfig, machine: Machine) -> RunPlan:

@@ -71,8 +71,9 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
     configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
     instead of the preset's. preset: a model in place of both, with nothing said of its job.
-    device: auto, cuda or cpu. name: folder below `runs`; empty means one
-    made of experiment, device and settings. command, framework: of backend `command`.
+    device: auto, cuda or cpu. name: folder below `runs`; empty means one made of experiment, device
+    and settings. command, framework: of backend `command`. track: experiment trackers that get the
+    results, by name.
     """
 
     experiment_name: str
@@ -92,6 +93,7 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     preset: str = ""
     name: str = ""
     runs: str = "runs"
+    track: tuple[str, ...] = ()
     config_dir: Path | None = None
 
 
@@ -329,7 +331,17 @@ _GROUPS: Final[Groups] = {
     "measure": MeasurementPlan,
     "launcher": LauncherOptions,
 }
-_OWN_KEYS: Final = ("backend", "command", "framework", "device", "gpus", "recipe", "name", "runs")
+_OWN_KEYS: Final = (
+    "backend",
+    "command",
+    "framework",
+    "device",
+    "gpus",
+    "recipe",
+    "name",
+    "runs",
+    "track",
+)
 
 
 def _schema(groups: Groups) -> Schema:

@@ -101,7 +101,7 @@ def tools_for(trial: Trial) -> Tools:
         steps.append(StageByStage(trial))
         return steps[0]
 
-    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Measured:
+    def measure(step: Any, plan: MeasurementPlan, device: Device, limit: float | None) -> Measured:
         for _ in trial.stages:
             step.run(Silent())
         return steps[0].found()

@@ -8,18 +8,13 @@ from harness.judge.metrics import PEAKS
 from harness.report.document import Picture, Section, Table
 from harness.report.facts import Facts
 from harness.report.trial_numbers import Numbers, numbers_of, over_repeats, peaks
-from harness.trial.result import MemoryPeak, TrialResult
+from harness.trial.result import TrialResult
+from harness.trial.run_plan import PlannedSetting
 
 
 def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The four peaks of every setting: over all ranks, and those of each stage."""
-    rows = [
-        row
-        for setting in facts.plan.settings
-        for row in _peaks(
-            facts, setting.spec, [peak for one in facts.of(setting) for peak in one.memory]
-        )
-    ]
+    rows = [row for setting in facts.plan.settings for row in _peaks(facts, setting)]
     table = Table(
         columns=("setting", "ranks", "allocated", "active", "reserved", "used by NVML"),
         rows=tuple(rows),
@@ -35,13 +30,15 @@ def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     return Section(title="Memory", prose=(how,), tables=(table,), pictures=pictures)
 
 
-def _peaks(facts: Facts, spec: str, ranks: list[MemoryPeak]) -> Iterator[tuple[str, ...]]:
+def _peaks(facts: Facts, setting: PlannedSetting) -> Iterator[tuple[str, ...]]:
+    name = facts.name_of(setting)
+    ranks = [peak for one in facts.of(setting) for peak in one.memory]
     count = len({peak.rank for peak in ranks})
-    yield spec, f"fullest of {count}" if count else DASH, *_bytes(peaks(ranks))
+    yield name, f"fullest of {count}" if count else DASH, *_bytes(peaks(ranks))
     stages = sorted({peak.stage for peak in ranks})
     for stage in stages if len(stages) > 1 else ():
         own = [peak for peak in ranks if peak.stage == stage]
-        yield spec, f"pipeline stage {stage}", *_bytes(peaks(own))
+        yield name, f"pipeline stage {stage}", *_bytes(peaks(own))
 
 
 def _bytes(numbers: Numbers) -> tuple[str, ...]:
@@ -56,7 +53,7 @@ def flops(facts: Facts) -> Section:
         one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
         rows.append(
             (
-                setting.spec,
+                facts.name_of(setting),
                 *(
                     _tflops(value)
                     for value in (one.model_tflops_per_gpu, one.hardware_tflops_per_gpu)
@@ -101,13 +98,14 @@ def _peak(facts: Facts) -> str:
 def trust(facts: Facts) -> Section:
     """Why a trial's number does, or does not, deserve trust."""
     rows, doubts = [], []
+    names = facts.names
     for name, result in facts.results.items():
         times = result.times
         spread = numbers_of(result, None).step_spread
         worst = [concern.name for concern in result.fatal]
         rows.append(
             (
-                _who(result),
+                names[name],
                 name,
                 str(result.status),
                 str(len(times.seconds)) if times else DASH,
@@ -139,10 +137,6 @@ def trust(facts: Facts) -> Section:
     return Section(title="Trust", prose=prose, tables=(table,), lines=tuple(doubts))
 
 
-def _who(result: TrialResult) -> str:
-    return str(result.trial["workload"]["recompute"])
-
-
 def _clock(result: TrialResult) -> str:
     if result.times is None:
         return DASH
@@ -153,10 +147,11 @@ def _clock(result: TrialResult) -> str:
 def failures(facts: Facts) -> tuple[Section, ...]:
     """Last words of every trial that was not measured."""
     lines: list[str] = []
+    names = facts.names
     for name, result in facts.results.items():
         if result.status in MEASURED or result.evidence is None:
             continue
         words = " ".join(result.evidence.message.split())
-        lines += [f"{_who(result)}  {name}  {result.status}: {words}"]
+        lines += [f"{names[name]}  {name}  {result.status}: {words}"]
         lines += [f"    {line}" for line in result.evidence.log_tail]
     return (Section(title="Last words", lines=tuple(lines), folded=True),) if lines else ()

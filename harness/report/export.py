@@ -14,6 +14,8 @@ from harness.judge.stats import centre
 from harness.report.facts import Facts
 from harness.report.trial_numbers import numbers_of
 from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import PlannedSetting
+from harness.trial.trial import layout_name
 
 
 def trial_rows(facts: Facts) -> list[dict[str, Any]]:
@@ -24,6 +26,8 @@ def trial_rows(facts: Facts) -> list[dict[str, Any]]:
             rows.append(
                 _row(facts, result)
                 | {
+                    "micro_batch_size": setting.trial.workload.micro_batch_size,
+                    "layout": layout_name(setting.trial.workload.layout),
                     "advisor_rank": setting.rank,
                     "skipped_by": setting.skip or None,
                     **_predicted(setting.trial.prediction),
@@ -93,8 +97,15 @@ def bmf(facts: Facts) -> str:
                 "upper_value": high,
             }
         if measures:
-            found[setting.trial.workload.label] = measures
+            found[_benchmark(facts, setting)] = measures
     return json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
+    """The workload's label, with what else differs within the plan."""
+    workload = setting.trial.workload
+    more = facts.name_of(setting).removeprefix(workload.recompute)
+    return workload.label + more.replace(", ", "/")
 
 
 def _measure(name: str, on_cpu: bool) -> str:

@@ -69,6 +69,17 @@ class Facts(Struct, frozen=True, kw_only=True):
         """Where it ran, by the first process that left a fingerprint."""
         return next((place_of(one) for one in self.results.values() if one.environment), None)
 
+    def name_of(self, setting: PlannedSetting) -> str:
+        """What a setting is called in tables and pictures."""
+        return self.plan.name_of(setting.trial.workload)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the setting of every result is called."""
+        planned = {trial.name: self.name_of(setting) for setting, trial in self.plan.trials()}
+        spelt = {name: one.trial["workload"]["recompute"] for name, one in self.results.items()}
+        return spelt | planned
+
     def of(self, setting: PlannedSetting) -> tuple[TrialResult, ...]:
         """Results of all repeats of a setting."""
         names = (trial.name for trial in setting.trials())

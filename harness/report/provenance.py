@@ -84,7 +84,7 @@ def commands(facts: Facts) -> Section:
     lines = [
         line
         for setting in facts.plan.settings
-        for line in (f"# {setting.spec}", facts.command(setting.trial))
+        for line in (f"# {facts.name_of(setting)}", facts.command(setting.trial))
     ]
     prose = ("Every repeat of a setting, into a folder of its own:",)
     return Section(title="Run a trial again", prose=prose, lines=tuple(lines), folded=True)

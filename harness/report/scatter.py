@@ -28,7 +28,7 @@ class Point(Struct, frozen=True, kw_only=True):
     stable: whether its times are to be trusted."""
 
     number: int
-    spec: str
+    name: str
     memory_bytes: int
     seconds: float
     tokens_per_second: float
@@ -45,7 +45,7 @@ def points(facts: Facts) -> tuple[Point, ...]:
             found.append(
                 Point(
                     number=number,
-                    spec=setting.spec,
+                    name=facts.name_of(setting),
                     memory_bytes=memory,
                     seconds=one.step_time_seconds,
                     tokens_per_second=one.tokens_per_second_per_gpu,
@@ -137,7 +137,7 @@ def _key(figure: "Figure", shown: Sequence[Point]) -> None:
     """Which number is which setting."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.spec}") for p in shown]
+    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
     figure.legend(
         handles=handles,
         loc="outside lower left",
@@ -149,7 +149,7 @@ def _key(figure: "Figure", shown: Sequence[Point]) -> None:
 
 def _columns(shown: Sequence[Point]) -> int:
     """So many that the longest name fits; 88 characters of a key are as wide as the picture."""
-    longest = max((len(one.spec) for one in shown), default=1) + 8
+    longest = max((len(one.name) for one in shown), default=1) + 8
     return max(1, min(4, 88 // longest))
 
 

@@ -77,13 +77,19 @@ def subject(facts: Facts) -> str:
         place.gpus if place else facts.plan.device_name,
         str(workload.precision),
         f"sequence {workload.seq_length}",
-        f"micro batch {workload.micro_batch_size}",
+        _micro_batches(facts),
         f"global batch {workload.global_batch_size}",
         f"backend {workload.backend}",
     ]
     if facts.on_cpu:
         words.append("all times are CPU times")
     return " · ".join(words)
+
+
+def _micro_batches(facts: Facts) -> str:
+    sizes = sorted({one.trial.workload.micro_batch_size for one in facts.plan.settings})
+    words = "micro batch" if len(sizes) == 1 else "micro batches"
+    return f"{words} {', '.join(map(str, sizes))}"
 
 
 def verdict(facts: Facts) -> tuple[Section, ...]:
@@ -127,7 +133,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         fits = prediction.fit_probability if prediction else None
         rows.append(
             (
-                outcome.setting.spec,
+                outcome.name,
                 _status(outcome, measured, len(results)),
                 DASH if outcome.setting.rank is None else str(outcome.setting.rank),
                 DASH if fits is None else probability(fits),
@@ -147,9 +153,11 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         rows=tuple(rows),
         left=2,
     )
-    reasons = [f"{o.setting.spec}: {o.reason}" for o in facts.found if o.reason]
-    prose = (_tally(facts), *reasons) if facts.judged else reasons  # else it is the outcome
-    return Section(title="Settings", prose=tuple(prose), tables=(table,), pictures=pictures)
+    reasons = [f"{o.name}: {o.reason}" for o in facts.found if o.reason]
+    ended = (facts.plan.ended,) if facts.plan.ended else ()
+    tally = (_tally(facts),) if facts.judged else ()  # else it is the outcome
+    prose = (*tally, *ended, *reasons)
+    return Section(title="Settings", prose=prose, tables=(table,), pictures=pictures)
 
 
 def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
@@ -188,7 +196,7 @@ def _quantity(
     """One quantity of every setting; None where nobody predicted it."""
     if all(pair.predicted is None for pair in pairs):
         return None
-    rows = [(o.setting.spec, *cells(p, write)) for o, p in zip(found, pairs, strict=True)]
+    rows = [(o.name, *cells(p, write)) for o, p in zip(found, pairs, strict=True)]
     return Table(columns=(words, "predicted", "measured", "error"), rows=tuple(rows))
 
 

@@ -39,7 +39,7 @@ _PHASES: Final = {Phase.FORWARD: SKY, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: P
 class Waterfall(Struct, frozen=True, kw_only=True):
     """One setting's predicted components of the fullest stage, and its measured peaks."""
 
-    spec: str
+    name: str
     stage: int | None
     components: MemoryBreakdown
     measured: Numbers
@@ -55,7 +55,7 @@ def waterfall(facts: Facts) -> Waterfall | None:
         measured = over_repeats([numbers_of(one, None) for one in facts.of(setting)])
         found.append(
             Waterfall(
-                spec=setting.spec,
+                name=facts.name_of(setting),
                 stage=prediction.peak_stage,
                 components=prediction.peak_memory_bytes,
                 measured=measured,
@@ -93,7 +93,7 @@ def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.04 * max([total, *(line[1] for line in lines)]) / scale)
     stage = "" if shown.stage is None else f", pipeline stage {shown.stage}"
-    axes.set_title(f"Memory at its peak: {shown.spec}{stage}")
+    axes.set_title(f"Memory at its peak: {shown.name}{stage}")
     axes.set_xlabel(f"{unit} on the fullest rank; bars are predicted")
     soften(axes)
     axes.grid(visible=False, axis="y")
@@ -104,7 +104,7 @@ def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
 class Step(Struct, frozen=True, kw_only=True):
     """One setting's allocated bytes over one step."""
 
-    spec: str
+    name: str
     points: tuple[TimelinePoint, ...]
 
 
@@ -115,7 +115,7 @@ def steps(facts: Facts) -> tuple[Step, ...]:
         lines = (one.timeline for one in facts.of(setting) if len(one.timeline) > 1)
         line = next(lines, None)
         if line is not None:
-            found.append(Step(spec=setting.spec, points=line))
+            found.append(Step(name=facts.name_of(setting), points=line))
     return tuple(found[:MOST_TIMELINES])
 
 
@@ -130,7 +130,7 @@ def paint_timeline(figure: "Figure", shown: Sequence[Step], *, on_cpu: bool) -> 
         times = [point.seconds * 1e3 for point in step.points]
         sizes = [point.allocated / scale for point in step.points]
         axes.plot(times, sizes, color=INK, linewidth=1.1, drawstyle="steps-post")
-        axes.set_title(f"{step.spec}: peak {max(sizes):.1f} {unit}", fontsize=10)
+        axes.set_title(f"{step.name}: peak {max(sizes):.1f} {unit}", fontsize=10)
         soften(axes)
     clock = "CPU time under the memory meter, which slows the step" if on_cpu else "of one step"
     every[-1].set_xlabel(f"ms, {clock}")

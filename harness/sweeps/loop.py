@@ -1,51 +1,64 @@
-"""The loop of a sweep: ask for points, run them as trials of one growing plan, tell.
+"""The loop of a worker of a sweep: the policy decides, the runner runs, the study is told.
 
-Every point is one trial with one result.json, written by whichever runner ``launcher=`` means. A
-sweep that is killed and started again finds them all, tells the study what it missed, and goes on.
+Every task is one trial with one result.json, written by whichever runner ``launcher=`` means. A
+sweep that is killed and started again finds them all, tells the study what it missed, and goes on;
+started beside another, on this machine or elsewhere, it shares the work with it.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from advisor.base.errors import UserError
 from harness.execution.progress import Progress
-from harness.execution.runner import Runner
+from harness.execution.runner import Runner, label_of
+from harness.execution.signals import StopSignals
 from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.front import Outcome, outcome_of
+from harness.sweeps.history import Outcome, over_repeats
+from harness.sweeps.policy import End, Wait
+from harness.sweeps.priority import make_policy
 from harness.sweeps.space import Point, Space
-from harness.sweeps.study import Study
-from harness.trial.files import exclusive
+from harness.sweeps.workers.disk import trial_of
+from harness.sweeps.workers.opening import open_study
+from harness.sweeps.workers.study import Claim, Study
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
-_LOCK: Final = "sweep.lock"
-
-MakeRunner = Callable[[RunPlan, Progress, frozenset[TrialStatus]], Runner]
+MakeRunner = Callable[[RunPlan, Progress, frozenset[TrialStatus], frozenset[str]], Runner]
 
 
 class SweepProgress(Progress):
-    """Says of a trial only once that it was found."""
+    """Counts the trials of a plan that grows, and says of each only once how it ended."""
 
-    _told = 0
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._told: set[str] = set()
 
-    def found(self, number: int, label: str, result: TrialResult) -> None:
-        """The trial was finished by an earlier run, or is one of an earlier round."""
-        if number > self._told:
-            super().found(number, label, result)
-            self._told = number
+    def begin(self, number: int, label: str) -> None:
+        """The next trial starts."""
+        super().begin(len(self._told) + 1, label)
 
     def end(self, result: TrialResult) -> None:
         """The trial has its final result."""
         super().end(result)
-        self._told = max(self._told, self._number)
+        self._told.add(result.name)
+
+    def found(self, number: int, label: str, result: TrialResult) -> None:
+        """The trial was finished by an earlier run, or is one of an earlier round."""
+        if result.name not in self._told:
+            self._told.add(result.name)
+            super().found(len(self._told), label, result)
 
     def collected(self, number: int, label: str, result: TrialResult) -> None:
         """The trial has its final result, and ran elsewhere."""
-        super().collected(number, label, result)
-        self._told = max(self._told, number)
+        if result.name not in self._told:
+            self._told.add(result.name)
+            super().collected(len(self._told), label, result)
+
+    def _head(self) -> str:
+        return f"trial {self._number}  {self._label}"
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
@@ -57,72 +70,74 @@ class Sweep(Struct, frozen=True, kw_only=True):
     options: SweepOptions
     make_runner: MakeRunner
     retry: frozenset[TrialStatus] = frozenset()
-    planned: dict[Point, PlannedSetting] = field(default_factory=dict)
-    outcomes: dict[Point, Outcome] = field(default_factory=dict)
+    finished: dict[Point, dict[int, Outcome]] = field(default_factory=dict)
 
-    def run(self) -> dict[Point, Outcome]:
-        """What came of every point, in the order in which they were chosen.
+    @property
+    def outcomes(self) -> dict[Point, Outcome]:
+        """What came of every point over its repeats, in the order in which they were chosen."""
+        return {
+            point: over_repeats(tuple(every.values())) for point, every in self.finished.items()
+        }
 
-        Raises as Runner.run does; UserError where another sweep is at work in the folder.
+    @property
+    def statuses(self) -> list[TrialStatus]:
+        """How every task ended, wherever it ran."""
+        return [one.status for every in self.finished.values() for one in every.values()]
+
+    def run(self) -> End:
+        """Why it ended; by then `finished` holds what came of every task, whichever worker ran it.
+
+        Raises as Runner.run does; UserError where the storage cannot be opened or holds another
+        sweep of this name.
         """
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.folder.path / _LOCK) as alone:
-            if not alone:
-                raise UserError(
-                    "name",
-                    self.folder.path.name,
-                    "another sweep is at work there",
-                    "wait for it, or give name=ANOTHER",
-                )
-            self._sweep()
-        return self.outcomes
+        progress = SweepProgress(min(self.options.trials, len(self.space.legal)))
+        with StopSignals(), self._study(progress) as study:
+            for task, result in study.restore().items():
+                label = label_of(self.space.planned[task.point], trial_of(self.space, task))
+                progress.found(0, label, result)
+            ended = self._work(study, progress)
+            for point, outcomes in study.history().finished.items():
+                self.finished[point] = dict(outcomes)
+        self.folder.join(replace(self.plan, ended=ended.words))
+        return ended
 
-    def _sweep(self) -> None:
-        wanted = min(self.options.trials, len(self.space.planned))
-        progress = SweepProgress(wanted)
-        study = Study(self.folder.path, self.space, self.options, self.folder.path.name)
-        earlier = self._earlier()
-        if earlier:
-            self._execute(earlier, progress, self.retry)
-        unfinished = study.restore(self.outcomes)
-        study.enqueue(self.space.best(min(self.options.first, wanted)))
-        while len(self.outcomes) < wanted:
-            room = wanted - len(self.outcomes)
-            asked = unfinished or [study.ask() for _ in range(min(self.options.batch, room))]
-            unfinished = []
-            new = [point for point, _ in asked if point not in self.outcomes]
-            if not new:
-                # the sampler repeats itself: the advisor's best of the rest
-                study.enqueue([p for p in self.space.planned if p not in self.outcomes][:1])
-            else:
-                self._execute(new, progress)
-            for point, trial in asked:
-                study.tell(trial, self.outcomes[point])
-
-    def _earlier(self) -> list[Point]:
-        """Points of an earlier sweep of this folder that have results, in its order."""
-        try:
-            plan = self.folder.plan()
-        except UserError:
-            return []
-        found = []
-        for setting in plan.settings:
-            point = self.space.point_of(setting.trial.workload)
-            if point is not None and self.folder.trial(setting.trial.name).has_result():
-                found.append(point)
-        return found
-
-    def _execute(
-        self, points: list[Point], progress: Progress, retry: frozenset[TrialStatus] = frozenset()
-    ) -> None:
-        """Results of `points`, run or found."""
-        self.planned.update({point: self.space.planned[point] for point in points})
-        plan = RunPlan(
-            experiment=self.plan.experiment,
-            device_name=self.plan.device_name,
-            settings=tuple(self.planned.values()),
-            assumptions=self.plan.assumptions,
+    def _study(self, progress: Progress) -> Study:
+        return open_study(
+            self.folder,
+            self.space,
+            self.options,
+            self.plan.device_name,
+            retry=self.retry,
+            say=progress.say,
         )
-        results = self.make_runner(plan, progress, retry).run()
-        for point, planned in self.planned.items():
-            self.outcomes[point] = outcome_of(results[planned.trial.name])
+
+    def _work(self, study: Study, progress: Progress) -> End:
+        choose = make_policy(self.space, self.options).next
+        while True:
+            claims: list[Claim] = []
+            while len(claims) < self.options.batch:
+                action = study.decide(choose)
+                if not isinstance(action, Claim):
+                    break
+                claims.append(action)
+            if claims:
+                self._execute(claims, study, progress)
+            elif isinstance(action, Wait):
+                study.wait()
+            else:
+                assert isinstance(action, End)
+                return action
+
+    def _execute(self, claims: list[Claim], study: Study, progress: Progress) -> None:
+        """Run what is claimed, and tell what came of it."""
+        names = {claim.trial: trial_of(self.space, claim.task).name for claim in claims}
+        plan = replace(self.plan, settings=tuple(self._planned(claim) for claim in claims))
+        mine = frozenset(names.values())
+        results = self.make_runner(plan, progress, self.retry, mine).run()
+        for claim in claims:
+            study.tell(claim, results[names[claim.trial]])
+
+    def _planned(self, claim: Claim) -> PlannedSetting:
+        planned = self.space.planned[claim.task.point].repeated(claim.task.repeat + 1)
+        limited = replace(planned.trial, limit_seconds=claim.measure.limit_seconds)
+        return replace(planned, trial=limited)

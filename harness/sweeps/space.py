@@ -16,14 +16,15 @@ from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
-from harness.backends.jobs import as_run, is_backends_own
+from harness.backends.jobs import as_run, is_backends_own, told_as_run
+from harness.backends.native.unsupported import check
 from harness.planner.device import Machine
 from harness.planner.forecast import predict
 from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Device, Workload
+from harness.trial.trial import AsRun, Backend, Device, Workload, layout_name
 
 
 class Point(Struct, frozen=True, kw_only=True):
@@ -56,14 +57,31 @@ class Space(Struct, frozen=True):
     planned: dict[Point, PlannedSetting]
     target: Target
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """What a peak may be: sweep.memory_budget, or the job's own; None where nobody said."""
+        return self.target.job.config.memory_budget_bytes
+
+    @property
+    def room_bytes(self) -> int | None:
+        """The budget, else what the GPU has; None on a CPU, where nobody said."""
+        on_cpu = self.device is Device.CPU
+        return self.budget_bytes or (None if on_cpu else self.target.job.gpu.memory_bytes)
+
+    @property
+    def device(self) -> Device:
+        """What all trials run on."""
+        return next(iter(self.planned.values())).trial.workload.device
+
     def choices(self) -> dict[str, list[str | int]]:
         """Values of each parameter, in a fixed order."""
         names = ("layout", "micro_batch_size", "recompute")
         return {name: sorted({p.params()[name] for p in self.planned}, key=str) for name in names}
 
-    def best(self, number: int) -> list[Point]:
-        """The advisor's first legal points."""
-        return [point for point, planned in self.planned.items() if not planned.skip][:number]
+    @property
+    def legal(self) -> list[Point]:
+        """Points that may be run, in the advisor's order."""
+        return [point for point, planned in self.planned.items() if not planned.skip]
 
     def point_of(self, workload: Workload) -> Point | None:
         """The point that a workload is; None where it is none of ours."""
@@ -78,7 +96,7 @@ class Space(Struct, frozen=True):
 
 def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
     """Every point; UserError where none is legal."""
-    target = find_target(config, machine)
+    target = _within(find_target(config, machine), options.budget_bytes())
     found = dict(_Builder(config, machine, options, target).points())
     if all(planned.skip for planned in found.values()):
         raise UserError(
@@ -90,17 +108,12 @@ def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Sp
     return Space(found, target)
 
 
-def layout_name(layout: ParallelLayout) -> str:
-    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
-    degrees = {
-        "tp": layout.tensor_model_parallel_size,
-        "cp": layout.context_parallel_size,
-        "pp": layout.pipeline_model_parallel_size,
-        "vpp": layout.virtual_pipeline_model_parallel_size,
-        "ep": layout.expert_model_parallel_size,
-    }
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    return "-".join([*words, f"dp{layout.data_parallel_size}"])
+def _within(target: Target, budget: int | None) -> Target:
+    """The job with the sweep's memory budget, where there is one: what fits is judged by it."""
+    if budget is None:
+        return target
+    config = replace(target.job.config, memory_budget_bytes=budget)
+    return replace(target, job=replace(target.job, config=config))
 
 
 class _Builder:
@@ -115,6 +128,8 @@ class _Builder:
     ) -> None:
         self._config, self._machine, self._options = config, machine, options
         self._target = target
+        self._trial = bare_trial(config, machine, target.job, "none")
+        self._told: dict[Job, AsRun] = {}
         framework = target.job.config.framework
         self._stack: RecomputeSettings = adapter_of(framework)
         asked = config.recompute.settings
@@ -125,24 +140,24 @@ class _Builder:
         """Legal points in the advisor's order, then those that only the backend knows, then those
         that are not run."""
         jobs = {(layout, size): self._job(layout, size) for layout, size in self._shapes()}
-        evaluated: list[tuple[Evaluation, Job]] = []
-        legal: set[tuple[Job, str]] = set()
-        for job in jobs.values():
-            if isinstance(job, Job):
-                for evaluation in self._evaluate(job):
-                    evaluated.append((evaluation, job))
-                    legal.add((job, evaluation.setting.spec))
-        evaluated.sort(key=lambda pair: order(pair[0]))
-        for number, (evaluation, job) in enumerate(evaluated, start=1):
-            yield self._legal(job, evaluation, number)
-        specs = list(dict.fromkeys(evaluation.setting.spec for evaluation, _ in evaluated))
+        legal: dict[Point, PlannedSetting] = {}
+        places: dict[Point, tuple[float, ...]] = {}
+        for found in jobs.values():
+            for evaluation in self._evaluate(found) if isinstance(found, Job) else ():
+                point, planned = self._legal(evaluation)
+                legal[point], places[point] = planned, _place(evaluation, planned)
+        ordered = sorted(legal, key=places.__getitem__)
+        run = [point for point in ordered if not legal[point].skip]
+        yield from ((point, replace(legal[point], rank=k)) for k, point in enumerate(run, start=1))
+        yield from ((point, legal[point]) for point in ordered if legal[point].skip)
+        specs = list(dict.fromkeys(point.recompute for point in ordered))
         own = self._own
         others = [self._stack.parse(text).spec for text in self._named]
         for (layout, size), job in jobs.items():
             for spec in dict.fromkeys([*own, *specs, *others]):
                 if isinstance(job, str):
                     yield self._bare(layout, size, spec, job)
-                elif (job, spec) not in legal:
+                elif self._point(layout, size, spec) not in legal:
                     reason = "" if spec in own else self._refusal(job, spec)
                     yield self._bare(layout, size, spec, reason)
 
@@ -170,7 +185,11 @@ class _Builder:
         return refused[0].reason if refused else job
 
     def _evaluate(self, job: Job) -> Iterator[Evaluation]:
-        workload = bare_trial(self._config, self._machine, job, self._stack.none.spec).workload
+        workload = replace(
+            self._trial.workload,
+            layout=job.layout,
+            micro_batch_size=job.config.micro_batch_size,
+        )
         evaluator = Evaluator(as_run(job, workload), self._target.calibration)
         return map(evaluator.evaluate, self._settings(job))
 
@@ -184,31 +203,54 @@ class _Builder:
         refused = self._stack.check(self._stack.parse(spec), job)
         return refused[0].reason if refused else "keeps and replays what another setting does"
 
-    def _legal(self, job: Job, evaluation: Evaluation, number: int) -> tuple[Point, PlannedSetting]:
-        point, planned = self._bare(
-            job.layout, job.config.micro_batch_size, evaluation.setting.spec, ""
-        )
+    def _legal(self, evaluation: Evaluation) -> tuple[Point, PlannedSetting]:
+        job = evaluation.job
+        size, spec = job.config.micro_batch_size, evaluation.setting.spec
+        point, planned = self._bare(job.layout, size, spec, "")
         prediction = predict(planned.trial.workload, evaluation)
-        trial = replace(planned.trial, prediction=prediction)
+        told = self._told.get(job) or told_as_run(job, planned.trial.workload)
+        self._told[job] = told  # settings of one job share it: making it takes longer than the rest
+        trial = replace(planned.trial, prediction=prediction, as_run=told)
+        planned = replace(planned, trial=trial)
         likely, least = prediction.fit_probability, self._options.min_fit_probability
-        if likely is not None and likely < least:
-            reason = (
-                f"the advisor gives it {likely:.1%} to fit, less than "
-                f"sweep.min_fit_probability = {least:g}"
-            )
-            return point, replace(planned, trial=trial, skip=reason)
-        return point, replace(planned, trial=trial, rank=number)
+        if planned.skip or likely is None or likely >= least:
+            return point, planned
+        reason = f"by the advisor less likely to fit than sweep.min_fit_probability = {least:g}"
+        return point, replace(planned, skip=reason)
 
     def _bare(
         self, layout: ParallelLayout, size: int, spec: str, skip: str
     ) -> tuple[Point, PlannedSetting]:
-        trial = bare_trial(self._config, self._machine, self._target.job, spec)
-        workload = replace(trial.workload, layout=layout, micro_batch_size=size)
-        point = Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
-        prediction = predict(workload) if workload.device is Device.CPU and not skip else None
+        trial = self._trial
+        workload = replace(trial.workload, layout=layout, micro_batch_size=size, recompute=spec)
+        point = self._point(layout, size, spec)
+        why = skip or _refusal_by_backend(workload)
+        prediction = predict(workload) if workload.device is Device.CPU and not why else None
         planned = PlannedSetting(
             trial=replace(trial, workload=workload, prediction=prediction),
-            skip=skip,
+            skip=why,
             label=point.label,
         )
         return point, planned
+
+    @staticmethod
+    def _point(layout: ParallelLayout, size: int, spec: str) -> Point:
+        return Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
+
+
+def _refusal_by_backend(workload: Workload) -> str:
+    """Why our own backend does not run a workload; empty where it does, or only its trial knows."""
+    if workload.backend is Backend.NATIVE:
+        try:
+            check(workload)
+        except UserError as error:
+            return f"{error.field}: {error.relation}"
+    return ""
+
+
+def _place(evaluation: Evaluation, planned: PlannedSetting) -> tuple[float, ...]:
+    """The advisor's order, by the time in which the backend is predicted to run it."""
+    tier, seconds, *rest = order(evaluation)
+    predicted = planned.trial.prediction
+    known = predicted is not None and predicted.step_time_seconds
+    return (tier, known if known and tier < 2 else seconds, *rest)

@@ -122,13 +122,18 @@ class Lock:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
-    def take(self) -> bool:
-        """Whether the lock is ours now; never waits."""
+    def take(self, *, shared: bool = False) -> bool:
+        """Whether the lock is ours now, or ours too where it is `shared`; never waits."""
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
+
+    def wait(self) -> None:
+        """The lock is ours alone when this returns."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
 
     def close(self) -> None:
         """Close our descriptor: the lock is free once no child holds it either."""
@@ -154,10 +159,22 @@ def _open_files(pid: str) -> Iterator[str]:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[bool]:
-    """Whether this process alone holds `path` for the length of the block."""
+def exclusive(path: Path, *, shared: bool = False) -> Iterator[bool]:
+    """Whether this process alone holds `path` for the length of the block; where it is `shared`,
+    with others that share it."""
     lock = Lock(path)
     try:
-        yield lock.take()
+        yield lock.take(shared=shared)
+    finally:
+        lock.close()
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Waits until this process alone holds `path`, for the length of the block."""
+    lock = Lock(path)
+    try:
+        lock.wait()
+        yield
     finally:
         lock.close()

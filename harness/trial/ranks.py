@@ -17,12 +17,13 @@ _WORST_FIRST: Final = (
     TrialStatus.NO_DATA,
     TrialStatus.INCOMPLETE,
     TrialStatus.SKIPPED,
+    TrialStatus.PRUNED,
     TrialStatus.UNSTABLE,
     TrialStatus.OK,
 )
 """Causes before consequences: the ranks that wait for a dead one report NCCL errors."""
 
-DONE: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
+DONE: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.PRUNED, TrialStatus.SKIPPED)
 
 
 def failed_ranks(ranks: Mapping[int, TrialResult]) -> tuple[int, ...]:

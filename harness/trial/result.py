@@ -13,13 +13,16 @@ SCHEMA_VERSION = 1
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. Only `ok` and `unstable` carry times; every status is a final answer.
+    """How a trial ended. Only `ok`, `unstable` and `pruned` carry times; every status is a final
+    answer.
 
-    `incomplete` is a log that was read and breaks off before its run's end.
+    `pruned` is one that a sweep ended early, clearly slower than another: its times are of fewer
+    steps. `incomplete` is a log that was read and breaks off before its run's end.
     """
 
     OK = "ok"
     UNSTABLE = "unstable"
+    PRUNED = "pruned"
     OOM = "oom"
     TIMEOUT = "timeout"
     FAILED = "failed"

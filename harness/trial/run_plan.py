@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.trial import Trial
+from harness.trial.trial import Trial, Workload, layout_name
 
 
 class PlannedSetting(Struct, frozen=True, kw_only=True):
@@ -29,22 +29,29 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
         return self.trial.workload.recompute
 
     def trials(self) -> tuple[Trial, ...]:
-        """One trial a repeat; a skipped setting has one."""
+        """One trial a repeat; a skipped setting has one. Only the first may be pruned."""
         count = 1 if self.skip else self.trial.measurement.repeats
-        return tuple(replace(self.trial, repeat=repeat) for repeat in range(count))
+        again = replace(self.trial, limit_seconds=None)
+        return (self.trial, *(replace(again, repeat=repeat) for repeat in range(1, count)))
+
+    def repeated(self, count: int) -> "PlannedSetting":
+        """The same, with `count` processes."""
+        measurement = replace(self.trial.measurement, repeats=count)
+        return replace(self, trial=replace(self.trial, measurement=measurement))
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
     """Everything that `harness run` will do, fixed before the first trial starts.
 
     device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
-    each.
+    each. ended: why a sweep, whose plan grows, is over; empty before, and for a run.
     """
 
     experiment: str
     device_name: str
     settings: tuple[PlannedSetting, ...]
     assumptions: tuple[str, ...] = ()
+    ended: str = ""
 
     @property
     def default_name(self) -> str:
@@ -58,6 +65,17 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         device = self.settings[0].trial.workload.device if self.settings else "none"
         return f"{self.experiment}-{device}-{digest}"
 
+    def name_of(self, workload: Workload) -> str:
+        """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
+        layout where they differ within the plan."""
+        workloads = [setting.trial.workload for setting in self.settings]
+        words = [workload.recompute]
+        if len({one.micro_batch_size for one in workloads}) > 1:
+            words.append(f"mbs {workload.micro_batch_size}")
+        if len({one.layout for one in workloads}) > 1:
+            words.append(layout_name(workload.layout))
+        return ", ".join(words)
+
     def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
         """All trials in the order in which they run: repeats are interleaved across settings, so
         that a machine that drifts does not favour one of them."""
@@ -66,6 +84,16 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             for setting in self.settings:
                 if repeat < len(setting.trials()):
                     yield setting, setting.trials()[repeat]
+
+
+def joined_plan(first: RunPlan, second: RunPlan) -> RunPlan:
+    """Settings of both, those of `first` in front; one that is in both has the more repeats."""
+    settings = {setting.trial.workload.key(): setting for setting in first.settings}
+    for setting in second.settings:
+        known = settings.get(setting.trial.workload.key(), setting)
+        more = max((known, setting), key=lambda one: one.trial.measurement.repeats)
+        settings[setting.trial.workload.key()] = more
+    return replace(second, settings=tuple(settings.values()))
 
 
 def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:

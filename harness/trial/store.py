@@ -2,7 +2,8 @@
 
 ::
 
-    runs/<name>/plan.json                     settings, order, predictions; written first
+    runs/<name>/plan.json                     settings, order, predictions; written first,
+                                              by a sweep joined to with every trial
     runs/<name>/trials/<trial>/trial.json     what is measured
                               /result.json    how it ended: there only once it is final
                               /log.txt        everything the trial's processes printed; those of
@@ -11,6 +12,8 @@
                               /state.json     phase and step of a trial that is running
                               /rank<k>.json   results of single ranks, until they are merged
     runs/<name>/superseded/<trial>.<n>/       trials that were run again, as they were
+    runs/<name>/workers/<worker>              locks of a sweep's workers, as long as they live
+    runs/<name>/tracked.json                  trials that were handed to trackers
 
 Every JSON file is written beside its place and renamed, so it is whole or absent. The only thing
 that is ever overwritten is a trial without a result.
@@ -27,9 +30,9 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
 from harness.trial.codec import decode, decode_result, encode
-from harness.trial.files import Reservation, remove_temporaries, tail, write_atomic
+from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import Phase, TrialResult
-from harness.trial.run_plan import RunPlan
+from harness.trial.run_plan import RunPlan, joined_plan
 from harness.trial.trial import Trial
 
 _STATE_BYTES: Final = 160
@@ -185,6 +188,13 @@ class RunFolder(Struct, frozen=True):
         remove_temporaries(self.path)
         write_atomic(self.path / _PLAN, encode(plan))
 
+    def join(self, plan: RunPlan) -> None:
+        """Add `plan` to the plan that is there, as one of several processes that do so."""
+        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        with in_turn(self.path / _PLAN_LOCK):
+            joined = joined_plan(self.plan(), plan) if self.has_plan() else plan
+            write_atomic(self.path / _PLAN, encode(joined))
+
     def has_plan(self) -> bool:
         """Whether this is the folder of a run at all."""
         return (self.path / _PLAN).exists()
@@ -223,6 +233,7 @@ class RunFolder(Struct, frozen=True):
 
 
 _PLAN: Final = "plan.json"
+_PLAN_LOCK: Final = "plan.lock"
 _TRIALS: Final = "trials"
 _TRIAL: Final = "trial.json"
 _RESULT: Final = "result.json"

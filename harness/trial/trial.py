@@ -213,7 +213,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     allocator's settings first of all). They are part of what is measured, as the workload is.
     stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
     memory_bytes: of the GPU that is rehearsed, where the device at hand may have more. as_run: None
-    in trials of earlier releases, and where only a log tells the workload.
+    in trials of earlier releases, and where only a log tells the workload. limit_seconds: it ends
+    early, with status pruned, once its running median step is clearly above.
     """
 
     workload: Workload
@@ -225,6 +226,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     stages: tuple[int, ...] = ()
     memory_bytes: int | None = None
     as_run: AsRun | None = None
+    limit_seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_pairs("variables", self.variables)
@@ -238,6 +240,19 @@ class Trial(Struct, frozen=True, kw_only=True):
     def environment(self) -> dict[str, str]:
         """`variables` by name."""
         return dict(pair.split("=", 1) for pair in self.variables)
+
+
+def layout_name(layout: ParallelLayout) -> str:
+    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
+    degrees = {
+        "tp": layout.tensor_model_parallel_size,
+        "cp": layout.context_parallel_size,
+        "pp": layout.pipeline_model_parallel_size,
+        "vpp": layout.virtual_pipeline_model_parallel_size,
+        "ep": layout.expert_model_parallel_size,
+    }
+    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+    return "-".join([*words, f"dp{layout.data_parallel_size}"])
 
 
 def world_size(workload: Mapping[str, Any]) -> int:

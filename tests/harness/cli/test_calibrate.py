@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
+from harness.base.duration import duration
 from harness.calibration import measurement as measured
 from harness.cli.calibrate import parse
-from harness.cli.flags import duration
 from harness.cli.main import main as harness
 from harness.execution.signals import Stop
 from harness.trial.trial import Device

@@ -282,18 +282,7 @@ def test_a_stopped_trial_leaves_no_process(
     ],
 )
 def test_exit_codes(statuses: list[str], code: int) -> None:
-    results = {
-        str(number): TrialResult(
-            name="x",
-            status=TrialStatus(status),
-            trial={},
-            environment={},
-            started_at="",
-            wall_seconds=0.0,
-        )
-        for number, status in enumerate(statuses)
-    }
-    assert exit_code(results) == code
+    assert exit_code(map(TrialStatus, statuses)) == code
 
 
 # A runner in a process of its own.

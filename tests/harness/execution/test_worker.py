@@ -71,9 +71,12 @@ class Phases:
 
 
 def tools_of(
-    step: Any, memory: tuple[MemoryPeak, ...] = (MEMORY,), concerns: tuple[Concern, ...] = ()
+    step: Any,
+    memory: tuple[MemoryPeak, ...] = (MEMORY,),
+    concerns: tuple[Concern, ...] = (),
+    pruned: bool = False,
 ) -> Tools:
-    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Measured:
+    def measure(step: Any, plan: MeasurementPlan, device: Device, limit: float | None) -> Measured:
         assert device is Device.CPU
         recorder = Phases()
         for _ in range(plan.steps):
@@ -82,7 +85,12 @@ def tools_of(
         times = StepTimes(seconds=(0.1,) * plan.steps, warmup_seconds=(), clock="host")
         point = TimelinePoint(seconds=0.0, allocated=1, phase=Phase.FORWARD)
         return Measured(
-            times=times, memory=(MEMORY,), concerns=concerns, timeline=(point,), loss=(1.0,)
+            times=times,
+            memory=(MEMORY,),
+            concerns=concerns,
+            timeline=(point,),
+            loss=(1.0,),
+            pruned=pruned,
         )
 
     def build(workload: Workload, seed: int) -> Any:
@@ -144,6 +152,20 @@ def test_a_fatal_concern_is_unstable(run: Run) -> None:
     code, result = run(tools_of(FakeStep(), concerns=(FATAL,)))
     assert (code, result.status, result.concerns) == (0, TrialStatus.UNSTABLE, (FATAL,))
     assert run(tools_of(FakeStep(), concerns=(replace(FATAL, fatal=False),)))[1].status == "ok"
+
+
+def test_a_pruned_trial_is_a_result_that_keeps_its_figures(
+    run: Run, trial: Trial, tmp_path: Path
+) -> None:
+    TrialFolder(tmp_path).create(replace(trial, limit_seconds=0.05))
+    code, result = run(tools_of(FakeStep(), concerns=(FATAL,), pruned=True))
+    assert (code, result.status) == (0, TrialStatus.PRUNED)
+    assert result.times is not None
+    assert result.memory
+    assert result.evidence is not None
+    assert result.evidence.message == (
+        "pruned after 10 steps: a median of 0.1 s is clearly above 0.05 s"
+    )
 
 
 class OutOfMemoryError(RuntimeError):

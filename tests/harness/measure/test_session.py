@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from harness.measure.memory import StorageMeter
@@ -169,3 +170,15 @@ def test_what_a_step_raises_is_the_callers() -> None:
 
     with pytest.raises(MemoryError):
         measure(Step(explode), PLAN, Device.CPU)
+
+
+def test_a_step_that_is_clearly_slower_than_a_limit_is_timed_no_longer() -> None:
+    step = Step(lambda _: time.sleep(0.001))
+    pruned = measure(step, replace(PLAN, steps=9), Device.CPU, limit_seconds=0.0)
+    assert pruned.pruned
+    assert len(pruned.times.seconds) == len(pruned.loss) == 5, "the fewest that tell"
+    assert len(pruned.memory) == 1
+    assert pruned.timeline == ()
+    whole = measure(step, PLAN, Device.CPU, limit_seconds=60.0)
+    assert not whole.pruned
+    assert len(whole.times.seconds) == PLAN.steps

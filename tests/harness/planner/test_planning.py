@@ -12,7 +12,7 @@ from advisor.request.request import Request
 from advisor.search.advise import advise
 from harness.planner import forecast
 from harness.planner.device import Machine
-from harness.planner.planning import make_plan
+from harness.planner.planning import machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.run_plan import RunPlan
 from harness.trial.trial import Device, Workload
@@ -228,3 +228,25 @@ def test_a_published_recipe_is_a_job_as_an_experiment_is() -> None:
     assert workload.layout.tensor_model_parallel_size == 4
     with pytest.raises(UserError, match=r"recipe = qwen3_8b_pretrain: unknown recipe"):
         plan("recipe=qwen3_8b_pretrain")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["experiment=llama3_8b_1xh200"], "1xH200"),  # too large for a CPU
+        (["experiment=tiny_cpu", "gpus=8xB200"], "8xB200"),
+        (["experiment=llama3_70b_32xh100", "device=cuda"], "32xH100"),
+        (["experiment=tiny_cpu"], None),
+        (["experiment=tiny_cpu", "gpus=8xB200", "device=cpu"], None),
+    ],
+)
+def test_what_will_not_run_is_planned_for_any_device(
+    overrides: list[str], name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = machine_of(compose(overrides), dry_run=True)
+    if name is None:
+        assert found == CPU
+    else:
+        count, kind = name.split("x")
+        assert found == Machine(device=Device.CUDA, gpu_names=(kind,) * int(count))

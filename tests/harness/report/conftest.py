@@ -166,6 +166,21 @@ def gpu_run(gpu_plan: RunPlan, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
+def swept_run(tmp_path: Path, gpu_plan: RunPlan) -> Path:
+    """A sweep's: one setting at two micro batches, of which the second was pruned."""
+    first = gpu_plan.settings[0]
+    larger = replace(first.trial.workload, micro_batch_size=2)
+    second = replace(first, trial=replace(first.trial, workload=larger), rank=2)
+    plan = replace(gpu_plan, settings=(first, second), ended="The time of sweep.budget is spent.")
+    pruned = {
+        "status": TrialStatus.PRUNED,
+        "evidence": Evidence(phase=Phase.TRAINING, message="pruned after 5 steps"),
+    }
+    results = [measured(first.trial, 1.0, GIB), measured(second.trial, 1.5, GIB // 2, **pruned)]
+    return write_run(tmp_path / "sweep", plan, results)
+
+
+@pytest.fixture
 def cpu_run(tmp_path: Path, make_plan: Callable[..., RunPlan]) -> Path:
     """Three settings of the toy, two repeats each, on the CPU; predicted are bytes alone."""
     made = make_plan(3, 2)

@@ -32,7 +32,7 @@ NAMES = [
 def point(number: int, memory: int, seconds: float) -> Point:
     return Point(
         number=number,
-        spec=f"s{number}",
+        name=f"s{number}",
         memory_bytes=memory,
         seconds=seconds,
         tokens_per_second=1 / seconds,
@@ -136,11 +136,11 @@ def test_a_measured_setting_goes_before_a_better_one_that_did_not_run(gpu_facts:
     facts = replace(gpu_facts, results=gpu_facts.results | {name: first})
     shown = waterfall(facts)
     assert shown is not None
-    assert shown.spec == gpu_facts.plan.settings[1].spec
+    assert shown.name == gpu_facts.plan.settings[1].spec
 
 
 def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None:
-    assert [one.spec for one in steps(gpu_facts)] == [s.spec for s in gpu_facts.plan.settings[:3]]
+    assert [one.name for one in steps(gpu_facts)] == [s.spec for s in gpu_facts.plan.settings[:3]]
     figure = painted(cpu_facts, "timeline")
     assert len(figure.axes) == 3
     assert "CPU time" in figure.axes[-1].get_xlabel()

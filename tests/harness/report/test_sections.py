@@ -1,5 +1,6 @@
 """What a report says, whatever it is written as."""
 
+import json
 import re
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from harness.cli.compare import render
 from harness.judge.render import row_line
 from harness.judge.update import golden_of
 from harness.report.document import Document, Section
+from harness.report.export import bmf
 from harness.report.facts import Facts, load_facts
 from harness.report.provenance import find_calibration
+from harness.report.scatter import points
 from harness.report.sections import make_document
 from harness.trial.result import TrialStatus
 
@@ -212,3 +215,19 @@ def test_the_last_words_are_there_and_folded(gpu_facts: Facts) -> None:
     assert one.folded
     assert any("3.00 GiB" in line or "CUDA out of memory" in line for line in one.lines)
     assert "    | a | b |" in one.lines
+
+
+def test_a_sweep_s_settings_are_named_with_their_micro_batch(swept_run: Path) -> None:
+    facts = load_facts(swept_run)
+    document = make_document(facts, ())
+    spec = facts.plan.settings[0].spec
+    names = (f"{spec}, mbs 1", f"{spec}, mbs 2")
+    for title in ("Settings", "Memory", "FLOPs", "Trust"):
+        (table,) = section(document, title).tables
+        assert tuple(row[0] for row in table.rows) == names, title
+    settings = section(document, "Settings")
+    assert "The time of sweep.budget is spent." in settings.prose
+    assert [row[1] for row in settings.tables[0].rows] == ["ok", "pruned"]
+    assert "micro batches 1, 2" in document.subtitle
+    assert [one.name for one in points(facts)] == list(names)
+    assert len(json.loads(bmf(facts))) == 1, "a pruned trial is no data point"

@@ -10,7 +10,7 @@ pytest.importorskip("optuna")
 from harness.planner.device import Machine
 from harness.planner.run_request import compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.sweeps.front import Outcome
+from harness.sweeps.history import Outcome
 from harness.sweeps.space import Point, Space, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Device
@@ -31,5 +31,10 @@ def space_of() -> MakeSpace:
 
 def measured(point: Point, seconds: float = 0.01, num_bytes: int = 1000) -> Outcome:
     return Outcome(
-        name=point.label, status=TrialStatus.OK, step_seconds=seconds, peak_bytes=num_bytes
+        name=point.label,
+        status=TrialStatus.OK,
+        step_seconds=seconds,
+        peak_bytes=num_bytes,
+        steps=(seconds,) * 5,
+        wall_seconds=60.0,
     )

@@ -1,9 +1,10 @@
-"""The front and its page."""
+"""The front."""
 
-from harness.sweeps.front import Outcome, outcome_of, page, pareto_front
+from harness.sweeps.front import pareto_front
+from harness.sweeps.history import Outcome, outcome_of
 from harness.sweeps.space import Point
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
-from tests.harness.sweeps.conftest import MakeSpace, measured
+from tests.harness.sweeps.conftest import measured
 
 
 def point(number: int) -> Point:
@@ -39,23 +40,3 @@ def test_an_outcome_is_the_median_step_and_the_worst_peak() -> None:
         name="x", status=TrialStatus.OK, trial={}, environment={}, started_at="", wall_seconds=0.0
     )
     assert outcome_of(bare).failed, "a result without figures says nothing"
-
-
-def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace) -> None:
-    space, _ = space_of("recompute=corners")
-    best, second, third = space.planned
-    outcomes = {
-        best: measured(best, 0.010, 2 * 2**30),
-        second: measured(second, 0.020, 3 * 2**30),
-        third: Outcome(name="x", status=TrialStatus.OOM, reason="[forward] out of memory"),
-    }
-    text = page("title", space, outcomes, None)
-    front, rest = text.split("The other points:")
-    assert best.recompute in front
-    assert second.recompute not in front
-    assert "2.00 GiB" in front
-    assert second.recompute in rest
-    assert f"{third.label}: [forward] out of memory" in rest
-    assert "3 of 3 points: 2 ok, 1 oom." in rest
-    assert max(map(len, text.splitlines())) <= 100
-    assert "No point was measured within 1.00 GiB." in page("title", space, outcomes, 2**30)

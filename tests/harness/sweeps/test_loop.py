@@ -15,12 +15,13 @@ import optuna
 import pytest
 
 from harness.cli.main import main
+from harness.trial.files import exclusive
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
 
 DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
-SPACE = ("sweep=tiny_cpu", "name=x")
+SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 Finish = Callable[..., tuple[str, str]]
 
@@ -84,7 +85,7 @@ def test_every_point_has_one_result_and_the_same_command_runs_nothing(
     assert out.startswith("tiny_cpu on cpu; sweep of step time and peak memory")
     assert "Pareto front of step time and peak memory:" in out
     assert "6 of 6 points: 6 ok." in out
-    assert "trial 6/6  dp1 mbs" in talk
+    assert "trial 6  dp1 mbs" in talk
     seen = stored(tmp_path)
     assert len(seen) == 6
     assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
@@ -103,14 +104,17 @@ def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
     assert talk.count("as found") == 2
 
 
-def test_out_of_memory_and_illegal_points_are_results(tmp_path: Path, finish: Finish) -> None:
+def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(
+    tmp_path: Path, finish: Finish
+) -> None:
     out, _ = finish("sweep.micro_batch_sizes=[2,4]", "sweep.trials=1")
     (name,) = stored(tmp_path)
     results = RunFolder(tmp_path / "runs" / "x")
     assert [r.status for r in results.results().values()] == [TrialStatus.OK]
     out, _ = finish("sweep.micro_batch_sizes=[2,4]", faults={"default": "oom"})
     counts = Counter(result.status for result in results.results().values())
-    assert counts == {TrialStatus.OK: 1, TrialStatus.OOM: 2, TrialStatus.SKIPPED: 3}
+    assert counts == {TrialStatus.OK: 1, TrialStatus.OOM: 2}
+    assert "3 points are not run" in out
     assert "must be divisible by micro_batch_size x DP" in " ".join(out.split())
     assert "CUDA out of memory" in out
     feasible = [t for t in journal(tmp_path) if max((t.constraints or {"-": 1.0}).values()) <= 0]
@@ -124,6 +128,25 @@ def test_a_failed_point_is_run_again_when_asked(
     finish("--retry")
     states = Counter(trial.state.name for trial in journal(tmp_path))
     assert states == {"FAIL": 6, "COMPLETE": 6}
+
+
+def test_leaders_that_overlap_are_repeated_and_the_page_says_how_it_ended(
+    tmp_path: Path, finish: Finish
+) -> None:
+    out, _ = finish("sweep.repeats=3")
+    points = Counter(name.partition("-r")[0] for name in stored(tmp_path))
+    assert len(points) == 6
+    assert min(points.values()) == 1, "what is clearly slower is not repeated"
+    assert max(points.values()) == 3
+    assert RunFolder(tmp_path / "runs" / "x").plan().ended in " ".join(out.split())
+    told = [(t.params["recompute"], t.user_attrs["repeat"]) for t in journal(tmp_path)]
+    assert len(told) == len(stored(tmp_path))
+
+
+def test_no_trial_starts_once_the_budget_is_spent(tmp_path: Path, finish: Finish) -> None:
+    out, _ = finish("--budget", "0.01s")  # a stub says that it took 20 ms
+    assert len(stored(tmp_path)) == 1
+    assert "The time of sweep.budget is spent." in out
 
 
 def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path, finish: Finish) -> None:
@@ -164,16 +187,33 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(
     assert not (tmp_path / "runs" / "x" / "superseded").exists(), "none was run twice"
 
 
-def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path, sweep: Harness) -> None:
-    from harness.trial.files import Lock
+def test_sweeps_that_run_at_once_in_one_folder_share_the_work(
+    tmp_path: Path, finish: Finish
+) -> None:
+    workers = [start(tmp_path, faults={"default": "slow"}) for _ in range(3)]
+    while not stored(tmp_path):
+        time.sleep(0.01)
+    workers[0].kill()
+    said = [worker.communicate(timeout=60) for worker in workers]
+    assert [worker.returncode for worker in workers[1:]] == [0, 0], said
+    assert said[1][0] == said[2][0], "all show what all measured"
+    assert len(stored(tmp_path)) == 6
+    told = [t.user_attrs["result"] for t in journal(tmp_path) if t.state.name == "COMPLETE"]
+    assert sorted(told) == sorted(stored(tmp_path))
+    assert len(RunFolder(tmp_path / "runs" / "x").results()) == 6, "the plan holds all"
+    out, talk = finish()
+    assert (out, talk.count("as found")) == (said[1][0], 6)
+    assert not (tmp_path / "runs" / "x" / "workers").exists()
 
-    (tmp_path / "runs" / "x").mkdir(parents=True)
-    lock = Lock(tmp_path / "runs" / "x" / "sweep.lock")
-    assert lock.take()
-    done = sweep()
-    lock.close()
+
+def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
+    tmp_path: Path, sweep: Harness, harness_in: Harness
+) -> None:
+    sweep("sweep.trials=1")
+    with exclusive(tmp_path / "runs" / "x" / "lock", shared=True):
+        done = harness_in(tmp_path, "run", "name=x", "--no-report")
     assert done.returncode == 2
-    assert "another sweep is at work there" in done.stderr
+    assert "another harness run is at work in this folder" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -185,7 +225,7 @@ def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path, sweep: Harness) ->
         (["sweep.sampler=gp"], "sweep.sampler"),
         (["sweep.memory_budget=lots"], "sweep.memory_budget = lots"),
         (["sweep.micro_batch_sizes=[0]"], "sweep.micro_batch_sizes"),
-        (["measure.repeats=2"], "measure.repeats = 2: must be 1: a point is one trial"),
+        (["measure.repeats=2"], "measure.repeats = 2: must be 1: leaders are repeated"),
         (["-m"], "-m: not a flag"),
     ],
 )
@@ -211,5 +251,5 @@ def test_a_dry_run_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *SPACE, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("6 points (dry run)")
+    assert capsys.readouterr().out.startswith("tiny_cpu on cpu (dry run)\n6 points into")
     assert not (tmp_path / "runs").exists()

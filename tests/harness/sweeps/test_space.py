@@ -3,6 +3,7 @@
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.hardware.catalogue import load_gpu
 from advisor.job.layout import ParallelLayout
 from harness.planner.device import Machine
 from harness.planner.run_request import compose_sweep
@@ -39,7 +40,7 @@ def test_what_is_illegal_is_a_point_with_its_reason(space_of: MakeSpace) -> None
     illegal = [planned for point, planned in space.planned.items() if point.micro_batch_size == 4]
     assert len(illegal) == 3
     assert all("must be divisible by micro_batch_size x DP" in p.skip for p in illegal)
-    assert space.best(9) == [p for p in space.planned if p.micro_batch_size == 2]
+    assert space.legal == [p for p in space.planned if p.micro_batch_size == 2]
 
 
 def test_without_named_settings_all_legal_ones(space_of: MakeSpace) -> None:
@@ -52,14 +53,14 @@ def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(
     space_of: MakeSpace,
 ) -> None:
     space, _ = space_of(
-        "recompute.settings=[none,'full:uniform:1+distribute_saved_activations',op:sdpa]"
+        "recompute.settings=[none,'full:uniform:1+distribute_saved_activations',op:save_attention]"
     )
     found = {point.recompute: planned for point, planned in space.planned.items()}
     assert found["full:uniform:1+distribute_saved_activations"].skip
-    assert (found["op:sdpa"].skip, found["op:sdpa"].rank) == ("", None)
+    assert (found["op:save_attention"].skip, found["op:save_attention"].rank) == ("", None)
 
 
-def test_layouts_are_those_that_the_advisor_finds_legal() -> None:
+def test_layouts_are_those_that_the_advisor_finds_legal_and_the_backend_runs() -> None:
     config, options = compose_sweep(
         [
             "experiment=tiny_cpu",
@@ -71,7 +72,10 @@ def test_layouts_are_those_that_the_advisor_finds_legal() -> None:
     )
     space = make_space(config, Machine(device=Device.CPU), options)
     legal = {point.layout for point, planned in space.planned.items() if not planned.skip}
-    assert {"dp4", "tp2-dp2", "pp2-dp2", "tp4-dp1", "pp4-dp1", "tp2-pp2-dp1"} <= legal
+    assert legal == {"dp4", "tp2-dp2", "pp4-dp1", "tp2-pp2-dp1"}
+    refused = {point.layout: planned.skip for point, planned in space.planned.items()}
+    assert "does not share key and value heads among ranks" in refused["tp4-dp1"]
+    assert "FSDP2 does not go with PP 2 in the native backend" in refused["pp2-dp2"]
     names = [layout_name(planned.trial.workload.layout) for planned in space.planned.values()]
     assert len(set(names)) == len(names), "a name means one layout"
     assert {planned.trial.workload.layout.world_size for planned in space.planned.values()} == {4}
@@ -85,12 +89,27 @@ def test_unlikely_points_are_skipped_where_the_advisor_predicts() -> None:
         "job.global_batch_size=128",
     ]
     machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
-    config, options = compose_sweep([*overrides, "sweep.min_fit_probability=0.01"])
+    config, options = compose_sweep(overrides)
     planned = make_space(config, machine, options).planned
     large = planned[Point(layout="dp1", micro_batch_size=128, recompute="none")]
-    assert large.skip.startswith("the advisor gives it 0.0% to fit, less than")
-    everything = make_space(config, machine, compose_sweep(overrides)[1]).planned
-    assert not any(p.skip for p in everything.values()), "unless asked, nothing is left out"
+    assert large.skip.startswith("by the advisor less likely to fit than")
+    _, all_of_them = compose_sweep([*overrides, "sweep.min_fit_probability=0"])
+    everything = make_space(config, machine, all_of_them).planned
+    assert not any(p.skip for p in everything.values())
+
+
+def test_what_fits_is_judged_by_the_sweep_s_budget() -> None:
+    overrides = ["experiment=llama3_8b_1xh200", "recompute.settings=[none,full:uniform:1]"]
+    machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
+    chances = {}
+    for budget in ("", "125GiB"):
+        config, options = compose_sweep([*overrides, f"sweep.memory_budget={budget}"])
+        space = make_space(config, machine, options)
+        (planned,) = (p for p in space.planned.values() if p.spec == "none")
+        assert planned.trial.prediction is not None
+        chances[space.room_bytes] = planned.trial.prediction.fit_probability
+    assert chances[125 * 2**30] == 0.0
+    assert max(chances) == load_gpu("H200").memory_bytes
 
 
 def test_a_space_without_a_legal_point_is_a_user_error(space_of: MakeSpace) -> None:

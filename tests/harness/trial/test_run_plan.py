@@ -31,6 +31,26 @@ def test_a_skipped_setting_has_one_trial(make_plan: MakePlan) -> None:
     assert [trial.repeat for _, trial in plan.trials()] == [0, 0, 1, 2]
 
 
+def test_only_the_first_process_may_be_pruned(make_plan: MakePlan) -> None:
+    (setting,) = make_plan(1).settings
+    limited = replace(setting, trial=replace(setting.trial, limit_seconds=1.0)).repeated(3)
+    assert [trial.limit_seconds for trial in limited.trials()] == [1.0, None, None]
+
+
+def test_a_setting_is_named_by_what_differs_within_the_plan(make_plan: MakePlan) -> None:
+    plan = make_plan(2)
+    first, second = (setting.trial.workload for setting in plan.settings)
+    assert plan.name_of(first) == "full:block:1"
+    larger = replace(second, micro_batch_size=2)
+    other = replace(second, layout=replace(second.layout, tensor_model_parallel_size=2))
+    for workload, name in ((larger, "full:block:2, mbs 2"), (other, "full:block:2, tp2-dp1")):
+        setting = replace(
+            plan.settings[1], trial=replace(plan.settings[1].trial, workload=workload)
+        )
+        both = replace(plan, settings=(plan.settings[0], setting))
+        assert both.name_of(workload) == name
+
+
 def test_the_name_follows_the_settings_and_not_their_measurement(make_plan: MakePlan) -> None:
     name = make_plan(2).default_name
     assert name.startswith("toy-cpu-")

@@ -46,7 +46,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
     on_node: MakeLauncher = make_launcher
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
-        trials = list(self.plan.trials())
+        trials = self._trials()
         submitter = self._submitter()
         submitter.recover()
         found = {trial.name: self._finished(trial) for _, trial in trials}

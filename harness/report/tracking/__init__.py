@@ -1,0 +1,1 @@
+"""Results of a run handed to experiment trackers, each through its own client."""

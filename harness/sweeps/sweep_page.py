@@ -1,0 +1,120 @@
+"""A sweep in a terminal: what came of its points, or what is planned."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from advisor.base.units import DASH, human_bytes, percent
+from advisor.report.blocks import Column
+from advisor.report.text import MAX_WIDTH, table_lines, wrap
+from harness.sweeps.front import pareto_front
+from harness.sweeps.history import Outcome
+from harness.sweeps.space import Point, Space
+from harness.trial.trial import Prediction
+
+_MOST_REASONS: Final = 5
+_NAMES: Final = ("\n#", "\nlayout", "\nmbs", "\nsetting")
+_FIGURES: Final = ("\nstatus", "step\nms", "pre-\ndicted", "\npeak", "pre-\ndicted")
+_FORECAST: Final = ("step\nms", "\npeak", "\nfits")
+_LEFT: Final = ("\nlayout", "\nsetting", "\nstatus")
+
+
+def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str) -> str:
+    """The front, what it was found among, why points have no figures, and why it ended."""
+    best = pareto_front(outcomes, space.budget_bytes)
+    lines = [title, ""]
+    lines.append("Pareto front of step time and peak memory:" if best else _nothing(space))
+    lines += _measured(space, [(point, outcomes[point]) for point in best])
+    rest = [(point, o) for point, o in outcomes.items() if point not in best]
+    if rest:
+        lines += ["", "The other points:", *_measured(space, rest)]
+    counts = Counter(str(outcome.status) for outcome in outcomes.values())
+    words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
+    told = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
+    notes = (told, *_not_run(space), ended, *_assumptions(space))
+    return "\n".join([*lines, "", *_wrapped(reasons), *_wrapped(notes)]) + "\n"
+
+
+def dry_page(title: str, space: Space, folder: Path) -> str:
+    """The points that may be run, in the advisor's order, and what is predicted of them."""
+    rows = [
+        [*_names(space, point), *_predicted(space.planned[point].trial.prediction)]
+        for point in space.legal
+    ]
+    lines = [title, f"{len(rows)} points into {folder}", "", *_table((*_NAMES, *_FORECAST), rows)]
+    return "\n".join([*lines, "", *_wrapped((*_not_run(space), *_assumptions(space)))]) + "\n"
+
+
+def _nothing(space: Space) -> str:
+    budget = space.budget_bytes
+    return "No point was measured" + ("." if budget is None else f" within {human_bytes(budget)}.")
+
+
+def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[str]:
+    rows = []
+    for point, outcome in found:
+        step, peak, _ = _predicted(space.planned[point].trial.prediction)
+        status = str(outcome.status)
+        rows.append(
+            [
+                *_names(space, point),
+                status if outcome.processes < 2 else f"{status} x{outcome.processes}",
+                *(_milliseconds(outcome.step_seconds), step),
+                *(_bytes(outcome.peak_bytes), peak),
+            ]
+        )
+    return _table((*_NAMES, *_FIGURES), rows) if rows else []
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    columns = [Column(title=title, left=title in _LEFT) for title in titles]
+    wide = table_lines(columns, rows, indent=0)
+    fits = max(map(len, wide)) <= MAX_WIDTH
+    return wide if fits else table_lines(columns, rows, indent=0, gap=1)
+
+
+def _names(space: Space, point: Point) -> list[str]:
+    rank = space.planned[point].rank
+    place = DASH if rank is None else str(rank)
+    return [place, point.layout, str(point.micro_batch_size), point.recompute]
+
+
+def _predicted(told: Prediction | None) -> list[str]:
+    """Step, peak and probability to fit."""
+    if told is None:
+        return [DASH] * len(_FORECAST)
+    fits = told.fit_probability
+    return [
+        _milliseconds(told.step_time_seconds),
+        _bytes(told.peak_reserved_bytes),
+        DASH if fits is None else percent(fits),
+    ]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return DASH if seconds is None else f"{seconds * 1e3:.1f}"
+
+
+def _bytes(size: int | None) -> str:
+    return DASH if size is None else human_bytes(size)
+
+
+def _not_run(space: Space) -> list[str]:
+    """How many points may not run, for which reasons."""
+    skipped = Counter(planned.skip for planned in space.planned.values() if planned.skip)
+    if not skipped:
+        return []
+    lines = [f"{skipped.total()} points are not run:"]
+    lines += [f"- {number}: {reason}." for reason, number in skipped.most_common(_MOST_REASONS)]
+    more = len(skipped) - _MOST_REASONS
+    return [*lines, f"- and for {more} reasons more."] if more > 0 else lines
+
+
+def _assumptions(space: Space) -> list[str]:
+    return [f"Note: {text}." for text in space.target.assumptions]
+
+
+def _wrapped(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in wrap(text, MAX_WIDTH)]

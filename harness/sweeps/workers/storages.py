@@ -1,0 +1,232 @@
+"""Where a study is kept: a journal file in the run's folder, SQLite, or a PostgreSQL server."""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.errors import UserError, require
+from harness.sweeps.workers.turns import PostgresTurn, Turn
+from harness.trial.files import Lock, in_turn
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.storages.journal import BaseJournalBackend
+    from sqlalchemy import URL
+
+T = TypeVar("T")
+JOURNAL: Final = "optuna.journal"
+_FORMS: Final = "sqlite:///FILE or postgresql+pg8000://USER@HOST/DATABASE"
+_SILENT_SECONDS: Final = 60.0
+"""An answer of the server, and SQLite's lock, are waited for so long."""
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS: Final = 5.0
+_SAY_SECONDS: Final = 30.0
+_TRANSIENT: Final = ("08", "40", "53", "57P")
+"""SQLSTATE classes: connection, rollback to be tried again, out of resources, server going down or
+coming up (PostgreSQL 15, appendix A)."""
+
+
+class Storage(Struct, frozen=True, kw_only=True):
+    """Optuna's storage, the turn that its workers take, and how to get it back when it is gone."""
+
+    optuna: "BaseStorage"
+    turn: Turn
+    forget_connections: Callable[[], None]
+    name: str
+
+    def patiently(
+        self, act: Callable[[], T], say: Callable[[str], None], lost: Callable[[], None]
+    ) -> T:
+        """What `act` gives, tried again for as long as the storage cannot be reached; `lost` is
+        called each time that it cannot, and `say` unless the next attempt helps."""
+        said = None
+        for number, pause in enumerate(_pauses()):
+            try:
+                return act()
+            except Exception as error:
+                if not is_lost(error):
+                    raise self._unusable(error) from None
+                self.forget_connections()
+                lost()
+                now = time.monotonic()
+                if number and (said is None or now - said > _SAY_SECONDS):
+                    said = now
+                    say(f"{self.name} does not answer; results are on disk, trying again")
+                time.sleep(pause)
+        raise AssertionError  # the pauses do not end
+
+    def _unusable(self, error: Exception) -> Exception:
+        """`error`, as one line where it is the database's."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        found = next((one for one in _chain(error) if isinstance(one, SQLAlchemyError)), None)
+        if found is None:
+            return error
+        reason = str(found).split("\n")[0]
+        again = "results are on disk; when that is put right, the same command goes on"
+        return UserError("sweep.storage", self.name, f"cannot be used: {reason}", again)
+
+
+def open_storage(asked: str, folder: Path, name: str) -> Storage:
+    """The storage that ``sweep.storage=`` means, empty: the journal in `folder`; its tables are
+    made where they are missing. UserError where it cannot be opened."""
+    if not asked:
+        return _journal(folder / JOURNAL)
+    url = _url(asked)
+    shown = url.render_as_string(hide_password=True)
+    try:
+        if url.get_backend_name() == "sqlite":
+            return _sqlite(url, shown)
+        return _postgres(url, shown, name)
+    except ImportError:
+        require(url.get_driver_name(), "a PostgreSQL storage", "harness,sweep,postgresql")
+        raise
+    except Exception as error:
+        reason = str(error).split("\n")[0]
+        raise UserError("sweep.storage", shown, f"cannot be opened: {reason}", _FORMS) from None
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether it says that the storage cannot be reached now, and may be later."""
+    from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+    for one in _chain(error):
+        if isinstance(one, OperationalError) and isinstance(one.orig, sqlite3.Error):
+            return "locked" in str(one.orig)
+        if isinstance(one, InterfaceError | OperationalError | ConnectionError | TimeoutError):
+            return True
+        if isinstance(one, DBAPIError):
+            told = one.orig.args[0] if one.orig is not None and one.orig.args else None
+            state = str(told.get("C", "")) if isinstance(told, dict) else ""
+            return one.connection_invalidated or state.startswith(_TRANSIENT)
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, _PAUSE_SECONDS)
+
+
+def _url(asked: str) -> "URL":
+    """`asked` as a URL; UserError where it is none of a storage that is known to work."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    with suppress(ArgumentError):
+        url = make_url(asked)
+        named = url.database not in (None, "", ":memory:")
+        if url.get_backend_name() == "sqlite" and named:
+            return url
+        if url.get_backend_name() == "postgresql":
+            given = url.drivername == "postgresql"
+            return url.set(drivername="postgresql+pg8000") if given else url
+    raise UserError("sweep.storage", asked, "is not the URL of a storage", _FORMS)
+
+
+def _sqlite(url: "URL", shown: str) -> Storage:
+    assert url.database is not None
+    turn = partial(in_turn, Path(f"{url.database}.lock"))
+    return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
+
+
+def _write_ahead(connection: Any, _: object) -> None:
+    """Readers of SQLite, a dashboard's too, wait for no writer; a power cut may take what was told
+    last, which is told again from the results on disk."""
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _postgres(url: "URL", shown: str, name: str) -> Storage:
+    from sqlalchemy import create_engine
+
+    given: dict[str, Any] = {}
+    if url.drivername == "postgresql+pg8000":
+        given = {"timeout": _SILENT_SECONDS, "application_name": f"harness sweep {os.getpid()}"}
+    if url.password is None and "PGPASSWORD" in os.environ:
+        url = url.set(password=os.environ["PGPASSWORD"])
+    turns = create_engine(url, connect_args=given)
+    storage = _tables(url, shown, PostgresTurn(turns, name), given)
+
+    def forget() -> None:
+        turns.dispose()
+        storage.forget_connections()
+
+    return replace(storage, forget_connections=forget)
+
+
+def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storage:
+    from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy import event
+
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # connections that were cut
+    with turn():  # two workers do not make the tables at once
+        storage = RDBStorage(
+            url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}"),
+            engine_kwargs={"connect_args": given},
+        )
+    if url.get_backend_name() == "sqlite":
+        event.listen(storage.engine, "connect", _write_ahead)
+        storage.engine.dispose()
+    return Storage(
+        optuna=get_storage(storage),
+        turn=turn,
+        forget_connections=storage.engine.dispose,
+        name=shown,
+    )
+
+
+def _journal(path: Path) -> Storage:
+    from optuna.storages import JournalStorage
+
+    turn = partial(in_turn, path.with_suffix(".turn"))
+    with turn():
+        storage = JournalStorage(_journal_file(path))
+    return Storage(optuna=storage, turn=turn, forget_connections=lambda: None, name=str(path))
+
+
+def _journal_file(path: Path) -> "BaseJournalBackend":
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    class WriteLock(JournalFileOpenLock):
+        """An flock: it goes with its process, where Optuna's lock files stay for half a minute."""
+
+        def acquire(self) -> bool:
+            """Whole lines alone are in the file by then."""
+            self._held = Lock(path.with_suffix(".lock"))
+            self._held.wait()
+            _mend(path)
+            return True
+
+        def release(self) -> None:
+            """The next may write."""
+            self._held.close()
+
+    return JournalFileBackend(str(path), lock_obj=WriteLock(str(path)))
+
+
+def _mend(journal: Path) -> None:
+    """Drop the half line that a kill in the middle of a write leaves; nobody writes now."""
+    with suppress(OSError), open(journal, "r+b") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)

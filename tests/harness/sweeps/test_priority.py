@@ -1,0 +1,137 @@
+"""What is run next, and when it ends."""
+
+import pytest
+
+pytest.importorskip("scipy")
+
+from msgspec.structs import replace
+
+from harness.planner.sweep_options import Sampler
+from harness.sweeps.history import Expected, History, Outcome, Task
+from harness.sweeps.policy import Ask, End, Ending, Measure, Wait
+from harness.sweeps.priority import PriorPolicy, Rules
+from harness.sweeps.space import Point
+from harness.trial.result import TrialStatus
+from tests.harness.sweeps.conftest import measured
+
+POINTS = [
+    Point(layout="dp1", micro_batch_size=size, recompute=spec)
+    for size in (1, 2)
+    for spec in ("none", "selective:mlp", "full:uniform:1")
+]
+EXPECTED = {
+    point: Expected(rank=k, step_seconds=1.0 + 0.1 * k, peak_bytes=100 - k, fit_probability=1.0)
+    for k, point in enumerate(POINTS, start=1)
+}
+RULES = Rules(trials=100, first=2, repeats=3)
+Finished = dict[Point, dict[int, Outcome]]
+
+
+def policy(**rules: object) -> PriorPolicy:
+    return PriorPolicy(EXPECTED, replace(RULES, **rules))  # type: ignore[arg-type]
+
+
+def as_predicted(*points: Point, factor: float = 1.0) -> Finished:
+    """First processes that took what was predicted, times `factor`."""
+    told = {point: EXPECTED[point] for point in points}
+    return {
+        point: {0: measured(point, factor * (one.step_seconds or 0.0), one.peak_bytes or 0)}
+        for point, one in told.items()
+    }
+
+
+def test_the_advisor_s_best_first_and_what_is_running_is_not_taken_again() -> None:
+    assert policy().next(History()) == Measure(task=Task(POINTS[0]))
+    running = History(running=frozenset({Task(POINTS[0])}))
+    assert policy().next(running) == Measure(task=Task(POINTS[1]))
+
+
+def test_what_may_not_run_is_never_taken() -> None:
+    expected = EXPECTED | {POINTS[0]: Expected(skip="does not fit")}
+    action = PriorPolicy(expected, RULES).next(History())
+    assert action == Measure(task=Task(POINTS[1]))
+
+
+def test_predictions_that_hold_settle_it_soon() -> None:
+    action = policy().next(History(finished=as_predicted(*POINTS[:4])))
+    assert isinstance(action, End)
+    assert action.why is Ending.SETTLED
+    assert action.words.startswith("dp1 mbs1 none leads:")
+
+
+def test_a_micro_batch_that_is_faster_than_predicted_is_looked_at_next() -> None:
+    slow = as_predicted(*POINTS[:3], factor=1.3)
+    seen = History(finished=slow | as_predicted(POINTS[4], factor=0.8))
+    action = policy().next(seen)
+    assert isinstance(action, Measure)
+    assert action.task == Task(POINTS[3]), "the other of the fast micro batch that may lead"
+    assert action.limit_seconds is not None
+    assert action.limit_seconds > 0.8 * (EXPECTED[POINTS[4]].step_seconds or 0.0)
+    assert policy(prune=False).next(seen) == Measure(task=action.task)
+
+
+def test_leaders_that_overlap_are_repeated_in_turn_until_they_may_not() -> None:
+    finished = {p: {0: measured(p, 1.0 + 0.001 * k)} for k, p in enumerate(POINTS[:2])}
+    finished |= {p: {0: measured(p, 2.0)} for p in POINTS[2:]}
+    tasks = []
+    action = policy().next(History(finished=finished))
+    while isinstance(action, Measure):
+        tasks.append(action.task)
+        again = finished[action.task.point]
+        again[action.task.repeat] = again[0]
+        action = policy().next(History(finished=finished))
+    first, second = POINTS[:2]
+    assert tasks[:2] == [Task(first, 1), Task(second, 1)]
+    assert set(tasks) <= {Task(p, n) for p in (first, second) for n in (1, 2)}
+    assert isinstance(action, End)
+    tied = policy(repeats=1).next(History(finished={p: {0: finished[p][0]} for p in POINTS}))
+    assert isinstance(tied, End)
+    assert tied.why is Ending.TIED
+    assert first.label in tied.words
+    assert second.label in tied.words
+
+
+def test_a_repeat_that_runs_elsewhere_is_waited_for() -> None:
+    finished = {p: {0: measured(p, 1.0)} for p in POINTS[:2]}
+    finished |= {p: {0: measured(p, 2.0)} for p in POINTS[2:]}
+    running = frozenset({Task(POINTS[0], 1), Task(POINTS[1], 1)})
+    assert policy().next(History(finished=finished, running=running)) == Wait()
+
+
+def test_the_budget_and_the_number_of_trials_end_it() -> None:
+    spent = policy(budget_seconds=60.0).next(History(spent_seconds=60.0))
+    assert isinstance(spent, End)
+    assert spent.why is Ending.BUDGET
+    few = policy(trials=1, first=1).next(History(finished=as_predicted(POINTS[5])))
+    assert isinstance(few, End)
+    assert few.why is Ending.TRIALS
+    assert "points that may run have no result" in few.words
+
+
+def test_where_nothing_is_measured_it_ends_without_a_leader() -> None:
+    oom = {p: {0: Outcome(name=p.label, status=TrialStatus.OOM)} for p in POINTS}
+    action = policy().next(History(finished=oom))
+    assert isinstance(action, End)
+    assert (action.why, action.words) == (Ending.EXHAUSTED, "No point was measured.")
+
+
+def test_another_sampler_is_asked_once_the_first_points_are_run() -> None:
+    asked = policy(sampler=Sampler.TPE)
+    assert isinstance(asked.next(History()), Measure)
+    action = asked.next(History(finished=as_predicted(*POINTS[:2])))
+    assert action == Ask(otherwise=Measure(task=Task(POINTS[2]), limit_seconds=_limit(action)))
+
+
+def _limit(action: object) -> float | None:
+    assert isinstance(action, Ask)
+    return action.otherwise.limit_seconds
+
+
+def test_points_without_any_prediction_are_all_measured() -> None:
+    blind = {point: Expected(rank=one.rank) for point, one in EXPECTED.items()}
+    finished: Finished = {}
+    for point in POINTS:
+        action = PriorPolicy(blind, RULES).next(History(finished=finished))
+        assert isinstance(action, Measure)
+        assert action.task.point not in finished
+        finished[action.task.point] = {0: measured(point, 1.0)}

@@ -1,0 +1,47 @@
+"""The pages of a sweep."""
+
+import pytest
+
+from harness.cli.main import main
+from harness.sweeps.history import Outcome
+from harness.sweeps.sweep_page import page
+from harness.trial.result import TrialStatus
+from tests.harness.sweeps.conftest import MakeSpace, measured
+
+
+def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace) -> None:
+    space, _ = space_of("recompute=corners")
+    best, second, third = space.planned
+    outcomes = {
+        best: measured(best, 0.010, 2 * 2**30),
+        second: measured(second, 0.020, 3 * 2**30),
+        third: Outcome(name="x", status=TrialStatus.OOM, reason="[forward] out of memory"),
+    }
+    text = page("title", space, outcomes, "It is over.")
+    front, rest = text.split("The other points:")
+    assert best.recompute in front
+    assert second.recompute not in front
+    assert "2.00 GiB" in front
+    assert second.recompute in rest
+    assert f"{third.label}: [forward] out of memory" in rest
+    assert "3 of 3 points: 2 ok, 1 oom." in rest
+    assert "It is over." in rest
+    assert max(map(len, text.splitlines())) <= 100
+    small, _ = space_of("recompute=corners", "sweep.memory_budget=1GiB")
+    assert "No point was measured within 1.00 GiB." in page("title", small, outcomes, "")
+
+
+def test_a_dry_run_for_gpus_that_are_not_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["experiment=llama3_8b_1xh200", "gpus=8xB200", "sweep.layouts=true"]
+    settings = "recompute.settings=[none,selective:mlp]"
+    assert main(["sweep", "--dry-run", *words, settings, "sweep.memory_budget=60GiB"]) == 0
+    head, _, notes = capsys.readouterr().out.partition("points are not run:")
+    assert head.startswith("llama3_8b_1xh200 on B200-SXM-180GB (dry run)\n")
+    points = [line.split()[1:4] for line in head.splitlines()]
+    assert ["tp2-dp4", "1", "none"] in points
+    assert ["dp8", "1", "none"] not in points, "65 GiB, as predicted"
+    assert "less likely to fit than sweep.min_fit_probability = 0.01" in " ".join(notes.split())
+    assert max(map(len, head.splitlines())) <= 100
