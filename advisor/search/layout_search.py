@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import Evaluation
@@ -26,10 +27,11 @@ from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
-from advisor.search.changed_options import Root, roots, variants
+from advisor.search.changed_options import Root, is_given, roots, variants
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors, step_seconds
 from advisor.search.layouts import groups, micro_batches, of_group
+from advisor.search.neighbours import neighbours
 from advisor.search.ranking import order, tier
 
 ROWS: Final = 20
@@ -42,6 +44,8 @@ _KNOWN: Final = -1
 _LEAST_OF_LEARNED: Final = 0.5
 """Where measured runs move times: none is said to take less than half of what is shipped (a
 judgement)."""
+_MANY: Final = 100
+"""Groups of layouts from which it takes a while until the search itself finds a good one."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _NEAREST: Final = 100
@@ -180,6 +184,8 @@ class Search:
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
                     self._wait_for_group(_Group(number, group))
+            if len(self._waiting) > _MANY:
+                self._climb()
             self._go()
             if not self._rows.fitting:
                 self._look_at_the_smallest()
@@ -190,6 +196,30 @@ class Search:
         return Searched(
             evaluations=tuple(self._rows.kept.values()), evaluated=self._evaluated, whole=whole
         )
+
+    def _climb(self) -> None:
+        """From the best so far to its best neighbour, and on: soon a step is known that most
+        layouts cannot undercut."""
+        while (best := self._rows.best) is not None and best.fits:
+            for neighbour in neighbours(best.job):
+                if self._is_asked(neighbour.job):
+                    evaluator = Evaluator(neighbour.job, self._calibration)
+                    if evaluator.at_least_seconds < self._rows.first:
+                        self._look_at(_KNOWN, evaluator)
+            if self._rows.first >= best.step_time_seconds:
+                return
+
+    def _is_asked(self, job: Job) -> bool:
+        """Whether a job has all that was given."""
+        plain = self._resolution
+        fixed = plain.layout_fields
+        if any(getattr(job.layout, name) != value for name, value in fixed.items()):
+            return False
+        size = job.config.micro_batch_size
+        if size != plain.config.micro_batch_size and not plain.micro_batch_is_free:
+            return False
+        usual = replace(job, model=plain.model, config=replace(plain.config, micro_batch_size=size))
+        return self._options and not is_given(usual, job, plain)
 
     def _go(self) -> None:
         start, steps = self._waiting[0][0] if self._waiting else 0.0, 0

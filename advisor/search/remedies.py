@@ -1,39 +1,22 @@
 """Changes outside recompute, one each: evaluated like any setting, shown where they help."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
-from advisor.base.errors import UserError
-from advisor.base.units import GIB, divisors
+from advisor.base.units import GIB
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job
-from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
-from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import degree_words
-from advisor.search.changed_options import changed, changes
+from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
+from advisor.search.neighbours import Neighbour, neighbours
 from advisor.search.ranking import Order, order, tier
 
 _SHOWN = 4
 _LEAST_BYTES = GIB // 20
 """What no page would show (-0.0 GiB)."""
-_EVERYTHING = "weights, gradients and activations over more GPUs"
-
-
-class _Change(Struct, frozen=True):
-    """Another job, in words."""
-
-    words: str
-    why: str
-    job: Job
 
 
 def find_remedies(
@@ -51,7 +34,7 @@ def find_remedies(
     best = best.replayed
     found: list[tuple[Order, Remedy]] = []
     stack = adapter_of(best.job.config.framework)
-    for change in _changes(best.job):
+    for change in neighbours(best.job):
         if stack.check(stack.none, change.job):
             continue
         other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
@@ -69,7 +52,7 @@ def other_job(found: Evaluation, best: Evaluation) -> Remedy:
     options = replace(best.job, layout=best.job.layout)
     changes_said = [f"{path}={value}" for path, value in changed(options, found.job).items()]
     change = " ".join((change, *changes_said))
-    return _remedy(_Change(change, "the best of all legal layouts", found.job), found, best)
+    return _remedy(Neighbour(change, "the best of all legal layouts", found.job), found, best)
 
 
 def _first_that_helps(
@@ -109,7 +92,7 @@ def _helps(other: Evaluation, best: Evaluation) -> bool:
     return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
 
 
-def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
+def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:
     with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
     return Remedy(
         change=change.words + with_setting,
@@ -118,173 +101,3 @@ def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
         why=change.why,
         fit_probability=other.fit_probability,
     )
-
-
-def _changes(job: Job) -> Iterator[_Change]:
-    """Legal variants of a job, one change each."""
-    for words, why, variant in _variants(job):
-        try:
-            yield _Change(words, why, variant())
-        except UserError:
-            continue
-    for change in changes(job):
-        try:
-            other = change.make()
-        except UserError:
-            continue
-        if other != job:
-            yield _Change(change.words, change.why, other)
-
-
-def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
-    layout, config = job.layout, job.config
-    vpp = layout.virtual_pipeline_model_parallel_size
-    for other in _other_chunk_counts(job):
-        yield (
-            f"VPP {other} instead of {vpp}",
-            "chunks in flight and the bubble change with it",
-            partial(replace, job, layout=_on_chunks(job, layout, other)),
-        )
-    degrees = (*_wider_layouts(job), *_narrower_layouts(job), *_more_expert_parallel(job))
-    for words, why, other_layout in degrees:
-        yield words, why, partial(replace, job, layout=other_layout)
-    for size in _other_micro_batches(job):
-        yield (
-            f"micro batch {size} instead of {config.micro_batch_size}",
-            "activations, and the work of a kernel, change with it",
-            partial(replace, job, config=replace(config, micro_batch_size=size)),
-        )
-    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
-        yield (
-            "layout.sequence_parallel=true",
-            "norm and dropout regions are cut by TP",
-            partial(replace, job, layout=replace(layout, sequence_parallel=True)),
-        )
-    if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
-        full = DataParallelSharding.FULL
-        yield (
-            "sharding everything (ZeRO-3, reshard after forward)",
-            "parameters are gathered again for the backward",
-            partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
-        )
-    yield from _attention_variants(job)
-
-
-def _other_micro_batches(job: Job) -> Iterator[int]:
-    """Half and twice as many sequences."""
-    size = job.config.micro_batch_size
-    if size > 1:
-        yield size // 2
-    if job.num_microbatches % 2 == 0:
-        yield 2 * size
-
-
-def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
-    """Other ways across the ranks of context parallelism."""
-    layout = job.layout
-    if layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.A2A_P2P:
-        return
-    for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
-        if kind is not layout.cp_comm_type:
-            yield (
-                f"layout.cp_comm_type={kind}",
-                "other buffers, and communication that is hidden or not",
-                partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
-            )
-
-
-def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
-    """Half the tensor, pipeline or context parallelism, and twice the data parallelism."""
-    layout = job.layout
-    twice = 2 * layout.data_parallel_size
-    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
-    pp, why = layout.pipeline_model_parallel_size, "less communication, and more on each GPU"
-    if tp % 2 == 0:
-        fewer = replace(
-            layout,
-            tensor_model_parallel_size=tp // 2,
-            sequence_parallel=layout.sequence_parallel and tp > 2,
-            data_parallel_size=twice,
-        )
-        yield f"TP {tp // 2} and DP {twice}", why, fewer
-    if cp % 2 == 0 and layout.hierarchical_context_parallel_sizes is None:
-        fewer = replace(layout, context_parallel_size=cp // 2, data_parallel_size=twice)
-        yield f"CP {cp // 2} and DP {twice}", why, fewer
-    if pp % 2 == 0:
-        fewer = replace(
-            layout,
-            **EVEN,
-            pipeline_model_parallel_size=pp // 2,
-            virtual_pipeline_model_parallel_size=1,
-            data_parallel_size=twice,
-        )
-        yield f"PP {pp // 2} and DP {twice}", why, _on_chunks(job, fewer, 1)
-
-
-def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
-    """Twice the tensor, pipeline or context parallelism at the cost of data parallelism."""
-    layout = job.layout
-    if layout.data_parallel_size % 2:
-        return
-    half = layout.data_parallel_size // 2
-    tp, pp = 2 * layout.tensor_model_parallel_size, 2 * layout.pipeline_model_parallel_size
-    if tp <= job.gpu.nvlink_domain_size:
-        yield (
-            f"TP {tp} and DP {half}",
-            _EVERYTHING,
-            replace(
-                layout,
-                tensor_model_parallel_size=tp,
-                sequence_parallel=True,
-                data_parallel_size=half,
-            ),
-        )
-    if layout.hierarchical_context_parallel_sizes is None:
-        cp = 2 * layout.context_parallel_size
-        yield (
-            f"CP {cp} and DP {half}",
-            "the activations of a sequence over more GPUs",
-            replace(layout, context_parallel_size=cp, data_parallel_size=half),
-        )
-    deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
-    yield f"PP {pp} and DP {half}", _EVERYTHING, _on_chunks(job, deeper, 1)
-
-
-def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
-    """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
-    try."""
-    layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
-    ways = adapter_of(job.config.framework).splits(job.config)
-    if not ways.unevenly or vpp not in virtual_degrees(
-        job.model, layout.pipeline_model_parallel_size
-    ):
-        return layout
-    return split_evenly(job.model, layout, as_text=ways.by_text)
-
-
-def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
-    """The next EP and the largest, over the same ranks of a stage; experts are then not cut."""
-    layout, experts = job.layout, job.model.num_moe_experts
-    if experts is None:
-        return
-    stage = layout.world_size // layout.pipeline_model_parallel_size
-    tensor = layout.expert_tensor_parallel_size or 1
-    more = [
-        degree
-        for degree in divisors(experts)
-        if degree > layout.expert_model_parallel_size and stage % (degree * tensor) == 0
-    ]
-    for degree in sorted({*more[:1], *more[-1:]}):
-        yield (
-            f"EP {degree} instead of {layout.expert_model_parallel_size}",
-            "the experts over more GPUs",
-            replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
-        )
-
-
-def _other_chunk_counts(job: Job) -> list[int]:
-    """The legal VPP next below and above the job's."""
-    layout = job.layout
-    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    legal = virtual_degrees(job.model, pp)
-    return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]
