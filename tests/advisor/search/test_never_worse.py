@@ -1,0 +1,60 @@
+"""A search is never worse than the usual answer, nor than any recipe's layout."""
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.answer.evaluation import Evaluation
+from advisor.base.errors import UserError
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.calibration import load_calibration
+from advisor.request.request import Request, SearchScope
+from advisor.request.resolve import resolve
+from advisor.search.advise import advise
+from advisor.search.known_jobs import known_jobs
+from advisor.search.layout_search import evaluate_settings
+from tests.advisor.search.random_requests import random_requests
+
+SURE = 0.95
+"""The bar of the issue: rows at least so likely to fit."""
+
+
+def fastest_sure(rows: list[Evaluation]) -> float | None:
+    """Step time of the fastest of `rows` that is sure to fit, its allocator replayed."""
+    for row in sorted(rows, key=lambda one: one.step_time_seconds):
+        if row.fit_probability > 0.5 and row.replayed.fit_probability >= SURE:
+            return row.step_time_seconds
+    return None
+
+
+def compare(request: Request) -> tuple[float | None, float | None] | None:
+    """Seconds of the search's row 1 and of the best of the usual answer and the recipes' layouts,
+    of rows that are sure to fit; None where no framework runs the job."""
+    try:
+        usual = advise(request)
+        found = advise(replace(request, search=SearchScope.LAYOUT))
+    except UserError:
+        return None
+    rows = [candidate.evaluation for candidate in usual.candidates]
+    resolution = resolve(request)
+    calibration = load_calibration(resolution.gpu)
+    for job in known_jobs(resolution):
+        settings = adapter_of(job.config.framework).candidates(job)
+        rows += evaluate_settings(job, settings, calibration)
+    searched = [candidate.evaluation for candidate in found.candidates]
+    return fastest_sure(searched), fastest_sure(rows)
+
+
+def never_worse(request: Request) -> bool:
+    """Whether the search fits where another answer does, and is not slower."""
+    found = compare(request)
+    if found is None:
+        return True
+    searched, known = found
+    return known is None or (searched is not None and searched <= known * (1 + 1e-9))
+
+
+@pytest.mark.parametrize(
+    "request_", list(random_requests(14, seed=7)), ids=lambda r: f"{r.model}-{r.gpus}-{r.framework}"
+)
+def test_a_search_is_never_worse_than_the_usual_answer_or_a_recipe(request_: Request) -> None:
+    assert never_worse(request_)
