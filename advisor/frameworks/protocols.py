@@ -103,6 +103,24 @@ class JobEvaluator(Protocol):
         ...
 
 
+class SettingGroup(Struct, frozen=True):
+    """Legal settings that have a part in common: `fastest` takes no more time than any of them, and
+    `smallest` keeps no more bytes; neither need be legal. any_split: they are with every split of
+    the layers, else with the job's own alone."""
+
+    settings: tuple[Setting, ...]
+    fastest: Setting
+    smallest: Setting
+    any_split: bool = True
+
+
+class Decisions(Struct, frozen=True, kw_only=True):
+    """All settings of a job that a framework can be told, in groups, and their space in words."""
+
+    groups: tuple[SettingGroup, ...]
+    space: str
+
+
 class Solved(Struct, frozen=True, kw_only=True):
     """What a framework's own solver says of the optimum of one job, beyond its menu.
 
@@ -327,8 +345,13 @@ class Spelling(Protocol):
 class OptimumSpace(Protocol):
     """What `--search optimum` may decide beyond the menu of settings."""
 
+    def decisions(self, job: Job) -> Decisions | None:
+        """All settings of the job that can be told, for a search over them, micro batches and
+        splits of the layers; None where the menu is all."""
+        ...
+
     def solved(self, evaluator: JobEvaluator) -> Solved | None:
-        """The optimum of one job by the framework's own solver; None where the menu is all."""
+        """The optimum of one job by the framework's own solver; None where it has none."""
         ...
 
 

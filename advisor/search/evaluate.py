@@ -19,9 +19,10 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import AttnImplementation, Job, JobConfig
-from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
+from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages, pipeline_stages
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
+from advisor.memory.allocator import Reserved
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -29,7 +30,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
-from advisor.time.job_time import JobTime
+from advisor.time.job_time import JobTime, StagePart
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
@@ -52,14 +53,17 @@ class Evaluator:
     is first asked for.
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
+    stages: what they hold, where that is not what the job's layout says.
     """
 
-    def __init__(self, job: Job, calibration: Calibration) -> None:
+    def __init__(
+        self, job: Job, calibration: Calibration, stages: Stages | None = None
+    ) -> None:
         self.job = job
         self.calibration = calibration
         self._stack = adapter_of(job.config.framework)
         self.shape = first_equal(self._stack.shape(job, rank_shape(job)))
-        self.stages = pipeline_stages(job.model, job.layout)
+        self.stages = stages or pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
@@ -158,6 +162,22 @@ class Evaluator:
     def seconds(self, setting: Setting) -> float:
         """Seconds of a step under `setting`."""
         return self.timed(setting).time.total
+
+    def parts(self, setting: Setting) -> list[StagePart]:
+        """What each stage has of a step under `setting`."""
+        return self._time.parts(self._plans(setting))
+
+    def combined(self, slowest: StagePart, microbatch: float, optimizer: float) -> float:
+        """Seconds of a step of such parts: see JobTime.combined."""
+        return self._time.combined(slowest, microbatch, optimizer)
+
+    def most_microbatch_seconds(self, seconds: float) -> float:
+        """See JobTime.most_microbatch_seconds."""
+        return self._time.most_microbatch_seconds(seconds)
+
+    def least_reserved(self, setting: Setting) -> list[Reserved]:
+        """What each stage reserves at least: see JobMemory.at_least."""
+        return list(self._memory.at_least(self._plans(setting)))
 
     def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
         """The plan of one model chunk under `setting`."""

@@ -1,0 +1,110 @@
+"""What a setting comes to on every stage, for everything that the stage may hold.
+
+Memory of a stage and its seconds do not depend on what the other stages hold: a split is one choice
+of each stage, and nothing of it is worked out twice.
+"""
+
+from functools import cached_property
+from math import inf
+
+from msgspec import Struct
+
+from advisor.answer.evaluation import CLEAR, LIKELY
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.search.evaluate import Evaluator
+from advisor.search.optimum.stage_splits import StageSplits
+from advisor.time.job_time import StagePart
+
+
+class Choice(Struct, frozen=True):
+    """One of the things that a stage may hold, under a setting: its number among the stage's
+    choices, its layers, and its seconds."""
+
+    number: int
+    layers: int
+    part: StagePart
+    setting: Setting
+
+
+class StageTable:
+    """All stages of one job with everything that they may hold."""
+
+    def __init__(self, job: Job, calibration: Calibration, splits: StageSplits) -> None:
+        self.job, self.splits, self._calibration = job, splits, calibration
+        self._evaluators: dict[int, Evaluator] = {}
+        self._fits: dict[tuple[Setting, int], list[bool]] = {}
+        self._may_fit: dict[tuple[Setting, int], list[bool]] = {}
+        self._settled: dict[tuple[Setting, int, int], bool] = {}
+        self.num_rows = max(len(choices) for choices in splits.choices)
+
+    @cached_property
+    def own(self) -> Evaluator:
+        """Of the job as it is."""
+        return Evaluator(self.job, self._calibration)
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return len(self.splits.choices)
+
+    def choices(self, setting: Setting, *, most_seconds: float = inf) -> list[list[Choice]]:
+        """Of every stage, what it may hold and what that takes; without what comes behind the first
+        row in which every stage takes more than `most_seconds` of a microbatch."""
+        found: list[list[Choice]] = [[] for _ in range(self.num_stages)]
+        for number in range(self.num_rows):
+            parts = self._evaluator(number).parts(setting)
+            for stage, (held, part) in enumerate(zip(self.splits.choices, parts, strict=True)):
+                if number < len(held):
+                    found[stage].append(Choice(number, sum(held[number]), part, setting))
+            if min(part.microbatch for part in parts) > most_seconds:
+                break
+        return found
+
+    def may_fit(self, stage: int, choice: Choice) -> bool:
+        """Whether what is kept in the stage at least may fit."""
+        key = choice.setting, choice.number
+        if key not in self._may_fit:
+            evaluator = self._evaluator(choice.number)
+            least = evaluator.least_reserved(choice.setting)
+            budget = evaluator.budget_bytes
+            self._may_fit[key] = [one.fit_probability(budget) > 1 - CLEAR for one in least]
+        return self._may_fit[key][stage]
+
+    def fits_unless_replayed(self, stage: int, choice: Choice) -> bool:
+        """Whether the stage may fit with all that its passes need, its allocator not replayed."""
+        if not self.may_fit(stage, choice):
+            return False
+        key = choice.setting, choice.number
+        if key not in self._fits:
+            evaluator = self._evaluator(choice.number)
+            details = evaluator.stage_details(choice.setting, replayed=False)
+            budget = evaluator.budget_bytes
+            self._fits[key] = [
+                one.reserved.fit_probability(budget) > 1 - CLEAR for one in details
+            ]
+        return self._fits[key][stage]
+
+    def fits(self, stage: int, choice: Choice) -> bool:
+        """Whether the stage fits: with its allocator replayed where that is not clear."""
+        if not self.fits_unless_replayed(stage, choice):
+            return False
+        key = choice.setting, choice.number, stage
+        if key not in self._settled:
+            evaluator = self._evaluator(choice.number)
+            detail = evaluator.stage_detail(choice.setting, stage)
+            if detail.reserved.fit_probability(evaluator.budget_bytes) < CLEAR:
+                detail = evaluator.stage_detail(choice.setting, stage, replayed=True)
+            self._settled[key] = detail.reserved.fit_probability(evaluator.budget_bytes) >= LIKELY
+        return self._settled[key]
+
+    def refuse(self, stage: int, choice: Choice) -> None:
+        """From now on the stage does not fit: a replay has said so."""
+        self._settled[choice.setting, choice.number, stage] = False
+
+    def _evaluator(self, row: int) -> Evaluator:
+        if row not in self._evaluators:
+            stages = self.splits.row(row)
+            self._evaluators[row] = Evaluator(self.job, self._calibration, stages)
+        return self._evaluators[row]
