@@ -115,10 +115,12 @@ class SettingGroup(Struct, frozen=True):
 
 
 class Decisions(Struct, frozen=True, kw_only=True):
-    """All settings of a job that a framework can be told, in groups, and their space in words."""
+    """All settings of a job that a framework can be told, in groups, and their space in words.
+    one_for_all: who cannot say a setting for each pipeline stage, in words."""
 
     groups: tuple[SettingGroup, ...]
     space: str
+    one_for_all: str
 
 
 class Solved(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import (
     CLEAR,
+    LIKELY,
     Evaluation,
     EvaluationDetail,
     Replay,
@@ -56,9 +57,7 @@ class Evaluator:
     stages: what they hold, where that is not what the job's layout says.
     """
 
-    def __init__(
-        self, job: Job, calibration: Calibration, stages: Stages | None = None
-    ) -> None:
+    def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:
         self.job = job
         self.calibration = calibration
         self._stack = adapter_of(job.config.framework)
@@ -190,6 +189,16 @@ class Evaluator:
         if replayed:
             detail = self._memory.replayed_stage(plans, stage, detail)
         return self._moved([detail])[0]
+
+    def may_fit(self, setting: Setting) -> list[bool]:
+        """Of each stage, whether it may fit, by what the allocator usually leaves unused and by
+        what a replay says at best."""
+        budget = self.budget_bytes
+        return [
+            stage.reserved.fit_probability(budget) > 1 - CLEAR
+            and self._memory.at_best(stage).fit_probability(budget) >= LIKELY
+            for stage in self._memory.each_stage(self._plans(setting))
+        ]
 
     def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its replay has it."""

@@ -254,6 +254,10 @@ class JobMemory:
             graphs=graphs,
         )
 
+    def at_best(self, stage: StageDetail) -> Reserved:
+        """What the stage reserves where its allocator leaves nothing unused: a replay says more."""
+        return self._with_unused(stage, 0)
+
     def _graph_traces(
         self,
         inputs: int,

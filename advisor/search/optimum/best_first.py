@@ -9,7 +9,7 @@ itself, the allocator of its stages replayed where that is not clear.
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.frameworks.protocols import SettingGroup
+from advisor.frameworks.protocols import Decisions, SettingGroup
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -27,23 +27,38 @@ from advisor.search.optimum.stage_table import Choice, StageTable
 
 
 class Branch(Struct, frozen=True):
-    """The settings of one job, in groups, over everything that its stages may hold; `fixed` has the
+    """The settings of one job over everything that its stages may hold; `fixed` has the
     job's own split alone."""
 
     table: StageTable
     fixed: StageTable
-    groups: tuple[SettingGroup, ...]
+    decisions: Decisions
 
     @property
     def num_points(self) -> int:
         """Settings times the splits that they are legal with."""
         return sum(
-            len(group.settings) * (self.of(group).splits.number) for group in self.groups
+            len(group.settings) * (self.of(group).splits.number) for group in self.decisions.groups
         )
+
+    def may_take(self, seconds: float) -> bool:
+        """Whether any setting may take less, whatever the stages hold."""
+        return any(self.bound(group, seconds) < seconds for group in self.decisions.groups)
+
+    def bound(self, group: SettingGroup, below: float) -> float:
+        """No setting of the group takes less; right where that is less than `below`."""
+        table = self.of(group)
+        most = table.own.most_microbatch_seconds(below)
+        return problem_of(table, table.choices(group.fastest, most_seconds=most)).bound
 
     def of(self, group: SettingGroup) -> StageTable:
         """The table of what the group's settings are legal with."""
         return self.table if group.any_split else self.fixed
+
+
+def problem_of(table: StageTable, choices: tuple[tuple[Choice, ...], ...]) -> SplitProblem:
+    """The split of the table's layers over stages that have these choices."""
+    return SplitProblem(choices, table.splits.num_layers, table.own.combined)
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -88,48 +103,33 @@ class BestFirst:
     ) -> None:
         self._calibration, self._is_legal, self._below = calibration, is_legal, below
         self._numbers, self._evaluated, self._unsure = count(), 0, inf
-        nodes = (
-            _Node(table=branch.of(group), group=group)
-            for branch in branches
-            for group in branch.groups
-        )
-        self._heap = [(self._fastest(node), next(self._numbers), node) for node in nodes]
-        heapify(self._heap)
+        self._heap: list[tuple[float, int, _Node]] = []
+        for branch in branches:
+            for group in branch.decisions.groups:
+                node = _Node(table=branch.of(group), group=group)
+                self._wait(branch.bound(group, below), node)
 
     def run(self) -> Found:
         """The first point in the order of their times that fits."""
         while self._heap:
-            bound, _, node = heappop(self._heap)
-            if bound >= min(self._below, inf):
-                break
+            _, _, node = heappop(self._heap)
             if node.split is not None:
                 found = self._settled(node, node.split)
                 if found is not None:
                     return self._found(found)
             else:
                 for seconds, child in self._children(node):
-                    if seconds < self._below:
-                        heappush(self._heap, (seconds, next(self._numbers), child))
+                    self._wait(seconds, child)
         return self._found(None)
+
+    def _wait(self, bound: float, node: _Node) -> None:
+        if bound < self._below:
+            heappush(self._heap, (bound, next(self._numbers), node))
 
     def _found(self, evaluation: Evaluation | None) -> Found:
         seconds = evaluation.step_time_seconds if evaluation else self._below
         bound = min(seconds, self._unsure)
         return Found(evaluation=evaluation, evaluated=self._evaluated, bound=bound)
-
-    def _fastest(self, node: _Node) -> float:
-        """Of a group, whatever it holds."""
-        choices = self._choices(node.table, node.group.fastest)
-        return self._problem(node.table, choices).bound
-
-    def _choices(self, table: StageTable, setting: Setting) -> tuple[tuple[Choice, ...], ...]:
-        most = table.own.most_microbatch_seconds(self._below)
-        return tuple(map(tuple, table.choices(setting, most_seconds=most)))
-
-    def _problem(
-        self, table: StageTable, choices: tuple[tuple[Choice, ...], ...]
-    ) -> SplitProblem:
-        return SplitProblem(choices, table.splits.num_layers, table.own.combined)
 
     def _children(self, node: _Node) -> Iterator[tuple[float, _Node]]:
         if node.setting is None:
@@ -138,7 +138,7 @@ class BestFirst:
             level = _Level(node.level + 1)
             yield self._narrowed(node, level)
         else:
-            problem = self._problem(node.table, node.choices)
+            problem = problem_of(node.table, node.choices)
             if split := problem.best(node.table.fits, self._below):
                 yield split.seconds, replace(node, level=_Level.SPLIT, split=split)
 
@@ -146,18 +146,21 @@ class BestFirst:
         """The settings of a group, if its smallest may fit at all."""
         table, (first, *others) = group.table, group.group.settings
         if others:
-            smallest = self._choices(table, group.group.smallest)
+            smallest = table.choices(group.group.smallest, most_seconds=self._most(table))
             narrowed = self._may_fit(table, smallest, _Level.KEPT)
-            if self._problem(table, narrowed).bound == inf:
+            if problem_of(table, narrowed).bound == inf:
                 return
         for setting in (first, *others):
-            choices = self._choices(table, setting)
+            choices = table.choices(setting, most_seconds=self._most(table))
             node = replace(group, setting=setting, choices=choices)
-            yield self._problem(table, choices).bound, node
+            yield problem_of(table, choices).bound, node
+
+    def _most(self, table: StageTable) -> float:
+        return table.own.most_microbatch_seconds(self._below)
 
     def _narrowed(self, node: _Node, level: _Level) -> tuple[float, _Node]:
         choices = self._may_fit(node.table, node.choices, level)
-        bound = self._problem(node.table, choices).bound
+        bound = problem_of(node.table, choices).bound
         return bound, replace(node, level=level, choices=choices)
 
     def _may_fit(

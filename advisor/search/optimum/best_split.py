@@ -48,15 +48,13 @@ class SplitProblem(Struct, frozen=True, dict=True):
 
         fits: asked of what would be chosen, as it may take long.
         """
-        refused: set[tuple[int, int]] = set()
+        refused: set[tuple[int, Choice]] = set()
         found = None
         for least, stage, slowest in self._slowest:
             if least >= below:
                 break
             while path := self._cheapest(stage, slowest, refused):
-                wrong = {
-                    (k, choice.number) for k, choice in enumerate(path) if not fits(k, choice)
-                }
+                wrong = {(k, choice) for k, choice in enumerate(path) if not fits(k, choice)}
                 refused |= wrong
                 if not wrong:
                     seconds = self._seconds(stage, path)
@@ -128,7 +126,7 @@ class SplitProblem(Struct, frozen=True, dict=True):
         return self.combine(path[slowest].part, total, optimizer)
 
     def _cheapest(
-        self, slowest: int, its: Choice, refused: set[tuple[int, int]]
+        self, slowest: int, its: Choice, refused: set[tuple[int, Choice]]
     ) -> tuple[Choice, ...] | None:
         """The split of least time in which `slowest` takes `its` and no stage takes longer."""
         open_choices = [
@@ -136,7 +134,7 @@ class SplitProblem(Struct, frozen=True, dict=True):
             for stage, held in enumerate(self.choices)
         ]
         open_choices = [
-            [choice for choice in held if (stage, choice.number) not in refused]
+            [choice for choice in held if (stage, choice) not in refused]
             for stage, held in enumerate(open_choices)
         ]
         if not all(open_choices):
@@ -198,8 +196,6 @@ def _keep(paths: list[_Path], path: _Path) -> None:
         if other.total <= path.total * (1 + ROUNDING) and other.optimizer <= path.optimizer:
             return
     paths[:] = [
-        other
-        for other in paths
-        if other.total < path.total or other.optimizer < path.optimizer
+        other for other in paths if other.total < path.total or other.optimizer < path.optimizer
     ]
     paths.append(path)

@@ -12,8 +12,10 @@ from advisor.hardware.calibration import Calibration
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.best_first import BestFirst, Branch, Found
 from advisor.search.optimum.branches import branches, space
+from advisor.search.optimum.per_stage import per_stage
 from advisor.search.ranking import order, rank
 
+_GIVEN = "given"
 SAME = 1e-9
 """Share by which times may differ that are the same: a step is a sum of thousands of rounded
 seconds, each off by at most one part in 10^16."""
@@ -28,18 +30,18 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
     menu = [candidate.evaluation for candidate in usual.candidates]
     added = [own.evaluate(setting) for setting in solved.settings] if solved else []
     settled = settled_first([*menu, *added])
-    searched = branches(usual, stack, calibration)
+    given = [path for path, origin in usual.origin.items() if origin == _GIVEN]
+    searched = branches(usual.job, stack, calibration, given)
     found = _search(searched, stack, calibration, settled)
     if found.evaluation is not None:
         settled.append(found.evaluation)
     candidates = _ranked(usual, settled, stack)
-    optimum = _proof(candidates, len(menu), solved, searched, found)
     return replace(
         usual,
         job=candidates[0].evaluation.job if candidates else usual.job,
         candidates=candidates,
         evaluated=usual.evaluated + len(added) + found.evaluated,
-        optimum=replace(optimum, space=(*optimum.space, *space(usual, stack, searched))),
+        optimum=_proof(candidates, len(menu), solved, searched, found),
     )
 
 
@@ -116,9 +118,16 @@ def _proof(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
         bound_seconds=bound if bound < inf else None,
         gap=seconds / bound - 1 if first else 0.0,
-        space=(f"the {num_menu} settings of the menu", *(solved.space if solved else ())),
+        space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
         num_points=points if solved is None or solved.num_points is not None else None,
         evaluated=evaluated,
         excluded_by_bound=max(0, excluded),
-        beyond=solved.beyond if solved else (),
+        beyond=(
+            *per_stage(searched, first.evaluation if first else None),
+            *(solved.beyond if solved else ()),
+        ),
     )
+
+
+def _menu(number: int) -> tuple[str, ...]:
+    return (f"the {number} settings of the menu",)

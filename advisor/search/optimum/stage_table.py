@@ -17,6 +17,10 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.stage_splits import StageSplits
 from advisor.time.job_time import StagePart
 
+_ROWS_OF_A_NUMBER = 5
+"""Of so many rows in a row some have all ways of holding one number of layers, of which there are
+three: see StageSplits.choices. One layer more takes longer, each way."""
+
 
 class Choice(Struct, frozen=True):
     """One of the things that a stage may hold, under a setting: its number among the stage's
@@ -38,6 +42,7 @@ class StageTable:
         self._may_fit: dict[tuple[Setting, int], list[bool]] = {}
         self._settled: dict[tuple[Setting, int, int], bool] = {}
         self.num_rows = max(len(choices) for choices in splits.choices)
+        self._own_rows = frozenset(splits.own_choices())
 
     @cached_property
     def own(self) -> Evaluator:
@@ -49,18 +54,32 @@ class StageTable:
         """Pipeline stages."""
         return len(self.splits.choices)
 
-    def choices(self, setting: Setting, *, most_seconds: float = inf) -> list[list[Choice]]:
-        """Of every stage, what it may hold and what that takes; without what comes behind the first
-        row in which every stage takes more than `most_seconds` of a microbatch."""
+    def choices(
+        self, setting: Setting, *, most_seconds: float = inf
+    ) -> tuple[tuple[Choice, ...], ...]:
+        """Of every stage, what it may hold and what that takes, `most_seconds` of a microbatch at
+        most. Once stages take more whatever way they hold a number of layers, no more layers are
+        looked at; the job's own split is in any case."""
         found: list[list[Choice]] = [[] for _ in range(self.num_stages)]
+        over = 0
         for number in range(self.num_rows):
-            parts = self._evaluator(number).parts(setting)
-            for stage, (held, part) in enumerate(zip(self.splits.choices, parts, strict=True)):
-                if number < len(held):
-                    found[stage].append(Choice(number, sum(held[number]), part, setting))
-            if min(part.microbatch for part in parts) > most_seconds:
-                break
-        return found
+            if over >= _ROWS_OF_A_NUMBER and number not in self._own_rows:
+                continue
+            over += 1
+            for stage, choice in enumerate(self.row(setting, number)):
+                if choice.number == number and choice.part.microbatch <= most_seconds:
+                    found[stage].append(choice)
+                    over = 0
+        return tuple(map(tuple, found))
+
+    def row(self, setting: Setting, number: int) -> list[Choice]:
+        """Of every stage its choice of that number, or its last."""
+        parts = self._evaluator(number).parts(setting)
+        numbers = (min(number, len(held) - 1) for held in self.splits.choices)
+        return [
+            Choice(its, sum(held[its]), part, setting)
+            for its, held, part in zip(numbers, self.splits.choices, parts, strict=True)
+        ]
 
     def may_fit(self, stage: int, choice: Choice) -> bool:
         """Whether what is kept in the stage at least may fit."""
@@ -78,12 +97,7 @@ class StageTable:
             return False
         key = choice.setting, choice.number
         if key not in self._fits:
-            evaluator = self._evaluator(choice.number)
-            details = evaluator.stage_details(choice.setting, replayed=False)
-            budget = evaluator.budget_bytes
-            self._fits[key] = [
-                one.reserved.fit_probability(budget) > 1 - CLEAR for one in details
-            ]
+            self._fits[key] = self._evaluator(choice.number).may_fit(choice.setting)
         return self._fits[key][stage]
 
     def fits(self, stage: int, choice: Choice) -> bool:
