@@ -1,6 +1,6 @@
 """What the page says of a proven optimum."""
 
-from advisor.answer.answer import Optimum
+from advisor.answer.answer import SAME_TIME, Optimum
 from advisor.base.units import many
 from advisor.report.blocks import Block, beside, group
 
@@ -35,6 +35,14 @@ def _proven(optimum: Optimum) -> str:
         )
     said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
     if optimum.gap < _SMALLEST_GAP:
-        return f"{said} is faster than row {row}"
+        return f"{said} is faster than row {row}{_gained(optimum)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
     return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}"
+
+
+def _gained(optimum: Optimum) -> str:
+    if optimum.gain is None:
+        return ", and nothing of the menu fits"
+    if optimum.gain < SAME_TIME:
+        return ", and the best of the menu takes the same time"
+    return f", which takes {optimum.gain * 100:.1f} % less time than the best of the menu"

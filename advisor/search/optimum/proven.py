@@ -9,13 +9,16 @@ from advisor.answer.answer import Answer, Optimum, OptimumRow, RankedEvaluation
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.frameworks.protocols import FrameworkAdapter, Solved
 from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.request.origin import GIVEN, SEARCHED, changed_fields
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.best_first import BestFirst, Branch, Found
 from advisor.search.optimum.branches import branches, space
 from advisor.search.optimum.per_stage import per_stage
 from advisor.search.ranking import order, rank
+from advisor.search.remedies import find_remedies
 
-_GIVEN = "given"
 SAME = 1e-9
 """Share by which times may differ that are the same: a step is a sum of thousands of rounded
 seconds, each off by at most one part in 10^16."""
@@ -27,36 +30,58 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
     model's times and bytes."""
     own = Evaluator(usual.job, calibration)
     solved = stack.solved(own)
-    menu = [candidate.evaluation for candidate in usual.candidates]
+    menu = settled_first([candidate.evaluation for candidate in usual.candidates])
     added = [own.evaluate(setting) for setting in solved.settings] if solved else []
     settled = settled_first([*menu, *added])
-    given = [path for path, origin in usual.origin.items() if origin == _GIVEN]
+    given = [path for path, origin in usual.origin.items() if origin == str(GIVEN)]
     searched = branches(usual.job, stack, calibration, given)
-    found = _search(searched, stack, calibration, settled)
+    found = _search(searched, stack, calibration, _fastest(settled))
     if found.evaluation is not None:
         settled.append(found.evaluation)
     candidates = _ranked(usual, settled, stack)
-    return replace(
+    proof = _proof(candidates, menu, solved, searched, found)
+    answer = replace(
         usual,
-        job=candidates[0].evaluation.job if candidates else usual.job,
         candidates=candidates,
         evaluated=usual.evaluated + len(added) + found.evaluated,
-        optimum=_proof(candidates, len(menu), solved, searched, found),
+        optimum=proof,
+    )
+    return _of_first_row(answer, usual, calibration)
+
+
+def _of_first_row(answer: Answer, usual: Answer, calibration: Calibration) -> Answer:
+    """With job, origins and remedies of the first row, where that is no longer the usual one."""
+    if not answer.candidates:
+        return answer
+    first = answer.candidates[0].evaluation
+    before = usual.candidates[0].evaluation
+    if (first.job, first.setting) == (before.job, before.setting):
+        return answer
+    names = [f"layout.{name}" for name in changed_fields(usual.job.layout, first.job.layout)]
+    names += [f"job.{name}" for name in changed_fields(usual.job.config, first.job.config)]
+    return replace(
+        answer,
+        job=first.job,
+        origin={**answer.origin, **dict.fromkeys(names, str(SEARCHED))},
+        remedies=find_remedies(first, calibration),
     )
 
 
-def _search(
-    searched: list[Branch],
-    stack: FrameworkAdapter,
-    calibration: Calibration,
-    settled: list[Evaluation],
-) -> Found:
-    """What is faster than all that is known to fit."""
+def _fastest(settled: Sequence[Evaluation]) -> float:
+    """Seconds of the first that is known to fit, if any."""
     fitting = [e.step_time_seconds for e in settled if e.fits and e.requests is not None]
-    below = min(fitting, default=inf) * (1 - SAME)
-    return BestFirst(
-        searched, calibration, lambda setting, job: not stack.check(setting, job), below
-    ).run()
+    return min(fitting, default=inf)
+
+
+def _search(
+    searched: list[Branch], stack: FrameworkAdapter, calibration: Calibration, seconds: float
+) -> Found:
+    """What is faster than `seconds`."""
+
+    def is_legal(setting: Setting, job: Job) -> bool:
+        return not stack.check(setting, job)
+
+    return BestFirst(searched, calibration, is_legal, seconds * (1 - SAME)).run()
 
 
 def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -94,13 +119,14 @@ def _ranked(
 
 def _proof(
     candidates: tuple[RankedEvaluation, ...],
-    num_menu: int,
+    menu: list[Evaluation],
     solved: Solved | None,
     searched: list[Branch],
     found: Found,
 ) -> Optimum:
     """Of the first row: every setting of the menu was evaluated, a solver has its own bound, and so
     has the search, whose space the menu is a part of."""
+    num_menu, usual = len(menu), _fastest(menu)
     first = candidates[0] if candidates and candidates[0].evaluation.fits else None
     seconds = first.evaluation.step_time_seconds if first else inf
     bound = min(seconds, solved.bound_seconds if solved else inf)
@@ -118,6 +144,7 @@ def _proof(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
         bound_seconds=bound if bound < inf else None,
         gap=seconds / bound - 1 if first else 0.0,
+        gain=1 - seconds / usual if usual < inf else None,
         space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
         num_points=points if solved is None or solved.num_points is not None else None,
         evaluated=evaluated,
