@@ -103,15 +103,23 @@ class JobEvaluator(Protocol):
         ...
 
 
-class SettingGroup(Struct, frozen=True):
-    """Legal settings that have a part in common: `fastest` takes no more time than any of them, and
-    `smallest` keeps no more bytes; neither need be legal. any_split: they are with every split of
-    the layers, else with the job's own alone."""
+class SettingGroup(Struct, frozen=True, dict=True):
+    """Legal settings that have a part in common, and groups of them: `fastest` takes no more time
+    than any, and `smallest` keeps no more bytes; neither need be legal. any_split: they are with
+    every split of the layers, else with the job's own alone."""
 
-    settings: tuple[Setting, ...]
+    members: "tuple[Setting | SettingGroup, ...]"
     fastest: Setting
     smallest: Setting
     any_split: bool = True
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """All of them."""
+        found: list[Setting] = []
+        for member in self.members:
+            found += member.settings if isinstance(member, SettingGroup) else (member,)
+        return tuple(found)
 
 
 class Decisions(Struct, frozen=True, kw_only=True):

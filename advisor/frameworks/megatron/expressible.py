@@ -3,6 +3,7 @@ replays or sends to the host; in groups that differ in what is offloaded alone."
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -20,23 +21,28 @@ from advisor.frameworks.megatron.setting import (
 )
 from advisor.frameworks.protocols import Decisions, SettingGroup
 from advisor.job.job import Job
+from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import Setting
 
 
 def decisions_of(job: Job, revision: Revision) -> Decisions:
     """Sets of all recompute modules that act, each with all sets of offloaded modules that act;
     whole layers offloaded; full recompute by every number of layers.
 
-    A group is one set of recompute modules: without offload it is fastest, with all of it it keeps
-    least (an offloaded tensor is one that nothing else needs on the device: more modules, more of
-    them; its copies only take time).
+    A group is one set of recompute modules, and in it one set of offloaded ones in any fraction:
+    without offload it is fastest, with all of it it keeps least (an offloaded tensor is one that
+    nothing else needs on the device: more modules and more layers, more of them; its copies only
+    take time).
     """
-    groups = tuple(group for group in _groups(job, revision) if group.settings)
+    groups = tuple(group for group in _groups(job, revision) if group.members)
     modules, regions = len(acting_labels(job.model)), len(_acting_regions(job.model, revision))
     numbers = sum(len(group.settings) for group in groups)
     space = f"{numbers:,} settings: sets of {modules} recompute modules"
     if regions:
         space += f" x sets of {regions} offloaded modules"
+    if regions and _reads_fraction(revision):
+        space += " x the fraction of layers that offload"
     return Decisions(
         groups=groups,
         space=f"{space}, whole layers offloaded, block and uniform N",
@@ -46,18 +52,41 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
 
 def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     regions = _acting_regions(job.model, revision)
+    layers = most_layers_of_chunk(job.model, job.layout) if _reads_fraction(revision) else 1
     for base in _selective(job.model):
-        most = replace(base, offload_modules=regions)
-        sent = (replace(base, offload_modules=chosen) for chosen in _offloads(job.model, regions))
-        yield SettingGroup(_legal((base, *sent), job, revision), base, most)
-    layers = range(1, job.model.num_layers)
-    whole = tuple(replace(NONE, cpu_offloading_num_layers=number) for number in layers)
+        parts: list[Setting | SettingGroup] = list(_legal((base,), job, revision))
+        for chosen in _offloads(job.model, regions):
+            for sent in _legal((replace(base, offload_modules=chosen),), job, revision):
+                its = (sent, *_fractions(sent, layers))
+                parts.append(SettingGroup(its, base, sent) if len(its) > 1 else sent)
+        yield SettingGroup(tuple(parts), base, replace(base, offload_modules=regions))
+    whole = tuple(
+        replace(NONE, cpu_offloading_num_layers=number) for number in range(1, job.model.num_layers)
+    )
     if whole:
         yield SettingGroup(_legal(whole, job, revision), NONE, whole[-1])
     for setting in enumerate_settings(job, revision):
         if isinstance(setting, RecomputeSetting) and setting.granularity is Granularity.FULL:
             divides = revision.uniform_must_divide and setting.method is Method.UNIFORM
             yield SettingGroup((setting,), setting, setting, any_split=not divides)
+
+
+def _reads_fraction(revision: Revision) -> bool:
+    """Whether it has activation_offload_fraction (0.19.2 transformer_config.py)."""
+    return revision.at_least(0, 19)
+
+
+def _fractions(sent: RecomputeSetting, layers: int) -> Iterator[RecomputeSetting]:
+    """`sent` in the first layers of a chunk of so many alone: half a module more than stays, so
+    that no rounding decides."""
+    modules = len(sent.offload_modules)
+    for number in range(1, layers):
+        fraction = round((number - 0.5 / modules) / layers, _DIGITS)
+        yield replace(sent, offload_fraction=fraction)
+
+
+_DIGITS: Final = 4
+"""Of a fraction: enough for 5,000 groups of a chunk."""
 
 
 def _legal(

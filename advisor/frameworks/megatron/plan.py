@@ -11,7 +11,7 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.labels import LABELS
-from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_by_layer
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.layers.operators import Module
@@ -84,15 +84,15 @@ def _layer_segments(
 ) -> Iterator[Segment]:
     """Segments of like layers in a row, with their runs and what they offload."""
     whole = setting.cpu_offloading_num_layers
-    for part, everything in ((layers[:whole], True), (layers[whole:], False)):
-        for kind, alike in groupby(part):
-            runs = tuple(
-                replace(run, copies_output=copies_outputs)
-                for run in selective_runs(setting, model, kind)
-            )
-            offloaded = EVERYTHING if everything else offloaded_modules(setting, model, kind)
-            copies = sum(1 for _ in alike)
-            yield Segment((kind,), runs=runs, offloaded=offloaded, copies=copies)
+    sent = (EVERYTHING,) * min(whole, len(layers))
+    sent += offloaded_by_layer(setting, model, layers)[whole:]
+    for (kind, offloaded), alike in groupby(zip(layers, sent, strict=True)):
+        runs = tuple(
+            replace(run, copies_output=copies_outputs)
+            for run in selective_runs(setting, model, kind)
+        )
+        copies = sum(1 for _ in alike)
+        yield Segment((kind,), runs=runs, offloaded=offloaded, copies=copies)
 
 
 def _full_segments(

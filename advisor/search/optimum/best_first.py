@@ -9,6 +9,7 @@ itself, the allocator of its stages replayed where that is not clear.
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -26,7 +27,7 @@ from advisor.search.optimum.best_split import ROUNDING, Split, SplitProblem
 from advisor.search.optimum.stage_table import Choice, StageTable
 
 
-class Branch(Struct, frozen=True):
+class Branch(Struct, frozen=True, dict=True):
     """The settings of one job over everything that its stages may hold; `fixed` has the
     job's own split alone."""
 
@@ -47,9 +48,16 @@ class Branch(Struct, frozen=True):
 
     def bound(self, group: SettingGroup, below: float) -> float:
         """No setting of the group takes less; right where that is less than `below`."""
-        table = self.of(group)
-        most = table.own.most_microbatch_seconds(below)
-        return problem_of(table, table.choices(group.fastest, most_seconds=most)).bound
+        table, key = self.of(group), (group.fastest, below)
+        if key not in self._bounds:
+            most = table.own.most_microbatch_seconds(below)
+            choices = table.choices(group.fastest, most_seconds=most)
+            self._bounds[key] = problem_of(table, choices).bound
+        return self._bounds[key]
+
+    @cached_property
+    def _bounds(self) -> dict[tuple[Setting, float], float]:
+        return {}
 
     def of(self, group: SettingGroup) -> StageTable:
         """The table of what the group's settings are legal with."""
@@ -82,6 +90,7 @@ class _Level(IntEnum):
 class _Node(Struct, frozen=True, kw_only=True):
     """Something whose points all take at least the bound that it waits with."""
 
+    branch: Branch
     table: StageTable
     group: SettingGroup
     setting: Setting | None = None
@@ -106,7 +115,7 @@ class BestFirst:
         self._heap: list[tuple[float, int, _Node]] = []
         for branch in branches:
             for group in branch.decisions.groups:
-                node = _Node(table=branch.of(group), group=group)
+                node = _Node(branch=branch, table=branch.of(group), group=group)
                 self._wait(branch.bound(group, below), node)
 
     def run(self) -> Found:
@@ -142,21 +151,21 @@ class BestFirst:
             if split := problem.best(node.table.fits, self._below):
                 yield split.seconds, replace(node, level=_Level.SPLIT, split=split)
 
-    def _members(self, group: _Node) -> Iterator[tuple[float, _Node]]:
-        """The settings of a group, if its smallest may fit at all."""
-        table, (first, *others) = group.table, group.group.settings
-        if others:
-            smallest = table.choices(group.group.smallest, most_seconds=self._most(table))
-            narrowed = self._may_fit(table, smallest, _Level.KEPT)
-            if problem_of(table, narrowed).bound == inf:
+    def _members(self, node: _Node) -> Iterator[tuple[float, _Node]]:
+        """The settings and groups of a group, if its smallest may fit at all."""
+        table, group = node.table, node.group
+        most = table.own.most_microbatch_seconds(self._below)
+        if len(group.members) > 1:
+            smallest = table.choices(group.smallest, most_seconds=most)
+            if problem_of(table, self._may_fit(table, smallest, _Level.KEPT)).bound == inf:
                 return
-        for setting in (first, *others):
-            choices = table.choices(setting, most_seconds=self._most(table))
-            node = replace(group, setting=setting, choices=choices)
-            yield problem_of(table, choices).bound, node
-
-    def _most(self, table: StageTable) -> float:
-        return table.own.most_microbatch_seconds(self._below)
+        for member in group.members:
+            if isinstance(member, SettingGroup):
+                yield node.branch.bound(member, self._below), replace(node, group=member)
+            else:
+                choices = table.choices(member, most_seconds=most)
+                alone = replace(node, setting=member, choices=choices)
+                yield problem_of(table, choices).bound, alone
 
     def _narrowed(self, node: _Node, level: _Level) -> tuple[float, _Node]:
         choices = self._may_fit(node.table, node.choices, level)

@@ -99,7 +99,7 @@ class _Stages:
         ]
 
     def _fastest(self, stage: int, number: int) -> Iterator[Choice]:
-        """In the order of their times; of a group whose fastest may fit that one alone."""
+        """In the order of their times; of a group the others behind its fastest."""
         waiting: list[tuple[float, int, Choice, SettingGroup | None]] = []
 
         def wait(setting: Setting, group: SettingGroup | None = None) -> None:
@@ -114,11 +114,13 @@ class _Stages:
             _, _, choice, its = heappop(waiting)
             legal = its is None or choice.setting in its.settings
             if legal and self._table.fits_unless_replayed(stage, choice):
-                yield choice
-            elif its is not None and self._may_fit(its, stage, number):
-                for setting in its.settings:
-                    if setting != choice.setting:
-                        wait(setting)
+                yield choice  # whoever asks for another one knows that it does not fit
+            if its is not None and self._may_fit(its, stage, number):
+                for member in its.members:
+                    if isinstance(member, SettingGroup):
+                        wait(member.fastest, member)
+                    elif member != choice.setting:
+                        wait(member)
 
     def _may_fit(self, group: SettingGroup, stage: int, number: int) -> bool:
         return self._table.may_fit(stage, self._choice(group.smallest, stage, number))

@@ -123,7 +123,7 @@ def budget_of(toy: Toy, share: float) -> float:
     return float(least + share * (1.1 * most - least)) / GIB
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=10)
 @given(toy=st.sampled_from(TOYS), share=st.floats(0.05, 1.0))
 def test_the_optimum_is_that_of_brute_force(toy: Toy, share: float) -> None:
     job = toy.job(budget_of(toy, share))
@@ -199,7 +199,7 @@ def test_stages_make_up_the_step(toy: Toy) -> None:
         assert may_fit == own.may_fit(setting)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(share=st.floats(0.05, 0.8))
 def test_recompute_chosen_for_each_stage_is_that_of_brute_force(share: float) -> None:
     toy = TOYS[0]
