@@ -154,6 +154,9 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
                     "+offload=MODULES, +offload_fraction=0.5, +cpu_offloading=LAYERS or "
                     "+distribute_saved_activations",
                 )
+    if "offload_fraction" in found and "offload_modules" not in found:
+        reason = "+offload_fraction is a part of what +offload sends"
+        raise UserError("--recompute", text, reason, "add e.g. +offload=core_attn")
     return found
 
 

@@ -62,6 +62,7 @@ def _of_first_row(answer: Answer, usual: Answer, calibration: Calibration) -> An
     return replace(
         answer,
         job=first.job,
+        usual=usual.usual or usual.job,
         origin={**answer.origin, **dict.fromkeys(names, str(SEARCHED))},
         remedies=find_remedies(first, calibration),
     )
