@@ -24,7 +24,7 @@ from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.best_split import ROUNDING, Split, SplitProblem
-from advisor.search.optimum.stage_table import Choice, StageTable
+from advisor.search.optimum.stage_table import Choice, StageTable, worth_it
 
 
 class Branch(Struct, frozen=True, dict=True):
@@ -48,15 +48,21 @@ class Branch(Struct, frozen=True, dict=True):
 
     def bound(self, group: SettingGroup, below: float) -> float:
         """No setting of the group takes less; right where that is less than `below`."""
-        table, key = self.of(group), (group.fastest, below)
-        if key not in self._bounds:
+        return problem_of(self.of(group), self.fastest(group, below)).bound
+
+    def fastest(self, group: SettingGroup, below: float) -> tuple[tuple[Choice, ...], ...]:
+        """What stages may hold under the fastest setting of a group, in a step below so many
+        seconds: all that they may hold under any other."""
+        key = group.fastest, group.any_split, below
+        if key not in self._fastest:
+            table = self.of(group)
             most = table.own.most_microbatch_seconds(below)
             choices = table.choices(group.fastest, most_seconds=most)
-            self._bounds[key] = problem_of(table, choices).bound
-        return self._bounds[key]
+            self._fastest[key] = worth_it(choices, table.splits.num_layers)
+        return self._fastest[key]
 
     @cached_property
-    def _bounds(self) -> dict[tuple[Setting, float], float]:
+    def _fastest(self) -> dict[tuple[Setting, bool, float], tuple[tuple[Choice, ...], ...]]:
         return {}
 
     def of(self, group: SettingGroup) -> StageTable:
@@ -153,19 +159,24 @@ class BestFirst:
 
     def _members(self, node: _Node) -> Iterator[tuple[float, _Node]]:
         """The settings and groups of a group, if its smallest may fit at all."""
-        table, group = node.table, node.group
-        most = table.own.most_microbatch_seconds(self._below)
+        group = node.group
         if len(group.members) > 1:
-            smallest = table.choices(group.smallest, most_seconds=most)
-            if problem_of(table, self._may_fit(table, smallest, _Level.KEPT)).bound == inf:
+            smallest = self._may_fit(node.table, self._choices(node, group.smallest), _Level.KEPT)
+            if problem_of(node.table, smallest).bound == inf:
                 return
         for member in group.members:
             if isinstance(member, SettingGroup):
                 yield node.branch.bound(member, self._below), replace(node, group=member)
             else:
-                choices = table.choices(member, most_seconds=most)
+                choices = self._choices(node, member)
                 alone = replace(node, setting=member, choices=choices)
-                yield problem_of(table, choices).bound, alone
+                yield problem_of(node.table, choices).bound, alone
+
+    def _choices(self, node: _Node, setting: Setting) -> tuple[tuple[Choice, ...], ...]:
+        """Of a setting of the node's group."""
+        fastest = node.branch.fastest(node.group, self._below)
+        most = node.table.own.most_microbatch_seconds(self._below)
+        return node.table.choices_among(setting, fastest, most_seconds=most)
 
     def _narrowed(self, node: _Node, level: _Level) -> tuple[float, _Node]:
         choices = self._may_fit(node.table, node.choices, level)

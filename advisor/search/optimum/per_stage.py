@@ -11,7 +11,7 @@ from advisor.frameworks.protocols import SettingGroup
 from advisor.plan.recompute_plan import Setting
 from advisor.search.optimum.best_first import Branch, problem_of
 from advisor.search.optimum.best_split import Split
-from advisor.search.optimum.stage_table import Choice, StageTable
+from advisor.search.optimum.stage_table import Choice, StageTable, worth_it
 
 _CHOSEN = "recompute chosen for each pipeline stage"
 _LEAST_WIN = 0.0005
@@ -39,64 +39,67 @@ def per_stage(branches: Sequence[Branch], best: Evaluation | None) -> tuple[str,
 
 
 def fastest_per_stage(branch: Branch, below: float) -> Split | None:
-    """The fastest, each stage with the fastest of the settings with which it fits."""
+    """The fastest, each stage with the fastest of the settings with which it fits: first of what
+    stages may take at best, until all that is chosen is known to fit."""
     if not branch.may_take(below):
         return None
-    stages = _Stages(branch, branch.table.own.most_microbatch_seconds(below))
-    split, known = None, -1
-    while known < stages.num_refused:  # where an allocator's replay refuses a choice: the next one
-        known = stages.num_refused
-        split = problem_of(branch.table, stages.choices()).best(stages.fits, below)
-    return split
+    stages = _Stages(branch, below)
+    while True:
+        split = problem_of(branch.table, stages.choices()).best(_anything, below)
+        if split is None:
+            return None
+        settled = [stages.settles(stage, choice) for stage, choice in enumerate(split.choices)]
+        if all(settled):
+            return split
+
+
+def _anything(stage: int, choice: Choice) -> bool:
+    return True
 
 
 class _Stages:
-    """The settings of a branch, for each stage and what it may hold."""
+    """The settings of a branch, for each stage and what it may hold: of each the fastest that is
+    not known to be refused."""
 
-    def __init__(self, branch: Branch, most_seconds: float) -> None:
-        self._table, self._most = branch.table, most_seconds
+    def __init__(self, branch: Branch, below: float) -> None:
+        self._table = branch.table
+        self._most = self._table.own.most_microbatch_seconds(below)
         self._groups = [g for g in branch.decisions.groups if branch.of(g) is branch.table]
         self._rows: dict[tuple[Setting, int], list[Choice]] = {}
         self._numbers = count()
-        self.num_refused = 0
-        self._left = {
-            (stage, number): self._fastest(stage, number)
-            for stage, numbers in enumerate(self._worth_it())
-            for number in numbers
-        }
-        self._first = {place: next(left, None) for place, left in self._left.items()}
+        self._first: dict[tuple[int, int], Choice | None] = {}
+        self._left: dict[tuple[int, int], Iterator[Choice]] = {}
+        for stage, held in enumerate(self._at_best(branch, below)):
+            self._first |= {(stage, choice.number): choice for choice in held}
 
     def choices(self) -> tuple[tuple[Choice, ...], ...]:
-        """Of each stage, for everything that it may hold, the fastest that may fit."""
+        """Of each stage, for everything that it may hold."""
         found: list[list[Choice]] = [[] for _ in range(self._table.num_stages)]
         for (stage, _), choice in self._first.items():
             if choice is not None:
                 found[stage].append(choice)
         return tuple(map(tuple, found))
 
-    def fits(self, stage: int, choice: Choice) -> bool:
-        """Whether it does; the next one takes the place of one that does not."""
-        if self._table.fits(stage, choice):
-            return True
+    def settles(self, stage: int, choice: Choice) -> bool:
+        """Whether the stage fits with it; else the next setting takes its place."""
         place = stage, choice.number
-        if self._first[place] == choice:
-            self.num_refused += 1
-            self._first[place] = next(self._left[place], None)
+        if place in self._left and self._table.fits(stage, choice):
+            return True
+        left = self._left.setdefault(place, self._fastest(*place))
+        self._first[place] = next(left, None)
         return False
 
-    def _worth_it(self) -> list[list[int]]:
-        """What each stage may hold at all: as many layers as the others leave at least."""
+    def _at_best(self, branch: Branch, below: float) -> tuple[tuple[Choice, ...], ...]:
+        """What each stage may hold, with the fastest of all settings, whether it fits or not."""
         fastest: list[dict[int, Choice]] = [{} for _ in range(self._table.num_stages)]
         for group in self._groups:
-            choices = self._table.choices(group.fastest, most_seconds=self._most)
-            for stage, held in enumerate(choices):
-                fastest[stage] |= {choice.number: choice for choice in held}
-        most = [max((c.layers for c in held.values()), default=0) for held in fastest]
-        left = self._table.splits.num_layers - sum(most)
-        return [
-            [number for number, choice in held.items() if choice.layers >= left + most[stage]]
-            for stage, held in enumerate(fastest)
-        ]
+            for its, held in zip(fastest, branch.fastest(group, below), strict=True):
+                for choice in held:
+                    known = its.setdefault(choice.number, choice)
+                    if choice.part.microbatch < known.part.microbatch:
+                        its[choice.number] = choice
+        every = [tuple(held.values()) for held in fastest]
+        return worth_it(every, self._table.splits.num_layers)
 
     def _fastest(self, stage: int, number: int) -> Iterator[Choice]:
         """In the order of their times; of a group the others behind its fastest."""

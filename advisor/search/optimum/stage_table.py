@@ -4,6 +4,7 @@ Memory of a stage and its seconds do not depend on what the other stages hold: a
 of each stage, and nothing of it is worked out twice.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import inf
 
@@ -72,6 +73,18 @@ class StageTable:
                     over = 0
         return tuple(map(tuple, found))
 
+    def choices_among(
+        self, setting: Setting, others: Sequence[Sequence[Choice]], *, most_seconds: float
+    ) -> tuple[tuple[Choice, ...], ...]:
+        """The same, of what `others` hold alone: of a setting that takes no less."""
+        wanted = [{choice.number for choice in held} for held in others]
+        found: list[list[Choice]] = [[] for _ in wanted]
+        for number in sorted(set().union(*wanted)):
+            for stage, choice in enumerate(self.row(setting, number)):
+                if number in wanted[stage] and choice.part.microbatch <= most_seconds:
+                    found[stage].append(choice)
+        return tuple(map(tuple, found))
+
     def row(self, setting: Setting, number: int) -> list[Choice]:
         """Of every stage its choice of that number, or its last."""
         parts = self._evaluator(number).parts(setting)
@@ -122,3 +135,15 @@ class StageTable:
             stages = self.splits.row(row)
             self._evaluators[row] = Evaluator(self.job, self._calibration, stages)
         return self._evaluators[row]
+
+
+def worth_it(
+    choices: Sequence[Sequence[Choice]], num_layers: int
+) -> tuple[tuple[Choice, ...], ...]:
+    """`choices` without those of so few layers that the other stages cannot hold the rest."""
+    most = [max((choice.layers for choice in held), default=0) for held in choices]
+    left = num_layers - sum(most)
+    return tuple(
+        tuple(choice for choice in held if choice.layers >= left + most[stage])
+        for stage, held in enumerate(choices)
+    )
