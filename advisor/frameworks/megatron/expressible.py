@@ -17,6 +17,7 @@ from advisor.frameworks.megatron.setting import (
     Granularity,
     Method,
     RecomputeSetting,
+    full,
     selective,
 )
 from advisor.frameworks.protocols import Decisions, SettingGroup
@@ -65,10 +66,26 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     )
     if whole:
         yield SettingGroup(_legal(whole, job, revision), NONE, whole[-1])
-    for setting in enumerate_settings(job, revision):
-        if isinstance(setting, RecomputeSetting) and setting.granularity is Granularity.FULL:
-            divides = revision.uniform_must_divide and setting.method is Method.UNIFORM
-            yield SettingGroup((setting,), setting, setting, any_split=not divides)
+    for setting in _full(job, revision):
+        divides = revision.uniform_must_divide and setting.method is Method.UNIFORM
+        yield SettingGroup((setting,), setting, setting, any_split=not divides)
+
+
+def _full(job: Job, revision: Revision) -> Iterator[RecomputeSetting]:
+    """Full recompute as candidates have it, and where layers may move by every number of them that
+    a chunk twice as large as the largest would have."""
+    known = [
+        setting
+        for setting in enumerate_settings(job, revision)
+        if isinstance(setting, RecomputeSetting) and setting.granularity is Granularity.FULL
+    ]
+    yield from known
+    if not revision.splits_by_text or job.layout.pipeline_model_parallel_size == 1:
+        return
+    numbers = range(1, 2 * most_layers_of_chunk(job.model, job.layout))
+    for shares in dict.fromkeys(setting.distribute_saved_activations for setting in known):
+        more = (full(method, n, distribute=shares) for method in Method for n in numbers)
+        yield from _legal(tuple(one for one in more if one not in known), job, revision)
 
 
 def _reads_fraction(revision: Revision) -> bool:
