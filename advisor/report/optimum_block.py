@@ -37,7 +37,7 @@ def _proven(optimum: Optimum) -> str:
     if optimum.gap < _SMALLEST_GAP:
         return f"{said} is faster than row {row}{_gained(optimum)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
-    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}"
+    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
 
 
 def _gained(optimum: Optimum) -> str:

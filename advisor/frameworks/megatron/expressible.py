@@ -31,7 +31,7 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
     """Sets of all recompute modules that act, each with all sets of offloaded modules that act;
     whole layers offloaded; full recompute by every number of layers.
 
-    A group is one set of recompute modules, and in it one set of offloaded ones in any fraction:
+    A group is one set of recompute modules, and in it one set of offloaded ones by its fractions:
     without offload it is fastest, with all of it it keeps least (an offloaded tensor is one that
     nothing else needs on the device: more modules and more layers, more of them; its copies only
     take time).
@@ -58,17 +58,27 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
         parts: list[Setting | SettingGroup] = list(_legal((base,), job, revision))
         for chosen in _offloads(job.model, regions):
             for sent in _legal((replace(base, offload_modules=chosen),), job, revision):
-                its = (sent, *_fractions(sent, layers))
-                parts.append(SettingGroup(its, base, sent) if len(its) > 1 else sent)
+                parts.append(_halved((*_fractions(sent, layers), sent)))
         yield SettingGroup(tuple(parts), base, replace(base, offload_modules=regions))
     whole = tuple(
         replace(NONE, cpu_offloading_num_layers=number) for number in range(1, job.model.num_layers)
     )
-    if whole:
-        yield SettingGroup(_legal(whole, job, revision), NONE, whole[-1])
+    if legal := _legal(whole, job, revision):
+        its = _halved(legal)
+        yield its if isinstance(its, SettingGroup) else SettingGroup(legal, NONE, legal[-1])
     for setting in _full(job, revision):
         divides = revision.uniform_must_divide and setting.method is Method.UNIFORM
         yield SettingGroup((setting,), setting, setting, any_split=not divides)
+
+
+def _halved(settings: tuple[RecomputeSetting, ...]) -> Setting | SettingGroup:
+    """Settings of which each offloads all that the one before does, and more: in halves, of which
+    the first setting is the fastest and the last one keeps least."""
+    if len(settings) == 1:
+        return settings[0]
+    middle = len(settings) // 2
+    halves = _halved(settings[:middle]), _halved(settings[middle:])
+    return SettingGroup(halves, settings[0], settings[-1])
 
 
 def _full(job: Job, revision: Revision) -> Iterator[RecomputeSetting]:

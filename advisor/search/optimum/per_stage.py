@@ -102,7 +102,8 @@ class _Stages:
         return worth_it(every, self._table.splits.num_layers)
 
     def _fastest(self, stage: int, number: int) -> Iterator[Choice]:
-        """In the order of their times; of a group the others behind its fastest."""
+        """In the order of their times; of a group the others behind its fastest, of a group in it
+        the smallest alone: what is won with it is won at least."""
         waiting: list[tuple[float, int, Choice, SettingGroup | None]] = []
 
         def wait(setting: Setting, group: SettingGroup | None = None) -> None:
@@ -120,10 +121,9 @@ class _Stages:
                 yield choice  # whoever asks for another one knows that it does not fit
             if its is not None and self._may_fit(its, stage, number):
                 for member in its.members:
-                    if isinstance(member, SettingGroup):
-                        wait(member.fastest, member)
-                    elif member != choice.setting:
-                        wait(member)
+                    setting = member.smallest if isinstance(member, SettingGroup) else member
+                    if setting != choice.setting:
+                        wait(setting)
 
     def _may_fit(self, group: SettingGroup, stage: int, number: int) -> bool:
         return self._table.may_fit(stage, self._choice(group.smallest, stage, number))

@@ -88,6 +88,13 @@ def test_a_release_that_reads_no_text_keeps_its_split() -> None:
     )
 
 
+def test_the_framework_is_that_of_the_usual_answer() -> None:
+    """A recipe of another framework of the family may be what the usual answer ends with."""
+    answer = ask(model="llama4_scout_17b_16e", gpus="64xH100", memory_budget="40GiB")
+    assert answer.optimum is not None
+    assert answer.optimum.best is not None
+
+
 def test_a_setting_leaves_nothing_to_decide() -> None:
     with pytest.raises(UserError, match="leaves nothing for --search optimum to decide"):
         ask(recompute=("none",))
