@@ -58,7 +58,7 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
         parts: list[Setting | SettingGroup] = list(_legal((base,), job, revision))
         for chosen in _offloads(job.model, regions):
             for sent in _legal((replace(base, offload_modules=chosen),), job, revision):
-                parts.append(_halved((*_fractions(sent, layers), sent)))
+                parts.append(_with_fractions(sent, layers))
         yield SettingGroup(tuple(parts), base, replace(base, offload_modules=regions))
     whole = tuple(
         replace(NONE, cpu_offloading_num_layers=number) for number in range(1, job.model.num_layers)
@@ -69,6 +69,14 @@ def _groups(job: Job, revision: Revision) -> Iterator[SettingGroup]:
     for setting in _full(job, revision):
         divides = revision.uniform_must_divide and setting.method is Method.UNIFORM
         yield SettingGroup((setting,), setting, setting, any_split=not divides)
+
+
+def _with_fractions(sent: RecomputeSetting, layers: int) -> Setting | SettingGroup:
+    """`sent` before its fractions: of those that take the same time the plain one comes first."""
+    fractions = tuple(_fractions(sent, layers))
+    if not fractions:
+        return sent
+    return SettingGroup((sent, _halved(fractions)), fractions[0], sent)
 
 
 def _halved(settings: tuple[RecomputeSetting, ...]) -> Setting | SettingGroup:
