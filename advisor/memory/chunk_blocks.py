@@ -119,7 +119,7 @@ def kept_by_copy(shape: RankShape, segment: Segment) -> int:
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     kept = layer_kept_bytes(operators, segment.runs)
-    if segment.offloaded:
+    if segment.moves_to_host:
         kept -= offloaded_bytes(operators, segment.runs, segment.offloaded)
     return kept
 
