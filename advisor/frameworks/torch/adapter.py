@@ -21,7 +21,7 @@ from advisor.frameworks.own_options import (
     TILED_MLP,
     WEIGHTS_DTYPE,
 )
-from advisor.frameworks.protocols import FixedMemory, RulesOverview
+from advisor.frameworks.protocols import FixedMemory, JobEvaluator, RulesOverview, Solved
 from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
@@ -234,6 +234,16 @@ class TorchStack(AdapterDefaults):
         how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
         return chunk_plan(as_torch(setting), shape, layers, how)
 
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """See optimum.solve.solved; None where blocks cannot be told one by one."""
+        job, (stage,) = evaluator.job, evaluator.stages
+        if Granularity.BLOCKS not in self.granularities:
+            return None
+        from advisor.frameworks.torch.optimum.solve import solved
+
+        how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
+        return solved(evaluator, how, self.fixed_memory(job, evaluator.shape, stage))
+
     def compiles_blocks(self, job: Job) -> bool:
         """Whether a block is one graph of torch.compile."""
         return job.config.torch_compile
@@ -288,6 +298,7 @@ class Fsdp2(TorchStack):
         Granularity.SEQUENTIAL,
         Granularity.OP,
         Granularity.BUDGET,
+        Granularity.BLOCKS,
     )
     policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
     options = (Option.OFFLOAD,)

@@ -62,6 +62,7 @@ class TorchTitan(TorchStack):
         Granularity.SELECTIVE,
         Granularity.OP,
         Granularity.BUDGET,
+        Granularity.BLOCKS,
     )
     policies = (OpPolicy.TORCHTITAN,)
     precisions = (Precision.BF16, Precision.FP8_CURRENT)

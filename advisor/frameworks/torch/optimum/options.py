@@ -22,7 +22,8 @@ from advisor.time.passes import chunk_times, copy_seconds, forward_operator_seco
 
 _MOST_DECISIONS: Final = 8
 """Operators of a block that are decided on, those that take longest: 3^8 ways each."""
-_FEMTOSECONDS: Final = 1e15
+FEMTOSECONDS: Final = 1e15
+"""Of a second: in whole ones costs are added without rounding."""
 
 
 class Rates(Struct, frozen=True):
@@ -82,7 +83,7 @@ def _option(
     block = segment_block(shape, segment)
     times = chunk_times(shape, rates.machine, rates.network, RecomputePlan((segment,)))
     return Option(
-        cost=round(times.total * _FEMTOSECONDS),
+        cost=round(times.total * FEMTOSECONDS),
         kept=block.kept,
         forward=block.forward.num_bytes,
         backward=block.backward.num_bytes,
@@ -106,7 +107,7 @@ def _on_host(
             yield (
                 replace(regime, kept=kept, on_host=away),
                 Option(
-                    cost=option.cost + round(copies * _FEMTOSECONDS),
+                    cost=option.cost + round(copies * FEMTOSECONDS),
                     kept=option.kept - num_bytes,
                     forward=option.forward + num_bytes,
                     backward=option.backward + num_bytes,
