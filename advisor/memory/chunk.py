@@ -231,9 +231,7 @@ def _higher(peak: Peak, block: Block, inside: Peak, beside: int) -> Peak:
     return Peak(num_bytes, f"{inside.point} ({block.name})") if num_bytes > peak.num_bytes else peak
 
 
-def blocks_of(
-    shape: RankShape, plan: RecomputePlan, first: bool, last: bool
-) -> tuple[Block, ...]:
+def blocks_of(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[Block, ...]:
     """Layers and checkpoints of a chunk between the ends that it holds."""
     blocks = [segment_block(shape, segment) for segment in plan.segments]
     if first:
@@ -260,9 +258,7 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
     return tuple(raised)
 
 
-def beside_each(
-    blocks: Sequence[Block], found: WorkingSet
-) -> list[tuple[ShardingOverhead, int]]:
+def beside_each(blocks: Sequence[Block], found: WorkingSet) -> list[tuple[ShardingOverhead, int]]:
     """What is beside each block of a chunk, and the bytes that later ones have left."""
     named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
     layers = [index for index, block in enumerate(blocks) if block.name not in named]

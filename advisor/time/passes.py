@@ -281,9 +281,7 @@ def _offload_seconds(
     if not segment.moves_to_host:
         return 0.0
     operators = transformer_layer(shape, kind)
-    return copy_seconds(
-        offloaded_bytes(operators, segment.runs, segment.offloaded), machine, layer
-    )
+    return copy_seconds(offloaded_bytes(operators, segment.runs, segment.offloaded), machine, layer)
 
 
 def copy_seconds(num_bytes: int, machine: Machine, beside: PassTimes) -> float:

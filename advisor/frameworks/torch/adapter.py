@@ -22,6 +22,8 @@ from advisor.frameworks.own_options import (
     WEIGHTS_DTYPE,
 )
 from advisor.frameworks.protocols import FixedMemory, JobEvaluator, RulesOverview, Solved
+from advisor.frameworks.torch.block_regimes import BlockRegime
+from advisor.frameworks.torch.block_rules import block_problems
 from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
@@ -41,6 +43,7 @@ from advisor.frameworks.torch.setting import (
     OpPolicy,
     Option,
     TorchSetting,
+    by_block,
     every,
     op,
     parse_setting,
@@ -64,6 +67,9 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 _AS_WITHOUT: Final = (
     "what torch.compile keeps of these layers is not modelled: counted is what they keep without "
     "it, which is more"
+)
+_PLAN_NOTE: Final = (
+    "--format file writes recompute_plan.py, whose apply_plan(model.layers) wraps the blocks"
 )
 
 
@@ -207,6 +213,7 @@ class TorchStack(AdapterDefaults):
                 fix = f"one of {', '.join(self.options)}" if self.options else "leave it out"
                 yield Problem("option.unknown_to_framework", reason, fix, self.source)
         yield from shared_problems(setting, job)
+        yield from block_problems(setting.blocks, job)
 
     def semantics(self, job: Job) -> Semantics:
         """How checkpoints run in the job's version."""
@@ -215,6 +222,8 @@ class TorchStack(AdapterDefaults):
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Remarks: what else a budget may keep, and whether what a compiler keeps is known."""
         own = as_torch(setting)
+        if own.blocks:
+            return (*self._unknown_to_compiler(job), _PLAN_NOTE)
         if own.budget is None:
             return tuple(self._unknown_to_compiler(job))
         kind, kernel = job.model.layer_kinds[0], self.semantics(job).attention
@@ -237,12 +246,20 @@ class TorchStack(AdapterDefaults):
     def solved(self, evaluator: JobEvaluator) -> Solved | None:
         """See optimum.solve.solved; None where blocks cannot be told one by one."""
         job, (stage,) = evaluator.job, evaluator.stages
-        if Granularity.BLOCKS not in self.granularities:
+        if self.check(by_block((BlockRegime(),) * job.model.num_layers), job):
             return None
         from advisor.frameworks.torch.optimum.solve import solved
 
         how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
         return solved(evaluator, how, self.fixed_memory(job, evaluator.shape, stage))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """A plan of blocks as the module that runs it; UserError for all else."""
+        if not as_torch(setting).blocks:
+            return super().config_file(setting, job)
+        from advisor.frameworks.torch.optimum.plan_file import plan_file
+
+        return plan_file(as_torch(setting), block_shape(job))
 
     def compiles_blocks(self, job: Job) -> bool:
         """Whether a block is one graph of torch.compile."""

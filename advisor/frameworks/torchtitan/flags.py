@@ -25,7 +25,23 @@ _SUBCOMMANDS: Final = {
     Granularity.FULL: "full",
     Granularity.OP: "selective",
     Granularity.BUDGET: "memory-budget",
+    Granularity.BLOCKS: "none",
 }
+PLAN_HOOK: Final = '''
+
+def _by_plan(block: nn.Module, ac_config: Any, **options: Any) -> nn.Module:
+    """torchtitan 0.2 asks for every block, under --experimental.custom_import=recompute_plan."""
+    return _PLAN.wrap(block)
+
+
+_PLAN = Plan()
+activation_checkpoint = __import__(
+    "torchtitan.distributed.activation_checkpoint", fromlist=["activation_checkpoint"]
+)
+activation_checkpoint._apply_ac_to_transformer_block = _by_plan
+'''
+"""Behind the module of a plan: apply_ac wraps each block by this name (0.2.2
+distributed/activation_checkpoint.py)."""
 
 
 def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:
@@ -102,6 +118,9 @@ def _mode(setting: TorchSetting) -> Sections:
         case Granularity.BUDGET:
             mode = {"mode": "memory_budget", "memory_budget": setting.budget or 0.0}
             return {"compile": {"enable": True}, "activation_checkpoint": mode}
+        case Granularity.BLOCKS:
+            custom: dict[str, Any] = {"custom_import": "recompute_plan"}
+            return {"activation_checkpoint": {"mode": "full"}, "experimental": custom}
     return {"activation_checkpoint": mode}
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
+from advisor.frameworks.torch.decisions import decisions
 from advisor.frameworks.torch.plan import Semantics, block_segment
 from advisor.layers.operators import LAYER_INPUT, Operator
 from advisor.layers.shape import RankShape
@@ -42,9 +43,11 @@ class Ways(Struct, frozen=True):
     decided: tuple[str, ...]
 
 
-def ways_of(shape: RankShape, kind: LayerKind, how: Semantics, rates: Rates) -> Ways:
-    """No checkpoint, or one that keeps any of the outputs of `decided` on the device, or on the
-    host unless the block is compiled: torch runs that in eager blocks alone."""
+def ways_of(
+    shape: RankShape, kind: LayerKind, how: Semantics, rates: Rates, *, on_host: bool
+) -> Ways:
+    """No checkpoint, or one that keeps any of the outputs of `decided` on the device, or `on_host`,
+    its input with them, which eager blocks alone can."""
     decided = decided_on(shape, kind, rates)
     found: list[tuple[BlockRegime, Option]] = []
     plain = BlockRegime()
@@ -54,7 +57,7 @@ def ways_of(shape: RankShape, kind: LayerKind, how: Semantics, rates: Rates) -> 
             regime = BlockRegime(checkpointed=True, kept=kept)
             option = _option(regime, shape, kind, how, rates)
             found.append((regime, option))
-            if not how.compiled:
+            if on_host:
                 found += _on_host(regime, option, shape, kind, rates)
     return Ways(tuple(r for r, _ in found), tuple(o for _, o in found), decided)
 
@@ -64,16 +67,10 @@ def decided_on(shape: RankShape, kind: LayerKind, rates: Rates) -> tuple[str, ..
     many those whose forward takes longest. Experts' products, which no list of torch's names, are
     computed again."""
     operators = computed_until_stop(transformer_layer(shape, kind))
-    known = [operator for operator in operators if _is_decided(operator)]
+    known = [*decisions(operators)]
     seconds = forward_operator_seconds(shape, rates.machine, rates.network, kind)
-    longest = sorted(known, key=lambda operator: -seconds[operator.name])[:_MOST_DECISIONS]
-    return tuple(operator.name for operator in known if operator in longest)
-
-
-def _is_decided(operator: Operator) -> bool:
-    if operator.gemm is not None:
-        return not any(weight.expert for weight in operator.weights)
-    return bool(operator.attention_flops)
+    longest = sorted(known, key=lambda name: -seconds[name])[:_MOST_DECISIONS]
+    return tuple(name for name in known if name in longest)
 
 
 def _option(

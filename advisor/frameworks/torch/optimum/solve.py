@@ -9,12 +9,15 @@ from msgspec.structs import replace
 from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import FixedMemory, JobEvaluator, Solved
 from advisor.frameworks.torch.block_regimes import BlockRegime
-from advisor.frameworks.torch.optimum.options import FEMTOSECONDS, Rates, Ways, ways_of
+from advisor.frameworks.torch.optimum.options import FEMTOSECONDS, Rates, ways_of
 from advisor.frameworks.torch.plan import Semantics, block_segment
 from advisor.frameworks.torch.setting import FULL, TorchSetting, by_block
+from advisor.job.job import Job
+from advisor.layers.shape import RankShape
 from advisor.memory.cheapest import Chosen, cheapest
 from advisor.memory.chunk import with_gradients
 from advisor.memory.room import Room, room_of
+from advisor.memory.working_set import WorkingSet
 from advisor.plan.recompute_plan import RecomputePlan
 
 _ROUNDS: Final = 8
@@ -33,61 +36,67 @@ class Found(Struct, frozen=True):
     bound: TorchSetting
 
 
-class BlockProblem:
-    """The blocks of one job, and what each may do; on_host: whether it may use the host."""
+class Blocks:
+    """The blocks of a model on one rank, and what each may do; on_host: whether it may have some of
+    it wait on the host."""
 
     def __init__(
-        self, evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory, *, on_host: bool
+        self,
+        shape: RankShape,
+        how: Semantics,
+        rates: Rates,
+        working_set: WorkingSet | None,
+        *,
+        on_host: bool,
     ) -> None:
-        self._evaluator, self._fixed = evaluator, fixed.total
-        kinds = evaluator.job.model.layer_kinds
+        kinds = shape.model.layer_kinds
         of_kinds = tuple(dict.fromkeys(kinds))
-        shape, working_set = evaluator.shape, fixed.working_set
         inside = shape if working_set is None else with_gradients(shape, working_set)
-        rates = Rates(*evaluator.rates)
-        self.ways = {k: _without_host(ways_of(inside, k, how, rates), on_host) for k in of_kinds}
+        self.ways = {k: ways_of(inside, k, how, rates, on_host=on_host) for k in of_kinds}
         self._kinds = tuple(of_kinds.index(kind) for kind in kinds)
         plain = tuple(block_segment(BlockRegime(), shape, kind, how) for kind in kinds)
-        self._room: Room = room_of(shape, RecomputePlan(plain), working_set)
+        self.room: Room = room_of(shape, RecomputePlan(plain), working_set)
 
-    def within(self, allocated: int) -> Found | None:
-        """The fastest setting whose peak is at most `allocated` bytes; None where none is."""
+    def within(self, fixed: int, allocated: int) -> Found | None:
+        """The fastest setting whose peak and `fixed` bytes are at most `allocated`; None where none
+        is."""
         every = [*self.ways.values()]
         options = [ways.options for ways in every]
-        chosen = cheapest(options, self._kinds, self._room, allocated - self._fixed)
+        chosen = cheapest(options, self._kinds, self.room, allocated - fixed)
         if chosen is None:
             return None
         taken = zip(self._kinds, chosen.numbers, strict=True)
         setting = by_block(tuple(every[kind].regimes[n] for kind, n in taken))
         return Found(setting, allocated, chosen, bound=setting)
 
-    def fastest(self) -> Found | None:
-        """The fastest setting that likely fits with what the allocator leaves unused under it.
 
-        How much that is depends on the setting: it is looked for within the bytes that the last
-        one's leaves, then between the most bytes within which it fits and the least within which
-        it does not, until these are as good as equal.
-        """
-        fits: Found | None = None
-        fails: Found | None = None
-        allocated = self._evaluator.most_allocated(FULL)
-        for _ in range(_ROUNDS):
-            found = self.within(allocated)
-            if found is None:
+def fastest(blocks: Blocks, fixed: int, evaluator: JobEvaluator) -> Found | None:
+    """The fastest setting that likely fits with what the allocator leaves unused under it.
+
+    How much that is depends on the setting: it is looked for within the bytes that the last one's
+    leaves, then between the most bytes within which it fits and the least within which it does not,
+    until these are as good as equal.
+    """
+    fits: Found | None = None
+    fails: Found | None = None
+    allocated = evaluator.most_allocated(FULL)
+    for _ in range(_ROUNDS):
+        found = blocks.within(fixed, allocated)
+        if found is None:
+            break
+        own = evaluator.most_allocated(found.setting)
+        if evaluator.evaluate(found.setting).replayed.fits:
+            fits = found
+            if fails is None and own <= allocated:
                 break
-            own = self._evaluator.most_allocated(found.setting)
-            if self._evaluator.evaluate(found.setting).replayed.fits:
-                fits = found
-                if fails is None and own <= allocated:
-                    break
-            else:
-                fails = found
-            allocated = _next(own, fits, fails)
-            if fits and fails and fails.allocated - fits.allocated < fits.allocated * _AS_GOOD:
-                break
-        if fits is None:
-            return None
-        return fits if fails is None else replace(fits, bound=fails.setting)
+        else:
+            fails = found
+        allocated = _next(own, fits, fails)
+        if fits and fails and fails.allocated - fits.allocated < fits.allocated * _AS_GOOD:
+            break
+    if fits is None:
+        return None
+    return fits if fails is None else replace(fits, bound=fails.setting)
 
 
 def _next(own: int, fits: Found | None, fails: Found | None) -> int:
@@ -99,35 +108,30 @@ def _next(own: int, fits: Found | None, fails: Found | None) -> int:
     return own if between else (fits.allocated + fails.allocated) // 2
 
 
-def _without_host(ways: Ways, on_host: bool) -> Ways:
-    """`ways`, those with the host left out unless it may be used."""
-    if on_host:
-        return ways
-    left = [
-        (regime, option)
-        for regime, option in zip(ways.regimes, ways.options, strict=True)
-        if not regime.on_host
-    ]
-    return Ways(tuple(r for r, _ in left), tuple(o for _, o in left), ways.decided)
-
-
 def solved(evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory) -> Solved | None:
     """The fastest setting, and where copies to the host may be made the fastest without them; None
     where nothing fits."""
-    problems = [BlockProblem(evaluator, how, fixed, on_host=False)]
-    if not how.compiled:
-        problems.append(BlockProblem(evaluator, how, fixed, on_host=True))
-    found = [one for problem in problems if (one := problem.fastest()) is not None]
+    rates, found = Rates(*evaluator.rates), []
+    for on_host in (False, True) if _copies(evaluator.job, how) else (False,):
+        blocks = Blocks(evaluator.shape, how, rates, fixed.working_set, on_host=on_host)
+        one = fastest(blocks, fixed.total, evaluator)
+        if one is not None:
+            found.append(one)
     if not found:
         return None
     return Solved(
         settings=tuple(dict.fromkeys(one.setting for one in found)),
         bound_seconds=min(_bound_seconds(evaluator, one) for one in found),
-        space=tuple(_words(problems[-1], evaluator, found[-1])),
+        space=tuple(_words(blocks, evaluator, found[-1])),
         num_points=None,
         evaluated=sum(one.chosen.states for one in found),
         excluded=0,
     )
+
+
+def _copies(job: Job, how: Semantics) -> bool:
+    """Whether a plan may have copies to the host (block_rules)."""
+    return not how.compiled and job.layout.tensor_model_parallel_size == 1
 
 
 def _bound_seconds(evaluator: JobEvaluator, found: Found) -> float:
@@ -137,10 +141,10 @@ def _bound_seconds(evaluator: JobEvaluator, found: Found) -> float:
     return seconds - open_ * evaluator.job.num_microbatches
 
 
-def _words(problem: BlockProblem, evaluator: JobEvaluator, found: Found) -> Iterator[str]:
+def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[str]:
     """The space, a line each."""
     kinds = evaluator.job.model.layer_kinds
-    for kind, ways in problem.ways.items():
+    for kind, ways in blocks.ways.items():
         outputs = ", ".join(ways.decided)
         away = ", on the host" if any(one.on_host for one in ways.regimes) else ""
         yield (
