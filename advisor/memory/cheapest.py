@@ -10,6 +10,7 @@ bytes are integers: what comes out is exact.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -102,7 +103,7 @@ class _Curve:
         steps = [
             (above.kept - below.kept, above.cost - below.cost, number[kind])
             for kind, hull in enumerate(hulls)
-            for below, above in zip(hull, hull[1:], strict=False)
+            for below, above in pairwise(hull)
         ]
         kept = sum(hulls[kind][0].kept * n for kind, n in number.items())
         cost = sum(hulls[kind][0].cost * n for kind, n in number.items())
@@ -168,7 +169,7 @@ class _Search:
     def promising(self, limit: int | None) -> list[Numbered]:
         """Of each kind the options that a choice of less than `limit` may have, but for those that
         another is as good as in everything."""
-        found = []
+        found: list[Numbered] = []
         for kind, of_kind in enumerate(self._options):
             numbered = [*enumerate(of_kind)]
             if limit is not None and kind in self._kinds:
@@ -179,7 +180,7 @@ class _Search:
         return found
 
     def _within(self, numbered: Numbered, others: _Curve, limit: int) -> Iterator[_Numbered]:
-        """Those whose cost and that of the other layers, at the least, come to less than `limit`."""
+        """Those whose cost and the least of the other layers come to less than `limit`."""
         for number, option in numbered:
             rest = others.least(self._at_end - self._room.below - option.kept)
             if rest is not None and rest + option.cost < limit:

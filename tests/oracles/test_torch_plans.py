@@ -27,9 +27,8 @@ from advisor.search.evaluate import Evaluator  # noqa: E402
 from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
 
 from .stacks.fsdp import RANKS, Step, titan_step, transformers_step  # noqa: E402
-from .stacks.measure import measure  # noqa: E402
-from .stacks.plans import Row, written_plan  # noqa: E402
-from .stacks.shapes import GPT2_XL, LLAMA2_7B, LLAMA3_8B, QWEN3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
+from .stacks.plans import written_plan  # noqa: E402
+from .stacks.shapes import LLAMA2_7B, LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 
 TOLERANCE = 0.005
 """Bar of the issue for the peak of a step: 0.5 %. What is kept is equal to the byte."""
@@ -55,9 +54,7 @@ def _face(shape: RankShape, apply_plan: Callable[[Any], None]) -> Any:
     def checkpoint(model: Any) -> None:
         apply_plan(model.model.layers)
 
-    return transformers_step(
-        shape, checkpointed=False, by_accelerate=False, checkpoint=checkpoint
-    )
+    return transformers_step(shape, checkpointed=False, by_accelerate=False, checkpoint=checkpoint)
 
 
 def _case(model: Any, impl: TransformerImpl) -> Case:
@@ -83,9 +80,7 @@ def rates() -> Rates:
     return Rates(*Evaluator(job, load_calibration(job.gpu, None)).rates)
 
 
-def _peak(
-    setting: TorchSetting, shape: RankShape, working_set: WorkingSet | None
-) -> int:
+def _peak(setting: TorchSetting, shape: RankShape, working_set: WorkingSet | None) -> int:
     plan = chunk_plan(setting, shape, shape.model.layer_kinds, Semantics())
     found = chunk_footprint(shape, plan, True, True, working_set=working_set)
     return max(found.forward.num_bytes, found.backward.num_bytes)

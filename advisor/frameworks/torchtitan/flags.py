@@ -27,21 +27,15 @@ _SUBCOMMANDS: Final = {
     Granularity.BUDGET: "memory-budget",
     Granularity.BLOCKS: "none",
 }
-PLAN_HOOK: Final = '''
+PLAN_HOOK: Final = """
 
-def _by_plan(block: nn.Module, ac_config: Any, **options: Any) -> nn.Module:
-    """torchtitan 0.2 asks for every block, under --experimental.custom_import=recompute_plan."""
-    return _PLAN.wrap(block)
+from torchtitan.distributed import activation_checkpoint  # noqa: E402
 
-
-_PLAN = Plan()
-activation_checkpoint = __import__(
-    "torchtitan.distributed.activation_checkpoint", fromlist=["activation_checkpoint"]
-)
-activation_checkpoint._apply_ac_to_transformer_block = _by_plan
-'''
-"""Behind the module of a plan: apply_ac wraps each block by this name (0.2.2
-distributed/activation_checkpoint.py)."""
+PLAN = Plan()
+activation_checkpoint._apply_ac_to_transformer_block = lambda block, *_, **__: PLAN.wrap(block)
+"""
+"""Behind the module of a plan: apply_ac wraps each block by that name (torchtitan 0.2.2
+distributed/activation_checkpoint.py, train.py for --experimental.custom_import)."""
 
 
 def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:

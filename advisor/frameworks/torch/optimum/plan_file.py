@@ -1,7 +1,8 @@
-"""The Python that runs a plan of blocks: recompute_plan.py with the plan in it."""
+"""The Python that runs a plan of blocks: block_checkpoints.py with the plan in it."""
 
 from itertools import groupby
 from pathlib import Path
+from re import sub
 from typing import Final
 
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
@@ -12,10 +13,10 @@ from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 
-MODULE: Final = "recompute_plan"
-_TEMPLATE: Final = Path(__file__).with_name(f"{MODULE}.py")
+_TEMPLATE: Final = Path(__file__).with_name("block_checkpoints.py")
 _NO_PLAN: Final = "BLOCKS: Sequence[Way | None] = ()\n"
 _RNG: Final = "PRESERVE_RNG_STATE = True\n"
+
 
 def plan_file(setting: TorchSetting, shape: RankShape, hook: str = "") -> str:
     """A module with apply_plan and the regimes of all blocks; behind it `hook`, which has a
@@ -28,7 +29,7 @@ def plan_file(setting: TorchSetting, shape: RankShape, hook: str = "") -> str:
     lines = [f'SPEC = "{setting.spec}"', "BLOCKS: Sequence[Way | None] = ("]
     for way, alike in groupby(ways):
         lines.append(f"    *[{way}] * {sum(1 for _ in alike)},")
-    text = _TEMPLATE.read_text(encoding="utf-8")
+    text = sub("  # type: ignore.*", "", _TEMPLATE.read_text(encoding="utf-8"))
     assert all(text.count(line) == 1 for line in (_NO_PLAN, _RNG))
     text = text.replace(_NO_PLAN, "\n".join([*lines, ")", ""]))
     if not (model.hidden_dropout or model.attention_dropout):

@@ -106,7 +106,8 @@ def kept_on_device(keep: frozenset[Call]) -> tuple[Any, Any]:
         kept = number[ctx.is_recompute].of(op) in keep
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.MUST_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    forward, replay = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, replay
 
 
 class Numbers:
@@ -191,7 +192,7 @@ def copied(source: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
     if device.type != "cuda":
         return there.copy_(source)
     if device not in STREAMS:
-        STREAMS[device] = torch.cuda.Stream(device)
+        STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     STREAMS[device].wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(STREAMS[device]):
         return there.copy_(source, non_blocking=True)
@@ -203,11 +204,11 @@ def wait_for_copies(device: torch.device) -> None:
         torch.cuda.current_stream(device).wait_stream(STREAMS[device])
 
 
-class Keep(TorchDispatchMode):
+class Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The forward of a checkpoint: outputs of some calls are kept, on the device or the host."""
 
     def __init__(self, way: Way, copies: Copies) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._way, self._copies, self._numbers = way, copies, Numbers()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -220,11 +221,11 @@ class Keep(TorchDispatchMode):
         return out
 
 
-class Replay(TorchDispatchMode):
+class Replay(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The replay: what is kept is looked up."""
 
     def __init__(self, copies: Copies) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._copies, self._numbers = copies, Numbers()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -253,7 +254,7 @@ def _put_input_on_host(block: nn.Module, copies: Copies) -> None:
         with saved_tensors_hooks(pack, unpack):
             return forward(hidden, *args, **kwargs)
 
-    block.forward = with_copies  # type: ignore[method-assign]
+    block.forward = with_copies
 
 
 def _beside_next_block(copies: Copies, module: nn.Module, args: Any, output: Any) -> None:
