@@ -26,12 +26,14 @@ _MOST_STATES: Final = 20_000
 
 class Option(Struct, frozen=True, order=True):
     """What one layer may do: its cost (an integer: femtoseconds, say), the bytes that it keeps to
-    its backward, and the most that it has in either pass, those included."""
+    its backward, the most that it has in either pass, those included, and those that are on their
+    way to the host, or back, while the layer behind it runs."""
 
     cost: int
     kept: int
     forward: int
     backward: int
+    away: int = 0
 
 
 class Chosen(Struct, frozen=True):
@@ -87,11 +89,11 @@ def peak_of(
     options: Sequence[Sequence[Option]], kinds: Sequence[int], room: Room, numbers: Sequence[int]
 ) -> int:
     """The most bytes at once where layer k takes its option numbers[k]."""
-    kept, peak = room.below, room.floor
+    kept, away, peak = room.below, 0, room.floor
     for place, kind, number in zip(room.places, kinds, numbers, strict=True):
         option = options[kind][number]
-        peak = max(peak, kept + place.need(option.forward, option.backward))
-        kept += option.kept
+        peak = max(peak, kept + away + place.need(option.forward, option.backward))
+        kept, away = kept + option.kept, option.away
     return max(peak, kept + room.end)
 
 
@@ -125,10 +127,12 @@ class _Curve:
 
 
 class _State(Struct, frozen=True):
-    """Layers so far: the bytes that they keep, their cost, the last one's option, and before it."""
+    """Layers so far: the bytes that they keep, their cost, what the last one has on its way, its
+    option, and the state before it."""
 
     kept: int
     cost: int
+    away: int = 0
     number: int = -1
     before: "_State | None" = None
 
@@ -198,10 +202,10 @@ class _Search:
                 for number, option in lists[kind]
             ]
             reached = [
-                (state.kept + option.kept, state.cost + option.cost, number, state)
+                (state.kept + option.kept, state.cost + option.cost, option.away, number, state)
                 for state in states
                 for number, option, highest in fitting
-                if state.kept <= highest
+                if state.kept + state.away <= highest
             ]
             least = []
             for state in _falling(reached):
@@ -225,13 +229,23 @@ class _Search:
         return tuple(found[::-1])
 
 
-def _falling(reached: list[tuple[int, int, int, _State]]) -> Iterator[_State]:
-    """Of states, those that cost less than all that keep no more."""
-    lowest: int | None = None
-    for kept, cost, number, before in sorted(reached, key=itemgetter(0, 1)):
-        if lowest is None or cost < lowest:
-            lowest = cost
-            yield _State(kept, cost, number, before)
+_Reached = tuple[int, int, int, int, _State]
+
+
+def _falling(reached: list[_Reached]) -> Iterator[_State]:
+    """Of states, those that no other one, with as much kept or less, is as good as in cost and in
+    what is on its way."""
+    costs: list[int] = []  # rising, of states whose bytes on their way fall
+    aways: list[int] = []
+    for kept, cost, away, number, before in sorted(reached, key=itemgetter(0, 1, 2)):
+        place = bisect_right(costs, cost)
+        if place and aways[place - 1] <= away:
+            continue
+        end = place
+        while end < len(costs) and aways[end] >= away:
+            end += 1
+        costs[place:end], aways[place:end] = [cost], [away]
+        yield _State(kept, cost, away, number, before)
 
 
 def _hull(numbered: Numbered) -> list[_Numbered]:
@@ -257,7 +271,10 @@ def _undominated(numbered: Numbered) -> list[_Numbered]:
     found: list[_Numbered] = []
     for number, option in sorted(numbered, key=itemgetter(1)):
         if not any(
-            o.kept <= option.kept and o.forward <= option.forward and o.backward <= option.backward
+            o.kept <= option.kept
+            and o.forward <= option.forward
+            and o.backward <= option.backward
+            and o.away <= option.away
             for _, o in found
         ):
             found.append((number, option))

@@ -78,7 +78,7 @@ def chunk_footprint(
     """
     if working_set is not None:
         shape = with_gradients(shape, working_set)
-    blocks = blocks_of(shape, plan, first, last)
+    blocks = _beside_copies(blocks_of(shape, plan, first, last))
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
     before, forward, backward = 0, Peak(), Peak()
@@ -242,6 +242,32 @@ def blocks_of(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) ->
             block = plain_block(name, footprint(operators, ()))
             blocks.append(replace(block, entry=entry) if name == "head" else block)
     return tuple(blocks)
+
+
+def _beside_copies(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """`blocks` with what the one before each has on its way to the host, or back. The last layer's
+    copies are waited for, ahead of the head."""
+    if not any(block.away for block in blocks):
+        return blocks
+    found: list[Block] = []
+    for block in blocks:
+        before = found[-1].away if found and block.name not in _ENDS else 0
+        found.append(_beside(replace(block, count=1), before))
+        if block.count > 1:
+            found.append(_beside(replace(block, count=block.count - 1), block.away))
+    return tuple(found)
+
+
+_ENDS: Final = frozenset({"embedding", "head", "loss"})
+
+
+def _beside(block: Block, num_bytes: int) -> Block:
+    forward, backward, held = (
+        Peak(peak.num_bytes + num_bytes, peak.point)
+        for peak in (block.forward, block.backward, block.held_backward)
+    )
+    entry = block.entry + num_bytes
+    return replace(block, forward=forward, backward=backward, held_backward=held, entry=entry)
 
 
 def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Block, ...]:

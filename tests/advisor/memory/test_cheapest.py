@@ -15,7 +15,7 @@ NUMBERS = st.integers(0, 12)
 def options(draw: st.DrawFn) -> Option:
     kept = draw(NUMBERS)
     forward, backward = (kept + draw(st.integers(0, 4)) for _ in range(2))
-    return Option(draw(NUMBERS), kept, forward, backward)
+    return Option(draw(NUMBERS), kept, forward, backward, draw(st.integers(0, 4)))
 
 
 @st.composite

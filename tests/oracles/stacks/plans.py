@@ -1,13 +1,19 @@
 """A plan of blocks as `advise` writes it, on blocks of torchtitan and transformers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
+import torch
 from torch import nn
 
 from advisor.frameworks.torch.optimum.plan_file import plan_file
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.layers.shape import RankShape
+
+from . import fsdp
+from .meter import LiveBytes
 
 
 def written_plan(setting: TorchSetting, shape: RankShape) -> dict[str, Any]:
@@ -33,3 +39,30 @@ class Row(nn.Module):
             out = block(hidden, *self._rest, **named)
             hidden = out[0] if isinstance(out, tuple) else out
         return hidden
+
+
+class DeviceBytes(LiveBytes):
+    """As LiveBytes, but for what a plan has on the host: one device stands for both here."""
+
+    beside = False
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        if not DeviceBytes.beside:
+            super()._note(tensor)
+
+
+@contextmanager
+def with_host(plan: dict[str, Any]) -> Iterator[None]:
+    """Inside, steps of stacks.fsdp do not count what `plan` copies to the host."""
+    to_host = plan["to_host"]
+
+    def uncounted(tensor: torch.Tensor) -> Any:
+        DeviceBytes.beside = True
+        try:
+            return to_host(tensor)
+        finally:
+            DeviceBytes.beside = False
+
+    plan["to_host"] = uncounted
+    with patch.object(fsdp, "LiveBytes", DeviceBytes):
+        yield

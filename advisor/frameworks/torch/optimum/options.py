@@ -90,8 +90,8 @@ def _option(
 def _on_host(
     regime: BlockRegime, option: Option, shape: RankShape, kind: LayerKind, rates: Rates
 ) -> Iterator[tuple[BlockRegime, Option]]:
-    """`regime` with any of what it keeps on the host: as much is on its way beside either pass
-    (chunk_blocks.segment_block), and what no kernel hides of the copies takes time."""
+    """`regime` with any of what it keeps on the host (chunk_blocks.segment_block); what no kernel
+    hides of the copies takes time."""
     operators = {operator.name: operator for operator in transformer_layer(shape, kind)}
     sizes = {name: _made_bytes(operators[name]) for name in regime.kept}
     sizes[INPUT] = shape.hidden(LAYER_INPUT).num_bytes
@@ -106,8 +106,9 @@ def _on_host(
                 Option(
                     cost=option.cost + round(copies * FEMTOSECONDS),
                     kept=option.kept - num_bytes,
-                    forward=option.forward + num_bytes,
-                    backward=option.backward + num_bytes,
+                    forward=option.forward,
+                    backward=option.backward,
+                    away=num_bytes,
                 ),
             )
 
