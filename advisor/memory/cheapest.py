@@ -7,7 +7,7 @@ relaxed multiple-choice knapsack: Sinha and Zoltners 1979, Operations Research 2
 bytes are integers: what comes out is exact.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -20,8 +20,9 @@ from advisor.memory.room import Room
 
 _BEAM: Final = 64
 """States a layer of the first round, which only finds a choice to hold others against."""
-_MOST_STATES: Final = 20_000
-"""States a layer: where there are more the most promising go on, and the bound says so."""
+_MOST_PAIRS: Final = 100_000
+"""States times options a layer, a tenth of a second: where there are more the most promising states
+go on, and the bound says what the others may cost."""
 
 
 class Option(Struct, frozen=True, order=True):
@@ -59,7 +60,9 @@ def cheapest(
     hulls = [_hull([*enumerate(of_kind)]) for of_kind in options]
     near, _ = search.run(hulls, None, _BEAM)
     limit = near.cost if near is not None else None
-    better, cut = search.run(search.promising(limit), limit, _MOST_STATES)
+    left = search.promising(limit)
+    most = _MOST_PAIRS // max(1, *map(len, left), 1)
+    better, cut = search.run(left, limit, most)
     best = better or near
     if best is None:
         return None
@@ -125,6 +128,14 @@ class _Curve:
         (k0, k1), (c0, c1) = self._kept[right - 1 : right + 1], self._cost[right - 1 : right + 1]
         return c0 - (c0 - c1) * (room - k0) // (k1 - k0)
 
+    def price(self, room: int) -> tuple[int, int]:
+        """What one more byte of `room` saves there, as cost over bytes; none where all fits."""
+        right = bisect_right(self._kept, room)
+        if right == len(self._kept) or right == 0:
+            return 0, 1
+        (k0, k1), (c0, c1) = self._kept[right - 1 : right + 1], self._cost[right - 1 : right + 1]
+        return c0 - c1, k1 - k0
+
 
 class _State(Struct, frozen=True):
     """Layers so far: the bytes that they keep, their cost, what the last one has on its way, its
@@ -140,6 +151,8 @@ class _State(Struct, frozen=True):
 _Numbered = tuple[int, Option]
 Numbered = Sequence[_Numbered]
 """Options of one kind of layer with their numbers."""
+_Priced = tuple[int, int, Option, int]
+"""With the bytes paid for; the most that may be kept before it; the option; its number."""
 
 
 class _Search:
@@ -157,7 +170,15 @@ class _Search:
         self._at_end = capacity - room.end
         self._to_end = [self._curve(kinds[done:]) for done in range(len(kinds) + 1)]
         self._to_last = [self._curve(kinds[done:-1]) for done in range(len(kinds))]
+        self._price = self._to_end[0].price(self._at_end - room.below)
+        self._paid = [min(map(self._with_bytes, of_kind)) for of_kind in options]
         self.states = 0
+
+    def _with_bytes(self, option: Option) -> int:
+        """Cost of an option and of the bytes that it keeps, at a price of each that stands for all
+        layers (Lagrange's): in units of the price's bytes."""
+        saved, size = self._price
+        return option.cost * size + option.kept * saved
 
     def _curve(self, kinds: Iterable[int]) -> _Curve:
         return _Curve(self._hulls, Counter(kinds))
@@ -197,14 +218,21 @@ class _Search:
         more than `most` states at a layer, what those left out cost at the least."""
         states, cut = [_State(self._room.below, 0)], None
         for done, (place, kind) in enumerate(zip(self._room.places, self._kinds, strict=True), 1):
-            fitting = [
-                (number, option, self._capacity - place.need(option.forward, option.backward))
+            fitting = sorted(
+                (
+                    self._with_bytes(option),
+                    self._capacity - place.need(option.forward, option.backward),
+                    option,
+                    number,
+                )
                 for number, option in lists[kind]
-            ]
+            )
             reached = [
                 (state.kept + option.kept, state.cost + option.cost, option.away, number, state)
                 for state in states
-                for number, option, highest in fitting
+                for _, highest, option, number in fitting[
+                    : self._cheap(fitting, state, done, limit)
+                ]
                 if state.kept + state.away <= highest
             ]
             least = []
@@ -218,6 +246,19 @@ class _Search:
             states = [state for _, _, state in least[:most]]
             self.states += len(states)
         return (min(states, key=lambda state: state.cost) if states else None), cut
+
+    def _cheap(
+        self, fitting: Sequence[_Priced], state: _State, done: int, limit: int | None
+    ) -> int:
+        """How many of `fitting` may follow `state` in a choice that costs less than `limit`: with
+        each byte paid for, the others cost as much as the least of their kind."""
+        if limit is None:
+            return len(fitting)
+        saved, size = self._price
+        paid = state.cost * size + state.kept * saved
+        others = sum(self._paid[kind] for kind in self._kinds[done:])
+        left = limit * size + saved * self._at_end - paid - others
+        return bisect_left(fitting, left, key=itemgetter(0))
 
     @staticmethod
     def numbers(state: _State) -> tuple[int, ...]:

@@ -20,9 +20,9 @@ from advisor.memory.room import Room, room_of
 from advisor.memory.working_set import WorkingSet
 from advisor.plan.recompute_plan import RecomputePlan
 
-_ROUNDS: Final = 8
+_ROUNDS: Final = 6
 """Plans whose allocator is replayed."""
-_AS_GOOD: Final = 0.001
+_AS_GOOD: Final = 0.002
 """Share of allocated bytes between what fits and what does not that is not worth another round."""
 
 
