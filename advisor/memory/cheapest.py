@@ -20,9 +20,9 @@ from advisor.memory.room import Room
 
 _BEAM: Final = 64
 """States a layer of the first round, which only finds a choice to hold others against."""
-_MOST_PAIRS: Final = 100_000
-"""States times options a layer, a tenth of a second: where there are more the most promising states
-go on, and the bound says what the others may cost."""
+_MOST_PAIRS: Final = 30_000
+"""States times options a layer: where there are more the most promising states go on, and the bound
+says what the others may cost."""
 
 
 class Option(Struct, frozen=True, order=True):
@@ -230,9 +230,7 @@ class _Search:
             reached = [
                 (state.kept + option.kept, state.cost + option.cost, option.away, number, state)
                 for state in states
-                for _, highest, option, number in fitting[
-                    : self._cheap(fitting, state, done, limit)
-                ]
+                for _, highest, option, number in self._cheap(fitting, state, done, limit)
                 if state.kept + state.away <= highest
             ]
             least = []
@@ -249,16 +247,16 @@ class _Search:
 
     def _cheap(
         self, fitting: Sequence[_Priced], state: _State, done: int, limit: int | None
-    ) -> int:
-        """How many of `fitting` may follow `state` in a choice that costs less than `limit`: with
-        each byte paid for, the others cost as much as the least of their kind."""
+    ) -> Sequence[_Priced]:
+        """Those of `fitting` that may follow `state` in a choice that costs less than `limit`: with
+        each byte paid for, the other layers cost as much as the least of their kind."""
         if limit is None:
-            return len(fitting)
+            return fitting
         saved, size = self._price
         paid = state.cost * size + state.kept * saved
         others = sum(self._paid[kind] for kind in self._kinds[done:])
         left = limit * size + saved * self._at_end - paid - others
-        return bisect_left(fitting, left, key=itemgetter(0))
+        return fitting[: bisect_left(fitting, left, key=itemgetter(0))]
 
     @staticmethod
     def numbers(state: _State) -> tuple[int, ...]:
