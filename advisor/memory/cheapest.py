@@ -20,7 +20,7 @@ from advisor.memory.room import Room
 
 _BEAM: Final = 64
 """States a layer of the first round, which only finds a choice to hold others against."""
-_MOST_PAIRS: Final = 30_000
+_MOST_PAIRS: Final = 15_000
 """States times options a layer: where there are more the most promising states go on, and the bound
 says what the others may cost."""
 
@@ -227,10 +227,11 @@ class _Search:
                 )
                 for number, option in lists[kind]
             )
+            others = sum(self._paid[kind] for kind in self._kinds[done:])
             reached = [
                 (state.kept + option.kept, state.cost + option.cost, option.away, number, state)
                 for state in states
-                for _, highest, option, number in self._cheap(fitting, state, done, limit)
+                for _, highest, option, number in self._cheap(fitting, state, others, limit)
                 if state.kept + state.away <= highest
             ]
             least = []
@@ -246,15 +247,14 @@ class _Search:
         return (min(states, key=lambda state: state.cost) if states else None), cut
 
     def _cheap(
-        self, fitting: Sequence[_Priced], state: _State, done: int, limit: int | None
+        self, fitting: Sequence[_Priced], state: _State, others: int, limit: int | None
     ) -> Sequence[_Priced]:
-        """Those of `fitting` that may follow `state` in a choice that costs less than `limit`: with
-        each byte paid for, the other layers cost as much as the least of their kind."""
+        """Those of `fitting` that may follow `state` in a choice that costs less than `limit`, where
+        the `others` behind cost as little as any does with each byte paid for."""
         if limit is None:
             return fitting
         saved, size = self._price
         paid = state.cost * size + state.kept * saved
-        others = sum(self._paid[kind] for kind in self._kinds[done:])
         left = limit * size + saved * self._at_end - paid - others
         return fitting[: bisect_left(fitting, left, key=itemgetter(0))]
 
