@@ -249,8 +249,8 @@ class _Search:
     def _cheap(
         self, fitting: Sequence[_Priced], state: _State, others: int, limit: int | None
     ) -> Sequence[_Priced]:
-        """Those of `fitting` that may follow `state` in a choice that costs less than `limit`, where
-        the `others` behind cost as little as any does with each byte paid for."""
+        """Those of `fitting` that may follow `state` in a choice that costs less than `limit`, if
+        the `others` behind cost the least that any does with each byte paid for."""
         if limit is None:
             return fitting
         saved, size = self._price

@@ -43,6 +43,7 @@ from advisor.frameworks.torch.setting import (
     OpPolicy,
     Option,
     TorchSetting,
+    budget,
     by_block,
     every,
     op,
@@ -251,7 +252,28 @@ class TorchStack(AdapterDefaults):
         from advisor.frameworks.torch.optimum.solve import solved
 
         how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
-        return solved(evaluator, how, self.fixed_memory(job, evaluator.shape, stage))
+        found = solved(evaluator, how, self.fixed_memory(job, evaluator.shape, stage))
+        if found is None:
+            return None
+        settings = dict.fromkeys(self._in_own_words(one, evaluator) for one in found.settings)
+        return replace(found, settings=(*settings, *self._budgets(job)))
+
+    def _in_own_words(self, setting: Setting, evaluator: JobEvaluator) -> Setting:
+        """The framework's own setting that comes to the same, if there is one."""
+        job, (stage,) = evaluator.job, evaluator.stages
+        layers = tuple(kind for chunk in stage for kind in chunk.layers)
+
+        def plan(one: Setting) -> RecomputePlan:
+            return self.plan(one, evaluator.shape, layers, job)
+
+        same = (own for own in self.candidates(job) if plan(own) == plan(setting))
+        return next(same, setting)
+
+    def _budgets(self, job: Job) -> Iterator[TorchSetting]:
+        """Budgets of torch.compile, to stand beside a plan of compiled blocks."""
+        if self.compiles_blocks(job):
+            every = (budget(tenths / 10) for tenths in range(1, 10))
+            yield from (one for one in every if not self.check(one, job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """A plan of blocks as the module that runs it; UserError for all else."""

@@ -79,13 +79,24 @@ def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: s
 
 
 def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
-    """Without copies to the host, and with the plan's outputs marked for it."""
+    """Without copies to the host; budgets of torch.compile stand beside the plan."""
     stack, job = stack_job(
         "torchtitan", memory_budget="40GiB", overrides=("job.torch_compile=true",)
     )
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
     solved = stack.solved(evaluator)
     assert solved is not None
-    (setting,) = solved.settings
+    setting, *budgets = solved.settings
     assert "~" not in setting.spec
-    assert evaluator.evaluate(setting).replayed.fits
+    assert [one.spec for one in budgets] == [f"budget:0.{tenths}" for tenths in range(1, 10)]
+    found = [evaluator.evaluate(one).replayed for one in solved.settings]
+    assert found[0].fits
+    own = [one.step_time_seconds for one in found[1:] if one.fits]
+    assert all(found[0].step_time_seconds <= seconds for seconds in own)
+
+
+def test_a_plan_that_the_framework_has_a_word_for_is_told_by_it() -> None:
+    stack, job = stack_job("fsdp2", gpus="64xH100", global_batch_size=64, micro_batch_size=1)
+    solved = stack.solved(Evaluator(job, load_calibration(job.gpu, None)))
+    assert solved is not None
+    assert [setting.spec for setting in solved.settings] == ["none"]
