@@ -20,9 +20,9 @@ from advisor.memory.room import Room
 
 _BEAM: Final = 64
 """States a layer of the first round, which only finds a choice to hold others against."""
-_MOST_PAIRS: Final = 15_000
-"""States times options a layer: where there are more the most promising states go on, and the bound
-says what the others may cost."""
+_MOST_PAIRS: Final = 1_000_000
+"""States times options of all layers, some seconds: where there are more the most promising states
+go on, and the bound says what the others may cost."""
 
 
 class Option(Struct, frozen=True, order=True):
@@ -61,7 +61,7 @@ def cheapest(
     near, _ = search.run(hulls, None, _BEAM)
     limit = near.cost if near is not None else None
     left = search.promising(limit)
-    most = _MOST_PAIRS // max(1, *map(len, left), 1)
+    most = max(1, _MOST_PAIRS // (len(kinds) * max(1, *map(len, left))))
     better, cut = search.run(left, limit, most)
     best = better or near
     if best is None:

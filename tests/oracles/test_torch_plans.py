@@ -129,7 +129,7 @@ def planned(name: str, share: float, *, on_host: bool) -> tuple[TorchSetting, in
     blocks = Blocks(case.shape, Semantics(), rates(), case.working_set, on_host=on_host)
     found = blocks.within(0, int(budget * (1 - MARGIN.get(name, 0.0))))
     assert found is not None
-    assert found.chosen.bound == found.chosen.cost
+    assert on_host or found.chosen.bound == found.chosen.cost
     return found.setting, budget
 
 
@@ -146,7 +146,7 @@ def test_a_plan_stays_within_its_budget(name: str, share: float) -> None:
 
 @pytest.mark.parametrize("share", BUDGETS)
 def test_so_does_one_with_copies_to_the_host(share: float) -> None:
-    """Whose copies are through at once here: what is on its way meanwhile is not there."""
+    """What is on its way stays on the device until the block beside it is through."""
     name = "torchtitan llama3"
     case = CASES[name]
     setting, budget = planned(name, share, on_host=True)
@@ -154,7 +154,7 @@ def test_so_does_one_with_copies_to_the_host(share: float) -> None:
     with with_host(plan):
         step = case.run(case.shape, plan["apply_plan"])
     measured = max(step.forward, step.backward)
-    print(setting.spec, budget, case.peak(setting), measured, step)
+    assert measured == pytest.approx(case.peak(setting), rel=TOLERANCE)
     assert measured <= budget
 
 
@@ -239,6 +239,20 @@ def test_gradients_are_equal_and_nothing_is_replayed_twice(
     again = [name for name in until if name not in {*first.kept, *first.on_host}] + until
     known = decisions(operators)
     assert calls - without == Counter(known[name][0] for name in again)
+
+
+@pytest.mark.parametrize("kept", [(), ("wq", "core_attention"), ("wk", "wo", "w1", "w3")])
+def test_what_a_compiled_block_keeps(kept: tuple[str, ...]) -> None:
+    """With the CPU's attention, which hands out no state of random numbers: 24 bytes."""
+    from .stacks.partitioned import kept_when_compiled  # seconds of imports
+
+    shape = shape_of(replace(LLAMA3_8B, num_layers=1), TITAN)
+    setting = by_block((BlockRegime(checkpointed=True, kept=kept),))
+    plan = written_plan(setting, shape)
+    (way,) = plan["BLOCKS"]
+    (found,) = kept_when_compiled(shape, lambda made: plan["checkpointed"](made, way)[0], None)
+    predicted = chunk_plan(setting, shape, shape.model.layer_kinds, Semantics(compiled=True))
+    assert 0 <= chunk_footprint(shape, predicted, False, False).kept - found <= 24
 
 
 def test_torchtitan_takes_it_for_every_block() -> None:
