@@ -146,10 +146,11 @@ def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[st
     kinds = evaluator.job.model.layer_kinds
     for kind, ways in blocks.ways.items():
         outputs = ", ".join(ways.decided)
-        away = ", on the host" if any(one.on_host for one in ways.regimes) else ""
+        hosted = any(one.on_host for one in ways.regimes)
+        away, its = (", on the host", ", its input kept or on the host") if hosted else ("", "")
         yield (
             f"each of {kinds.count(kind)} blocks by itself: no checkpoint, or one with the outputs "
-            f"of {outputs} kept{away} or computed again, all else computed again "
+            f"of {outputs} kept{away} or computed again{its}, all else computed again "
             f"({len(ways.regimes):,} ways a block)"
         )
     yield (
