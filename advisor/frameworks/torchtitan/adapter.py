@@ -23,6 +23,7 @@ from advisor.frameworks.torch.static import eager_memory
 from advisor.frameworks.torchtitan.flags import (
     FLOAT8_TO_SAY,
     PLAN_HOOK,
+    every_nth,
     job_flags,
     mode_flags,
     python_module,
@@ -179,7 +180,7 @@ class TorchTitan(TorchStack):
         """Sections of a TOML file; from 0.3 on a Python module; of a plan of blocks the module that
         runs it."""
         own, version = as_torch(setting), job.config.framework_version
-        if own.blocks:
+        if own.blocks and not (version == "0.2" and every_nth(own)):
             from advisor.frameworks.torch.optimum.plan_file import plan_file
 
             return plan_file(own, block_shape(job), PLAN_HOOK if version == "0.2" else "")

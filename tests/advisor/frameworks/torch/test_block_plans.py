@@ -60,6 +60,16 @@ def test_flags(framework: str, version: str, flags: str) -> None:
     assert flags in stack.setting_flags(ATTENTION_ALONE, job)
 
 
+def test_every_nth_block_is_said_by_options() -> None:
+    stack, job = stack_job("torchtitan", framework_version="0.2")
+    second = parse_setting("blocks:" + ",".join(["1*none,1*full"] * 16))
+    assert stack.setting_flags(second, job) == (
+        "--activation_checkpoint.mode=selective --activation_checkpoint.selective_ac_option=2 "
+        "--activation_checkpoint.early_stop"
+    )
+    assert "early_stop = true" in stack.config_file(parse_setting("blocks:32*full"), job)
+
+
 @pytest.mark.parametrize(("framework", "budget"), [("fsdp2", "48GiB"), ("torchtitan", "62GiB")])
 def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: str) -> None:
     """Nor do copies to the host make a plan slower; each plan is what its spelling says."""
