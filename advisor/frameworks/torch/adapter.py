@@ -214,7 +214,8 @@ class TorchStack(AdapterDefaults):
                 fix = f"one of {', '.join(self.options)}" if self.options else "leave it out"
                 yield Problem("option.unknown_to_framework", reason, fix, self.source)
         yield from shared_problems(setting, job)
-        yield from block_problems(setting.blocks, job)
+        if setting.granularity in self.granularities:
+            yield from block_problems(setting.blocks, job)
 
     def semantics(self, job: Job) -> Semantics:
         """How checkpoints run in the job's version."""
