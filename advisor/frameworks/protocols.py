@@ -21,6 +21,8 @@ from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
 
 
 class StaticLabels(Struct, frozen=True, kw_only=True):
@@ -98,8 +100,18 @@ class JobEvaluator(Protocol):
     stages: Stages
     budget_bytes: int
 
+    @property
+    def rates(self) -> tuple[Machine, Network]:
+        """How fast a rank computes and communicates."""
+        ...
+
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of a legal setting."""
+        ...
+
+    def most_allocated(self, setting: Setting) -> int:
+        """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
+        as many unused as it does under `setting`."""
         ...
 
 

@@ -206,6 +206,12 @@ class Evaluator:
         found = self._memory.replayed(plans) if replayed else self._memory.each_stage(plans)
         return self._moved(found)
 
+    def most_allocated(self, setting: Setting) -> int:
+        """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
+        as many unused as it does under `setting`."""
+        detail = self.stage_detail(setting, 0, replayed=True)
+        return self._memory.most_allocated(detail, self.budget_bytes)
+
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
         stages = self._time.stages(self._plans(setting))
