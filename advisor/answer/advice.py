@@ -83,6 +83,7 @@ class Recompute(Struct, frozen=True, kw_only=True):
     num_layers: int | None = None
     distribute_saved_activations: bool = False
     offload_modules: tuple[str, ...] = ()
+    offload_fraction: float = 1.0
     cpu_offloading_num_layers: int = 0
     segments: int | None = None
     policy: str | None = None

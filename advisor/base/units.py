@@ -4,7 +4,7 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isqrt
 from typing import Final
 
@@ -127,6 +127,32 @@ def percent(probability: float) -> str:
 def signed_percent(ratio: float) -> str:
     """``+12.3 %`` for 0.123; exactly zero prints a dash."""
     return DASH if ratio == 0 else f"{ratio * 100:+.1f} %"
+
+
+_WRITTEN_OUT = 10**9
+
+
+def many(number: int) -> str:
+    """``35,902,710``, and ``3.0 x 10^12`` from a thousand million on.
+
+    >>> many(3_035_483_545_644)
+    '3.0 x 10^12'
+    """
+    if number < _WRITTEN_OUT:
+        return f"{number:,}"
+    power = len(str(number)) - 1
+    return f"{number // 10 ** (power - 1) / 10:.1f} x 10^{power}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``2, 5-8`` for 2, 5, 6, 7, 8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 _ALL_SHOWN = 12

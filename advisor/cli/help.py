@@ -50,7 +50,7 @@ Layout (Megatron's long names work too)
 Search
   --recompute SPEC          evaluate this instead of searching; may be repeated: none,
                             selective:core_attn,mlp, full:uniform:4, full:block:8
-                            (+offload=MODULES, +cpu_offloading=LAYERS,
+                            (+offload=MODULES, +offload_fraction=0.5, +cpu_offloading=LAYERS,
                             +distribute_saved_activations); outside Megatron none, full,
                             selective:N (every N-th block), op:save_attention, op:save_matmul,
                             op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …):

@@ -7,6 +7,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.protocols import (
+    Decisions,
     JobChange,
     JobEvaluator,
     LayerSplits,
@@ -133,6 +134,10 @@ class AdapterDefaults:
         """No variables."""
         return ()
 
-    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+    def decisions(self, job: Job) -> Decisions | None:
         """The menu is all."""
+        return None
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """There is no solver."""
         return None

@@ -23,6 +23,8 @@ from advisor.models.layer_kind import LayerKind
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
 
 
 class StaticLabels(Struct, frozen=True, kw_only=True):
@@ -124,9 +126,47 @@ class JobEvaluator(Protocol):
     stages: Stages
     budget_bytes: int
 
+    @property
+    def rates(self) -> tuple[Machine, Network]:
+        """How fast a rank computes and communicates."""
+        ...
+
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of a legal setting."""
         ...
+
+    def most_allocated(self, setting: Setting) -> int:
+        """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
+        as many unused as it does under `setting`."""
+        ...
+
+
+class SettingGroup(Struct, frozen=True, dict=True):
+    """Legal settings that have a part in common, and groups of them: `fastest` takes no more time
+    than any, and `smallest` keeps no more bytes; neither need be legal. any_split: they are with
+    every split of the layers, else with the job's own alone."""
+
+    members: "tuple[Setting | SettingGroup, ...]"
+    fastest: Setting
+    smallest: Setting
+    any_split: bool = True
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """All of them."""
+        found: list[Setting] = []
+        for member in self.members:
+            found += member.settings if isinstance(member, SettingGroup) else (member,)
+        return tuple(found)
+
+
+class Decisions(Struct, frozen=True, kw_only=True):
+    """All settings of a job that a framework can be told, in groups, and their space in words.
+    one_for_all: who cannot say a setting for each pipeline stage, in words."""
+
+    groups: tuple[SettingGroup, ...]
+    space: str
+    one_for_all: str
 
 
 class Solved(Struct, frozen=True, kw_only=True):
@@ -354,8 +394,13 @@ class Spelling(Protocol):
 class OptimumSpace(Protocol):
     """What `--search optimum` may decide beyond the menu of settings."""
 
+    def decisions(self, job: Job) -> Decisions | None:
+        """All settings of the job that can be told, for a search over them, micro batches and
+        splits of the layers; None where the menu is all."""
+        ...
+
     def solved(self, evaluator: JobEvaluator) -> Solved | None:
-        """The optimum of one job by the framework's own solver; None where the menu is all."""
+        """The optimum of one job by the framework's own solver; None where it has none."""
         ...
 
 

@@ -1,5 +1,6 @@
 """Bytes of one model chunk, one microbatch: its blocks in a row, forward and backward."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -76,14 +77,14 @@ def chunk_footprint(
     transformer_block.py; held against its peaks in tests/oracles.
     """
     if working_set is not None:
-        shape = _with_gradients(shape, working_set)
-    blocks = _blocks(shape, plan, first, last)
+        shape = with_gradients(shape, working_set)
+    blocks = _beside_copies(blocks_of(shape, plan, first, last))
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
     before, forward, backward = 0, Peak(), Peak()
     in_pool = shape.side is not None and shape.side.inside
     received = 0 if last or in_pool else _sent_bytes(shape, plan)
-    waiting = _tied_weight_gradient(shape) if first and last else received
+    waiting = tied_weight_gradient(shape) if first and last else received
     stays = _left_by_later(blocks)
     copied = _copied_embedding_gradient(shape) if first and _predicts(plan) else 0
     held = _held_embedding(shape, plan) if first else 0
@@ -116,7 +117,7 @@ def chunk_footprint(
     if copied:
         backward = backward.or_higher(3 * copied, "sum of the embedding's gradients")
     if first and last and working_set is None:
-        backward = backward.or_higher(_tied_gradient_sum(shape), "sum of the tied gradients")
+        backward = backward.or_higher(tied_gradient_sum(shape), "sum of the tied gradients")
     if working_set is not None:
         backward = backward.or_higher(working_set.step, "optimizer step")
     mask = attention_mask.num_bytes
@@ -142,7 +143,7 @@ def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bo
         kept += footprint(embedding_operators(shape), ()).kept
     waiting = _sent_bytes(shape, plan) if not last else 0
     if first and last:
-        waiting = _tied_weight_gradient(shape)
+        waiting = tied_weight_gradient(shape)
     highest = Peak()
     for block in layers:
         highest = _higher(highest, block, block.backward, kept - block.kept + waiting)
@@ -158,7 +159,8 @@ def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int)
     return replace(footprint, backward=backward.or_higher(layers.num_bytes + layer, point))
 
 
-def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
+def with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
+    """`shape` whose weights' gradients are those of the working set."""
     dtype, adds = working_set.weight_grads_dtype, working_set.adds_weight_grads
     if dtype is None and not adds:
         return shape
@@ -200,19 +202,19 @@ def _copied_embedding_gradient(shape: RankShape) -> int:
     return embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
 
 
-def _tied_weight_gradient(shape: RankShape) -> int:
+def tied_weight_gradient(shape: RankShape) -> int:
     """A tied output layer's gradient tensor, which waits for the embedding's in the same pass."""
     if not shape.model.share_embeddings_and_output_weights:
         return 0
     return shape.weight_gradient_bytes(embedding_weights(shape)[0].num_elements)
 
 
-def _tied_gradient_sum(shape: RankShape) -> int:
+def tied_gradient_sum(shape: RankShape) -> int:
     """The tied weight's gradient from both ends and their sum, when everything else is gone."""
     if not shape.model.share_embeddings_and_output_weights:
         return 0
     each = embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
-    return _tied_weight_gradient(shape) + 2 * each
+    return tied_weight_gradient(shape) + 2 * each
 
 
 def _keeps_mask(plan: RecomputePlan) -> bool:
@@ -229,7 +231,8 @@ def _higher(peak: Peak, block: Block, inside: Peak, beside: int) -> Peak:
     return Peak(num_bytes, f"{inside.point} ({block.name})") if num_bytes > peak.num_bytes else peak
 
 
-def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[Block, ...]:
+def blocks_of(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[Block, ...]:
+    """Layers and checkpoints of a chunk between the ends that it holds."""
     blocks = [segment_block(shape, segment) for segment in plan.segments]
     if first:
         blocks.insert(0, plain_block("embedding", footprint(embedding_operators(shape), ())))
@@ -241,6 +244,32 @@ def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> t
     return tuple(blocks)
 
 
+def _beside_copies(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """`blocks` with what the one before each has on its way to the host, or back. The last layer's
+    copies are waited for, ahead of the head."""
+    if not any(block.away for block in blocks):
+        return blocks
+    found: list[Block] = []
+    for block in blocks:
+        before = found[-1].away if found and block.name not in _ENDS else 0
+        found.append(_beside(replace(block, count=1), before))
+        if block.count > 1:
+            found.append(_beside(replace(block, count=block.count - 1), block.away))
+    return tuple(found)
+
+
+_ENDS: Final = frozenset({"embedding", "head", "loss"})
+
+
+def _beside(block: Block, num_bytes: int) -> Block:
+    forward, backward, held = (
+        Peak(peak.num_bytes + num_bytes, peak.point)
+        for peak in (block.forward, block.backward, block.held_backward)
+    )
+    entry = block.entry + num_bytes
+    return replace(block, forward=forward, backward=backward, held_backward=held, entry=entry)
+
+
 def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Block, ...]:
     """`blocks` with what is beside them. Of several layers in a row the first two and the last
     stand for themselves: from there on kept tensors shrink while what is left behind grows."""
@@ -248,17 +277,25 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
     for block in blocks:
         ends = [1, 1, block.count - 3, 1] if block.count > 3 else [1] * block.count
         single += [replace(block, count=count) for count in ends]
+    raised = [
+        (_raised_checkpoint if block.several else _raised)(block, beside, left)
+        for block, (beside, left) in zip(single, beside_each(single, found), strict=True)
+    ]
+    return tuple(raised)
+
+
+def beside_each(blocks: Sequence[Block], found: WorkingSet) -> list[tuple[ShardingOverhead, int]]:
+    """What is beside each block of a chunk, and the bytes that later ones have left."""
     named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
-    layers = [index for index, block in enumerate(single) if block.name not in named]
+    layers = [index for index, block in enumerate(blocks) if block.name not in named]
     ends_of_layers = {layers[0]: found.first_layer, layers[-1]: found.last_layer}
-    raised, left = [], 0
-    for index in range(len(single) - 1, -1, -1):
-        block = single[index]
+    each, left = [], 0
+    for index in range(len(blocks) - 1, -1, -1):
+        block = blocks[index]
         beside = named.get(block.name) or ends_of_layers.get(index, found.layer)
-        raise_block = _raised_checkpoint if block.several else _raised
-        raised.append(raise_block(block, beside, left))
+        each.append((beside, left))
         left += beside.left * block.count * max(1, len(block.several))
-    return tuple(reversed(raised))
+    return each[::-1]
 
 
 def _raised_checkpoint(block: Block, beside: ShardingOverhead, left: int) -> Block:

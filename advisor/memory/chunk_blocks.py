@@ -45,6 +45,7 @@ class Block(Struct, frozen=True, kw_only=True):
     entry: bytes of the input, which alone is alive when the block begins. cached: 16-bit copies of
     weights that autocast holds to the end of the forward, and the block does not keep.
     several: a checkpoint around several layers, one by one from the first.
+    away: bytes of a unit that are on their way to the host, or back, beside the unit behind it.
     joined_gradient: the gradients of all depths of multi-token prediction are one tensor, which
     lives until the first depth is through; its bytes beyond the block's own.
     """
@@ -61,6 +62,7 @@ class Block(Struct, frozen=True, kw_only=True):
     entry: int = 0
     cached: int = 0
     several: tuple[ReplayedLayer, ...] = ()
+    away: int = 0
 
     @property
     def left_behind(self) -> int:
@@ -99,7 +101,8 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     layer = footprint(operators, segment.runs)
-    away = offloaded_bytes(operators, segment.runs, segment.offloaded)
+    sent = offloaded_bytes(operators, segment.runs, frozenset())
+    away = offloaded_bytes(operators, segment.runs, segment.offloaded) - sent
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     block = plain_block(_NAMES[kind.role], layer, segment.copies)
     if kind.role is Role.MULTI_TOKEN_PREDICTION:
@@ -108,7 +111,8 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
     replays_router = any(Module.ROUTER in run.modules for run in segment.runs)
     if replays_router and _holds_graph(shape, segment.layers):
         block = replace(block, left=2 * hidden)
-    return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
+    block = replace(block, entry=hidden, kept=block.kept - sent, away=sent)
+    return _offloaded(block, away)
 
 
 def kept_by_copy(shape: RankShape, segment: Segment) -> int:
@@ -119,7 +123,7 @@ def kept_by_copy(shape: RankShape, segment: Segment) -> int:
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     kept = layer_kept_bytes(operators, segment.runs)
-    if segment.offloaded:
+    if segment.moves_to_host:
         kept -= offloaded_bytes(operators, segment.runs, segment.offloaded)
     return kept
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor
 from advisor.models.layer_kind import LayerKind
 
 
@@ -76,7 +76,8 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
     """Consecutive modules of a layer that are replayed together.
 
     keeps: names of operators whose outputs are kept all the same, needed or not, and not computed
-    again (torch's selective checkpointing).
+    again (torch's selective checkpointing). offloads: those among them whose outputs wait on the
+    host, and LAYER_INPUT where the checkpoint's input does.
 
     discards_output: the output's storage is freed once its readers have run forward, and written
     again before the backward of module `replayed_before` (Megatron's CheckpointWithoutOutput,
@@ -95,6 +96,7 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
     replayed_before: Module | None = None
     extra_kept_bytes: int = 0
     keeps: frozenset[str] = frozenset()
+    offloads: frozenset[str] = frozenset()
     checkpoint: Checkpoint = Checkpoint.REENTRANT
     kept: tuple[Tensor, ...] | None = None
     kept_bytes_sigma: int = 0
@@ -151,6 +153,11 @@ class Segment(Struct, frozen=True, cache_hash=True):
     def num_layers(self) -> int:
         """Layers of one copy."""
         return len(self.layers)
+
+    @property
+    def moves_to_host(self) -> bool:
+        """Whether some of what its layers keep waits on the host."""
+        return bool(self.offloaded) or any(run.offloads for run in self.runs)
 
     @property
     def total_layers(self) -> int:
@@ -264,9 +271,10 @@ def offloaded_names(
     operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
 ) -> frozenset[str]:
     """Storages of one layer that leave the device: kept ones that operators of `modules`, and no
-    others, save. What a checkpoint keeps as its input stays."""
+    others, save, and what a run says by itself. What else a checkpoint keeps as its input stays."""
+    by_runs = frozenset(name for run in runs for name in _offloaded_by(operators, run))
     if not modules:
-        return frozenset()
+        return by_runs
     saved: dict[str, Tensor] = {}
     elsewhere: dict[str, Tensor] = {}
     for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
@@ -275,13 +283,22 @@ def offloaded_names(
         else:
             _keep(saved if operator.module in modules else elsewhere, operator.saved)
     kept = kept_tensors(operators, runs)
-    return frozenset(
+    return by_runs | {
         name
         for name, tensor in saved.items()
         if name in kept
         and name not in elsewhere
         and tensor.num_elements >= _SMALLEST_OFFLOADED_ELEMENTS
-    )
+    }
+
+
+def _offloaded_by(operators: tuple[Operator, ...], run: ReplayRun) -> Iterator[str]:
+    """Names of the storages that `run` puts on the host."""
+    if LAYER_INPUT in run.offloads:
+        yield LAYER_INPUT
+    for operator in run_members(operators, run) if run.offloads else ():
+        if operator.name in run.offloads:
+            yield from (tensor.storage.name for tensor in made(operator))
 
 
 def made(operator: Operator) -> list[Tensor]:

@@ -5,7 +5,7 @@ from functools import partial
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.fields import key_values
-from advisor.base.units import DASH, gib, rate_words
+from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
@@ -27,7 +27,6 @@ from advisor.report.row_choice import Rows, remarks, shared_changes
 from advisor.report.wording import (
     against_preset,
     chosen,
-    ranges,
     remedy_line,
     verdict,
     way_out,

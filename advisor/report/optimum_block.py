@@ -1,6 +1,7 @@
 """What the page says of a proven optimum."""
 
-from advisor.answer.answer import Optimum
+from advisor.answer.answer import SAME_TIME, Optimum
+from advisor.base.units import many
 from advisor.report.blocks import Block, beside, group
 
 _SMALLEST_GAP = 5e-5
@@ -20,16 +21,28 @@ def optimum_block(optimum: Optimum) -> Block:
 def _claim(optimum: Optimum) -> str:
     looked = f"{optimum.evaluated:,} evaluated"
     if optimum.excluded_by_bound:
-        looked += f", {optimum.excluded_by_bound:,} excluded by a proven bound"
-    points = "" if optimum.num_points is None else f"{optimum.num_points:,} points: "
+        looked += f", {many(optimum.excluded_by_bound)} excluded by a proven bound"
+    points = "" if optimum.num_points is None else f"{many(optimum.num_points)} points: "
     return f"{_proven(optimum)} ({points}{looked})."
 
 
 def _proven(optimum: Optimum) -> str:
-    if optimum.best is None:
+    if optimum.best is None and optimum.bound_seconds is None:
         return "Proven by the model's bytes: nothing in this space fits"
+    if optimum.best is None:
+        return (
+            f"Nothing was found that fits; what does takes at least {optimum.bound_seconds:.3f} s"
+        )
     said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
     if optimum.gap < _SMALLEST_GAP:
-        return f"{said} is faster than row {row}"
+        return f"{said} is faster than row {row}{_gained(optimum)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
-    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}"
+    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
+
+
+def _gained(optimum: Optimum) -> str:
+    if optimum.gain is None:
+        return ", and nothing of the menu fits"
+    if optimum.gain < SAME_TIME:
+        return ", and the best of the menu takes the same time"
+    return f", which takes {optimum.gain * 100:.1f} % less time than the best of the menu"

@@ -1,7 +1,5 @@
 """Numbers and choices in the words that every report shares."""
 
-from collections.abc import Sequence
-
 from advisor.answer.answer import SAME_TIME, Answer, Basis, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.units import GIB, percent, signed_percent
@@ -39,17 +37,6 @@ def chosen(advice: Answer) -> RankedEvaluation | None:
 def missing_bytes(evaluation: Evaluation) -> int:
     """Bytes by which the worst rank exceeds the budget; negative where it fits."""
     return evaluation.peak_reserved_bytes - evaluation.budget_bytes
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """``2, 5-8`` for 2, 5, 6, 7, 8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def verdict(advice: Answer) -> str:

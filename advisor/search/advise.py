@@ -100,7 +100,7 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
     from advisor.search.optimum.proven import with_optimum
 
     usual = _advise(replace(request, search=None), resolution, calibration)
-    stack = adapter_of(resolution.config.framework)
+    stack = adapter_of(usual.job.config.framework)
     return with_optimum(usual, stack, calibration)
 
 

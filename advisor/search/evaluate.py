@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import (
     CLEAR,
+    LIKELY,
     Evaluation,
     EvaluationDetail,
     Replay,
@@ -19,9 +20,16 @@ from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import AttnImplementation, Job, JobConfig
-from advisor.job.pipeline_split import ModelChunk, pipeline_of, pipeline_stages
+from advisor.job.pipeline_split import (
+    ModelChunk,
+    Pipeline,
+    Stages,
+    pipeline_of,
+    pipeline_stages,
+)
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
+from advisor.memory.allocator import Reserved
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
@@ -29,7 +37,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
-from advisor.time.job_time import JobTime
+from advisor.time.job_time import JobTime, StagePart
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
@@ -52,15 +60,16 @@ class Evaluator:
     is first asked for.
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
+    stages: what they hold, where that is not what the job's layout says.
     """
 
-    def __init__(self, job: Job, calibration: Calibration) -> None:
+    def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:
         self.job = job
         self.calibration = calibration
         self._stack = adapter_of(job.config.framework)
         self.shape = first_equal(self._stack.shape(job, rank_shape(job)))
-        self.stages = pipeline_stages(job.model, job.layout)
-        self._pipeline = pipeline_of(job.model, job.layout)
+        self.stages = stages or pipeline_stages(job.model, job.layout)
+        self._pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         parts, stack = (job, self.shape, self.stages, self._pipeline), self._stack
@@ -187,6 +196,22 @@ class Evaluator:
         """Seconds of a step under `setting`."""
         return self.timed(setting).time.total
 
+    def parts(self, setting: Setting) -> list[StagePart]:
+        """What each stage has of a step under `setting`."""
+        return self._time.parts(self._plans(setting))
+
+    def combined(self, slowest: StagePart, microbatch: float, optimizer: float) -> float:
+        """Seconds of a step of such parts: see JobTime.combined."""
+        return self._time.combined(slowest, microbatch, optimizer)
+
+    def most_microbatch_seconds(self, seconds: float) -> float:
+        """See JobTime.most_microbatch_seconds."""
+        return self._time.most_microbatch_seconds(seconds)
+
+    def least_reserved(self, setting: Setting) -> list[Reserved]:
+        """What each stage reserves at least: see JobMemory.at_least."""
+        return list(self._memory.at_least(self._plans(setting)))
+
     def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
         """The plan of one model chunk under `setting`."""
         return self._plan(setting, chunk.layers)
@@ -199,11 +224,27 @@ class Evaluator:
             detail = self._memory.replayed_stage(plans, stage, detail)
         return self._moved([detail])[0]
 
+    def may_fit(self, setting: Setting) -> list[bool]:
+        """Of each stage, whether it may fit, by what the allocator usually leaves unused and by
+        what a replay says at best."""
+        budget = self.budget_bytes
+        return [
+            stage.reserved.fit_probability(budget) > 1 - CLEAR
+            and self._memory.at_best(stage).fit_probability(budget) >= LIKELY
+            for stage in self._memory.each_stage(self._plans(setting))
+        ]
+
     def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its replay has it."""
         plans = self._plans(setting)
         found = self._memory.replayed(plans) if replayed else self._memory.each_stage(plans)
         return self._moved(found)
+
+    def most_allocated(self, setting: Setting) -> int:
+        """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
+        as many unused as it does under `setting`."""
+        detail = self.stage_detail(setting, 0, replayed=True)
+        return self._memory.most_allocated(detail, self.budget_bytes)
 
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""

@@ -1,12 +1,13 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import MemoryBreakdown, StageMemory
+from advisor.answer.evaluation import LIKELY, MemoryBreakdown, StageMemory
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
 from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
@@ -259,6 +260,10 @@ class JobMemory:
             graphs=graphs,
         )
 
+    def at_best(self, stage: StageDetail) -> Reserved:
+        """What the stage reserves where its allocator leaves nothing unused: a replay says more."""
+        return self._with_unused(stage, 0)
+
     def _graph_traces(
         self,
         inputs: int,
@@ -277,6 +282,18 @@ class JobMemory:
             ),
             inputs=inputs,
         )
+
+    def most_allocated(self, stage: StageDetail, budget_bytes: int) -> int:
+        """The most bytes that likely fit where as many are left unused as on `stage`."""
+        unused = stage.reserved.unused
+
+        def fits(allocated: int) -> bool:
+            reserved = self._reserved(
+                allocated, stage.fixed, stage.unsure, stage.reserved.uneven, unused
+            )
+            return reserved.fit_probability(budget_bytes) >= LIKELY
+
+        return bisect_left(range(budget_bytes), True, key=lambda size: not fits(size)) - 1
 
     def _with_unused(self, stage: StageDetail, unused: int) -> Reserved:
         """The stage's reserved bytes where a replay has left so many unused."""

@@ -1,5 +1,6 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import TimeBreakdown
@@ -74,6 +75,19 @@ def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
     return calibration.exchange_hidden_fraction * (1 - taken)
 
 
+class StagePart(Struct, frozen=True):
+    """Seconds of one stage, of which those of a step are made (see JobTime.combined).
+
+    microbatch: of one, through all its chunks. work: of all, with what nothing hides of the
+    experts' exchange. reduced: gradients that its passes do not hide. optimizer: of its step.
+    """
+
+    microbatch: float
+    work: float
+    reduced: float
+    optimizer: float
+
+
 class JobTime:
     """Seconds of a step under any recompute; what does not depend on it is computed once.
 
@@ -112,7 +126,8 @@ class JobTime:
         )
         self._data_parallel = each(self._data_parallel_work)
         self._ends = each(lambda stage: self._end_times(stages[stage]))
-        self.optimizer_seconds = self._slowest_optimizer_seconds()
+        self._optimizers = self._each_optimizer_seconds()
+        self.optimizer_seconds = max(self._optimizers) + calibration.step_seconds
         self._waiting = waiting_share(job.num_gpus, calibration.speed_spread)
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
@@ -142,6 +157,30 @@ class JobTime:
             offload=work.offload + self._accumulation_seconds(slowest, pace),
             host=work.host,
         )
+
+    def parts(self, plans: list[RecomputePlan]) -> list[StagePart]:
+        """What each stage has of a step: none of it depends on what the others hold or replay."""
+        return [
+            StagePart(
+                pace.total,
+                self._microbatches * (pace.total - pace.exchange)
+                + self.exchange_seconds(stage, pace),
+                self._data_parallel_seconds(stage, pace) + self._accumulation_seconds(stage, pace),
+                self._optimizers[stage],
+            )
+            for stage, pace in enumerate(self.stages(plans))
+        ]
+
+    def combined(self, slowest: StagePart, microbatch: float, optimizer: float) -> float:
+        """Seconds of a step, as `step` has them, whose `slowest` stage is given, and of all stages
+        the sum of their seconds of a microbatch and the longest optimizer step."""
+        bubble = (microbatch - slowest.microbatch) / self._vpp
+        passes = (slowest.work + bubble) * (1.0 + self._waiting)
+        return passes + slowest.reduced + optimizer + self._calibration.step_seconds
+
+    def most_microbatch_seconds(self, seconds: float) -> float:
+        """Of a step of at most `seconds`, what no stage takes longer for one microbatch."""
+        return seconds / (self._microbatches * (1.0 - self._beside))
 
     def at_least(self, none: list[RecomputePlan], *, host: bool = True) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
@@ -288,12 +327,12 @@ class JobTime:
         first, *others = work
         return first.exposed_seconds(forward, backward, tuple(others))
 
-    def _slowest_optimizer_seconds(self) -> float:
+    def _each_optimizer_seconds(self) -> list[float]:
+        """Of the stages, with the casts of their weights."""
         muon = self._job.config.optimizer.is_muon
         of_stage = self._stage_muon_seconds if muon else self._stage_optimizer_seconds
         each = self._pipeline.of_each_stage
-        slowest = max(each(lambda stage: of_stage(stage) + self._cast_seconds(stage)))
-        return slowest + self._calibration.step_seconds
+        return each(lambda stage: of_stage(stage) + self._cast_seconds(stage))
 
     @property
     def least_optimizer_seconds(self) -> float:

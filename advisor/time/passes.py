@@ -111,6 +111,14 @@ def _layer_passes(
     return {operator.name: _passes(operator, machine, network) for operator in operators}
 
 
+def forward_operator_seconds(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind
+) -> dict[str, float]:
+    """Seconds of one forward of each operator of a layer, by name, communication included."""
+    passes = _layer_passes(shape, machine, network, kind)
+    return {name: there.compute + there.exposed for name, (there, _) in passes.items()}
+
+
 def _sum_of(operators: tuple[Operator, ...], passes: Iterable[Passes]) -> PassTimes:
     forward = backward = exposed = exchange = 0.0
     for operator, (there, back) in zip(operators, passes, strict=True):
@@ -294,12 +302,17 @@ def _offload_seconds(
 ) -> float:
     """Host transfers of one layer that its own kernels do not hide, there and back: they run on
     streams of their own beside the next layer's forward, and the previous one's backward."""
-    if not segment.offloaded:
+    if not segment.moves_to_host:
         return 0.0
     operators = transformer_layer(shape, kind)
-    num_bytes = offloaded_bytes(operators, segment.runs, segment.offloaded)
+    return copy_seconds(offloaded_bytes(operators, segment.runs, segment.offloaded), machine, layer)
+
+
+def copy_seconds(num_bytes: int, machine: Machine, beside: PassTimes) -> float:
+    """Seconds of copying `num_bytes` to the host and back that the kernels of a layer, which run
+    `beside` either copy, do not hide."""
     copy = num_bytes / machine.host_bytes_per_second
-    return max(0.0, copy - layer.forward) + max(0.0, copy - layer.backward)
+    return max(0.0, copy - beside.forward) + max(0.0, copy - beside.backward)
 
 
 def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: PassTimes) -> float:

@@ -55,6 +55,7 @@ from advisor.frameworks.own_options import (
     refuse_options,
 )
 from advisor.frameworks.protocols import (
+    Decisions,
     Degrees,
     FixedMemory,
     JobChange,
@@ -441,6 +442,12 @@ class Megatron(Struct, frozen=True):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""
         return environment(_own(setting), job, self._revision(job))
+
+    def decisions(self, job: Job) -> Decisions | None:
+        """See expressible.expressible_settings."""
+        from advisor.frameworks.megatron.expressible import decisions_of
+
+        return decisions_of(job, self._revision(job))
 
     def solved(self, evaluator: JobEvaluator) -> Solved | None:
         """It has no solver of its own."""

@@ -111,6 +111,7 @@ def setting_values(setting: RecomputeSetting) -> dict[str, Any]:
         "distribute_saved_activations": setting.distribute_saved_activations,
         "fine_grained_activation_offloading": bool(setting.offload_modules),
         "offload_modules": setting.offload_modules,
+        "activation_offload_fraction": setting.offload_fraction,
         "cpu_offloading": layers > 0,
         **({"cpu_offloading_weights": False} if layers else {}),
         "cpu_offloading_num_layers": layers,

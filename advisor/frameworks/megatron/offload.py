@@ -1,11 +1,14 @@
 """Which modules' saved tensors Megatron sends to the host.
 
 Source, read and not run: megatron-core 0.16.1 transformer/attention.py, transformer_layer.py,
-moe/experts.py, pipeline_parallel/fine_grained_activation_offload.py; transformer_block.py for
-cpu_offloading, which offloads everything that the first layers of a chunk save.
+moe/experts.py, pipeline_parallel/fine_grained_activation_offload.py (0.19.2 for the fraction);
+transformer_block.py for cpu_offloading, which offloads everything that the first layers of a chunk
+save.
 """
 
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.layers.operators import Module
@@ -54,3 +57,35 @@ def offloaded_modules(
     if kind.mixer not in SOFTMAX_MIXERS:  # the regions of attention are SelfAttention's
         regions = {name: regions[name] for name in regions if name not in _OF_ATTENTION}
     return frozenset().union(*regions.values())
+
+
+@lru_cache(maxsize=4096)
+def offloaded_by_layer(
+    setting: RecomputeSetting, model: ModelSpec, layers: tuple[LayerKind, ...]
+) -> tuple[frozenset[Module], ...]:
+    """Of each layer of a chunk, the modules whose saved tensors leave the device.
+
+    Every module of a layer is a group of its own; of a fraction below 1 the last groups of the
+    chunk stay (post_warmup_callback). Left out: of each module the last group of a step, which
+    stays so that nobody waits for it.
+    """
+    if setting.offload_fraction == 1.0 or not setting.offload_modules:
+        return tuple(offloaded_modules(setting, model, kind) for kind in layers)
+    groups = [_groups(setting, model, kind) for kind in layers]
+    number = sum(map(len, groups))
+    left, found = number - int(number * (1 - setting.offload_fraction)), []
+    for kind, names in zip(layers, groups, strict=True):
+        chosen = replace(setting, offload_modules=names[: max(0, left)])
+        found.append(offloaded_modules(chosen, model, kind))
+        left -= len(names)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _groups(setting: RecomputeSetting, model: ModelSpec, kind: LayerKind) -> tuple[str, ...]:
+    """What of offload_modules sends anything in a layer, in the order of its forward."""
+
+    def sends(name: str) -> bool:
+        return bool(offloaded_modules(replace(setting, offload_modules=(name,)), model, kind))
+
+    return tuple(name for name in REGIONS if name in setting.offload_modules and sends(name))

@@ -6,11 +6,12 @@ run there through tests/oracles; what single labels replay stands in labels.py.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import groupby
 
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.labels import LABELS
-from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_by_layer
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.layers.operators import Module
@@ -40,7 +41,7 @@ def chunk_plan(
         decoder = tuple(kind for kind in layers if kind.role is Role.LAYER)
         others = (_whole(setting, kind) for kind in layers[len(decoder) :])
         return RecomputePlan(merged((*_full_segments(setting, decoder, shards), *others)))
-    return RecomputePlan(merged(_layer_segments(setting, model, layers, copies_outputs)))
+    return RecomputePlan(tuple(_layer_segments(setting, model, layers, copies_outputs)))
 
 
 def of_release(shape: RankShape, revision: Revision, *, overlaps_exchange: bool) -> RankShape:
@@ -81,16 +82,17 @@ def _layer_segments(
     layers: tuple[LayerKind, ...],
     copies_outputs: bool,
 ) -> Iterator[Segment]:
-    """One segment a layer, with its runs and what it offloads."""
-    for number, kind in enumerate(layers):
-        offloaded = offloaded_modules(setting, model, kind)
-        if number < setting.cpu_offloading_num_layers:
-            offloaded = EVERYTHING
+    """Segments of like layers in a row, with their runs and what they offload."""
+    whole = setting.cpu_offloading_num_layers
+    sent = (EVERYTHING,) * min(whole, len(layers))
+    sent += offloaded_by_layer(setting, model, layers)[whole:]
+    for (kind, offloaded), alike in groupby(zip(layers, sent, strict=True)):
         runs = tuple(
             replace(run, copies_output=copies_outputs)
             for run in selective_runs(setting, model, kind)
         )
-        yield Segment((kind,), runs=runs, offloaded=offloaded)
+        copies = sum(1 for _ in alike)
+        yield Segment((kind,), runs=runs, offloaded=offloaded, copies=copies)
 
 
 def _full_segments(

@@ -31,8 +31,9 @@ class RecomputeSetting(Struct, frozen=True, kw_only=True):
 
     `modules` None means unset, which Megatron promotes to ("core_attn",) at finalisation, while an
     empty tuple recomputes nothing. `num_layers` and `method` belong to full recompute.
-    `offload_modules` is fine-grained activation offloading; `cpu_offloading_num_layers` offloads
-    whole layers (cpu_offloading), 0 none.
+    `offload_modules` is fine-grained activation offloading, `offload_fraction` how much of it each
+    chunk does, its first layers first; `cpu_offloading_num_layers` offloads whole layers
+    (cpu_offloading), 0 none.
     """
 
     granularity: Granularity = Granularity.NONE
@@ -41,6 +42,7 @@ class RecomputeSetting(Struct, frozen=True, kw_only=True):
     num_layers: int | None = None
     distribute_saved_activations: bool = False
     offload_modules: tuple[str, ...] = ()
+    offload_fraction: float = 1.0
     cpu_offloading_num_layers: int = 0
 
     @property
@@ -68,6 +70,8 @@ class RecomputeSetting(Struct, frozen=True, kw_only=True):
             text += f":{self.method}:{self.num_layers}"
         if self.offload_modules:
             text += "+offload=" + ",".join(self.offload_modules)
+        if self.offload_fraction != 1.0:
+            text += f"+offload_fraction={self.offload_fraction:g}"
         if self.cpu_offloading_num_layers:
             text += f"+cpu_offloading={self.cpu_offloading_num_layers}"
         if self.distribute_saved_activations:
@@ -99,6 +103,7 @@ def full(method: Method, num_layers: int, *, distribute: bool = False) -> Recomp
 class _Common(TypedDict, total=False):
     distribute_saved_activations: bool
     offload_modules: tuple[str, ...]
+    offload_fraction: float
     cpu_offloading_num_layers: int
 
 
@@ -135,6 +140,8 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
         match suffix.partition("="):
             case ("offload", "=", names):
                 found["offload_modules"] = _parse_names(text, names)
+            case ("offload_fraction", "=", number):
+                found["offload_fraction"] = _parse_fraction(text, number)
             case ("cpu_offloading", "=", number):
                 found["cpu_offloading_num_layers"] = _parse_number(text, number)
             case ("distribute_saved_activations", "", ""):
@@ -144,8 +151,12 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
                     "--recompute",
                     text,
                     f"+{suffix} is not known",
-                    "+offload=MODULES, +cpu_offloading=LAYERS or +distribute_saved_activations",
+                    "+offload=MODULES, +offload_fraction=0.5, +cpu_offloading=LAYERS or "
+                    "+distribute_saved_activations",
                 )
+    if "offload_fraction" in found and "offload_modules" not in found:
+        reason = "+offload_fraction is a part of what +offload sends"
+        raise UserError("--recompute", text, reason, "add e.g. +offload=core_attn")
     return found
 
 
@@ -159,6 +170,21 @@ def _parse_names(text: str, names: str) -> tuple[str, ...]:
             "write e.g. none+offload=core_attn,attn_proj",
         )
     return found
+
+
+def _parse_fraction(text: str, number: str) -> float:
+    try:
+        fraction = float(number)
+    except ValueError:
+        fraction = -1.0
+    if not 0 < fraction <= 1:
+        raise UserError(
+            "--recompute",
+            text,
+            f"{number} is no fraction between 0 and 1",
+            "write e.g. none+offload=core_attn+offload_fraction=0.5",
+        )
+    return fraction
 
 
 def _parse_method(text: str, method: str) -> Method:

@@ -21,7 +21,9 @@ from advisor.frameworks.own_options import (
     TILED_MLP,
     WEIGHTS_DTYPE,
 )
-from advisor.frameworks.protocols import Degrees, FixedMemory, RulesOverview
+from advisor.frameworks.protocols import Degrees, FixedMemory, JobEvaluator, RulesOverview, Solved
+from advisor.frameworks.torch.block_regimes import BlockRegime
+from advisor.frameworks.torch.block_rules import block_problems
 from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
@@ -41,6 +43,8 @@ from advisor.frameworks.torch.setting import (
     OpPolicy,
     Option,
     TorchSetting,
+    budget,
+    by_block,
     every,
     op,
     parse_setting,
@@ -64,6 +68,9 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 _AS_WITHOUT: Final = (
     "what torch.compile keeps of these layers is not modelled: counted is what they keep without "
     "it, which is more"
+)
+_PLAN_NOTE: Final = (
+    "--format file writes recompute_plan.py, whose apply_plan(model.layers) wraps the blocks"
 )
 
 
@@ -207,6 +214,8 @@ class TorchStack(AdapterDefaults):
                 fix = f"one of {', '.join(self.options)}" if self.options else "leave it out"
                 yield Problem("option.unknown_to_framework", reason, fix, self.source)
         yield from shared_problems(setting, job)
+        if setting.granularity in self.granularities:
+            yield from block_problems(setting.blocks, job)
 
     def semantics(self, job: Job) -> Semantics:
         """How checkpoints run in the job's version."""
@@ -215,6 +224,8 @@ class TorchStack(AdapterDefaults):
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Remarks: what else a budget may keep, and whether what a compiler keeps is known."""
         own = as_torch(setting)
+        if own.blocks:
+            return (*self._unknown_to_compiler(job), _PLAN_NOTE)
         if own.budget is None:
             return tuple(self._unknown_to_compiler(job))
         kind, kernel = job.model.layer_kinds[0], self.semantics(job).attention
@@ -233,6 +244,45 @@ class TorchStack(AdapterDefaults):
         """See plan.chunk_plan."""
         how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
         return chunk_plan(as_torch(setting), shape, layers, how)
+
+    def solved(self, evaluator: JobEvaluator) -> Solved | None:
+        """See optimum.solve.solved; None where blocks cannot be told one by one."""
+        job, (stage,) = evaluator.job, evaluator.stages
+        if self.check(by_block((BlockRegime(),) * job.model.num_layers), job):
+            return None
+        from advisor.frameworks.torch.optimum.solve import solved
+
+        how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
+        found = solved(evaluator, how, self.fixed_memory(job, evaluator.shape, stage))
+        if found is None:
+            return None
+        settings = dict.fromkeys(self._in_own_words(one, evaluator) for one in found.settings)
+        return replace(found, settings=(*settings, *self._budgets(job)))
+
+    def _in_own_words(self, setting: Setting, evaluator: JobEvaluator) -> Setting:
+        """The framework's own setting that comes to the same, if there is one."""
+        job, (stage,) = evaluator.job, evaluator.stages
+        layers = tuple(kind for chunk in stage for kind in chunk.layers)
+
+        def plan(one: Setting) -> RecomputePlan:
+            return self.plan(one, evaluator.shape, layers, job)
+
+        same = (own for own in self.candidates(job) if plan(own) == plan(setting))
+        return next(same, setting)
+
+    def _budgets(self, job: Job) -> Iterator[TorchSetting]:
+        """Budgets of torch.compile, to stand beside a plan of compiled blocks."""
+        if self.compiles_blocks(job):
+            every = (budget(tenths / 10) for tenths in range(1, 10))
+            yield from (one for one in every if not self.check(one, job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """A plan of blocks as the module that runs it; UserError for all else."""
+        if not as_torch(setting).blocks:
+            return super().config_file(setting, job)
+        from advisor.frameworks.torch.optimum.plan_file import plan_file
+
+        return plan_file(as_torch(setting), block_shape(job))
 
     def compiles_blocks(self, job: Job) -> bool:
         """Whether a block is one graph of torch.compile."""
@@ -288,6 +338,7 @@ class Fsdp2(TorchStack):
         Granularity.SEQUENTIAL,
         Granularity.OP,
         Granularity.BUDGET,
+        Granularity.BLOCKS,
     )
     policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
     options = (Option.OFFLOAD,)

@@ -10,14 +10,15 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.budget import budget_run, is_known, policy_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.partitioner.partition import FASTEST
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
-from advisor.layers.operators import CollectiveKind, Module, Operator
+from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import LayerKind
+from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import (
     ON_DEVICE,
     ON_HOST,
@@ -78,6 +79,10 @@ def _segments(
 ) -> Iterator[Segment]:
     checkpoint = how.checkpoint(setting)
     size, whole = _checkpoints(setting, len(layers))
+    if setting.granularity is Granularity.BLOCKS:
+        for kind, regime in zip(layers, setting.blocks, strict=False):
+            yield block_segment(regime, shape, kind, how)
+        return
     if setting.granularity in (Granularity.OP, Granularity.BUDGET):
         for kind in layers:
             yield Segment((kind,), runs=(_policy_run(setting, shape, kind, how),))
@@ -100,6 +105,31 @@ def _segments(
         else:
             yield Segment(held, runs=_plain_runs(shape, held[0], how))
         index += step
+
+
+def block_segment(
+    regime: BlockRegime, shape: RankShape, kind: LayerKind, how: Semantics
+) -> Segment:
+    """One block. Its checkpoint stops its replay early but for experts, whose variables would live
+    on in the frames that the early stop leaves (run in tests/oracles)."""
+    if not regime.checkpointed:
+        return Segment((kind,), runs=_plain_runs(shape, kind, how))
+    names = frozenset((*regime.kept, *regime.on_host)) - {INPUT}
+    checkpoint = Checkpoint.EARLY_STOP if stops_early(kind) else Checkpoint.NON_REENTRANT
+    if how.compiled and is_known(shape, kind):
+        return Segment((kind,), runs=(policy_run(shape, kind, names, how.attention),))
+    if not (names or regime.on_host):
+        return Segment((kind,), whole=True, checkpoint=checkpoint)
+    modules = frozenset(operator.module for operator in transformer_layer(shape, kind))
+    away = (LAYER_INPUT if name == INPUT else name for name in regime.on_host)
+    run = ReplayRun(modules, keeps=names, offloads=frozenset(away), checkpoint=checkpoint)
+    return Segment((kind,), runs=(run,))
+
+
+def stops_early(kind: LayerKind) -> bool:
+    """Whether the checkpoint of a block in a plan of blocks ends its replay with the last tensor
+    that is needed."""
+    return kind.feed_forward is not FeedForward.MOE
 
 
 def _plain_runs(shape: RankShape, kind: LayerKind, how: Semantics) -> tuple[ReplayRun, ...]:

@@ -10,6 +10,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import RulesOverview
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
@@ -18,6 +19,7 @@ from advisor.frameworks.torch.setting import (
     Option,
     TorchSetting,
     budget,
+    by_block,
     every,
     op,
     sequential,
@@ -90,6 +92,9 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
     yield replace(sequential(2), use_reentrant=True)
     yield from (op(policy) for policy in OpPolicy)
     yield from (uniform(2), budget(0.5))
+    kept = BlockRegime(checkpointed=True, kept=("loss",))
+    away = BlockRegime(checkpointed=True, on_host=(INPUT,))
+    yield from (by_block((kept,)), by_block((kept,) * layers), by_block((away,) * layers))
 
 
 def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:

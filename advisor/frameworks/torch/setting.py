@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
+from advisor.frameworks.torch.block_regimes import BlockRegime, blocks_spec, parse_blocks
 
 
 class Granularity(StrEnum):
@@ -16,6 +17,7 @@ class Granularity(StrEnum):
     full: every block. selective: every n-th block. sequential: torch's checkpoint_sequential over
     so many segments. uniform: every n blocks share a checkpoint. op: every block, but for the
     outputs of operators that a policy keeps. budget: what torch.compile's partitioner chooses.
+    blocks: each block as it is said (block_regimes).
     """
 
     NONE = "none"
@@ -25,6 +27,7 @@ class Granularity(StrEnum):
     UNIFORM = "uniform"
     OP = "op"
     BUDGET = "budget"
+    BLOCKS = "blocks"
 
 
 class OpPolicy(StrEnum):
@@ -57,7 +60,8 @@ class Option(StrEnum):
 
 class TorchSetting(Struct, frozen=True, kw_only=True):
     """One setting. `num_layers` is the number behind selective and uniform, `segments` that of
-    sequential; use_reentrant None means the framework's own default; options in their order."""
+    sequential; use_reentrant None means the framework's own default; options in their order, and
+    `blocks` all blocks of the model."""
 
     granularity: Granularity = Granularity.NONE
     num_layers: int | None = None
@@ -66,6 +70,7 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
     budget: float | None = None
     use_reentrant: bool | None = None
     options: tuple[Option, ...] = ()
+    blocks: tuple[BlockRegime, ...] = ()
 
     @property
     def promoted(self) -> "TorchSetting":
@@ -81,6 +86,8 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
             for value in detail
             if value is not None
         ]
+        if self.blocks:
+            shown.append(blocks_spec(self.blocks))
         text = ":".join([str(self.granularity), *shown])
         if self.use_reentrant is not None:
             text += "+use_reentrant" if self.use_reentrant else "+no_reentrant"
@@ -94,6 +101,12 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
 
 NONE: Final = TorchSetting()
 FULL: Final = TorchSetting(granularity=Granularity.FULL)
+_WITHOUT_SUFFIX: Final = (
+    Granularity.NONE,
+    Granularity.OP,
+    Granularity.BUDGET,
+    Granularity.BLOCKS,
+)
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
 _SUFFIXES: Final = (*_KINDS, *Option)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
@@ -124,6 +137,11 @@ def budget(fraction: float) -> TorchSetting:
     return TorchSetting(granularity=Granularity.BUDGET, budget=fraction)
 
 
+def by_block(blocks: tuple[BlockRegime, ...]) -> TorchSetting:
+    """Each block as it is said, from the first."""
+    return TorchSetting(granularity=Granularity.BLOCKS, blocks=blocks)
+
+
 def parse_setting(text: str) -> TorchSetting:
     """Read SPEC; UserError on anything else than the forms of the command line.
 
@@ -137,7 +155,7 @@ def parse_setting(text: str) -> TorchSetting:
             raise UserError(
                 "--recompute", text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES)
             )
-        if setting.granularity in (Granularity.NONE, Granularity.OP, Granularity.BUDGET):
+        if setting.granularity in _WITHOUT_SUFFIX:
             raise UserError("--recompute", text, f"+{suffix} has nothing to act on", "leave it out")
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])
@@ -172,6 +190,8 @@ def _parse_head(text: str, head: str) -> TorchSetting:
                     nearest_names(name, list(OpPolicy)),
                 )
             return op(OpPolicy(name))
+        case ["blocks", regimes]:
+            return by_block(parse_blocks(text, regimes))
         case ["budget", fraction]:
             return budget(_fraction(text, fraction))
     raise UserError("--recompute", text, "is no setting of this framework", f"write {_FORMS}")

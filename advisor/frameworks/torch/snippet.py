@@ -2,7 +2,8 @@
 
 Order: checkpoints first, then compile, then fully_shard (torchtitan, accelerate). Names are those
 of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, torch.distributed.optim,
-checkpoint_wrapper, device_mesh and tensor.experimental (context_parallel).
+checkpoint_wrapper, device_mesh and tensor.experimental (context_parallel); apply_plan is that of
+recompute_plan.py, which ``--format file`` writes.
 """
 
 from typing import Final
@@ -118,6 +119,8 @@ def _checkpoints(setting: TorchSetting) -> str:
             )
         case Granularity.OP:
             return _wrapped("blocks", setting)
+        case Granularity.BLOCKS:
+            return "apply_plan(model.layers)"
         case Granularity.BUDGET:
             fraction = f"{setting.budget:g}"
             return f"torch._functorch.config.activation_memory_budget = {fraction}; {_COMPILE}"

@@ -17,11 +17,13 @@ from advisor.frameworks.protocols import Degrees, FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
-from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.rules import Problem, block_shape
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.static import eager_memory
 from advisor.frameworks.torchtitan.flags import (
     FLOAT8_TO_SAY,
+    PLAN_HOOK,
+    every_nth,
     job_flags,
     mode_flags,
     python_module,
@@ -45,6 +47,7 @@ _NO_SUCH_MODEL = (
 )
 _FLOAT8_NOTE = "float8: all linear layers but the output, parameters gathered in 16 bits (torchao)"
 _COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
+_APPLY_NOTE = "0.3 has no option for it: call apply_plan where parallelize calls apply_ac"
 
 
 class TorchTitan(TorchStack):
@@ -62,6 +65,7 @@ class TorchTitan(TorchStack):
         Granularity.SELECTIVE,
         Granularity.OP,
         Granularity.BUDGET,
+        Granularity.BLOCKS,
     )
     policies = (OpPolicy.TORCHTITAN,)
     precisions = (Precision.BF16, Precision.FP8_CURRENT)
@@ -125,6 +129,10 @@ class TorchTitan(TorchStack):
             fix = "op:torchtitan, or --framework-version 0.2"
             source = "torchtitan pull request 2357"
             yield Problem("selective_ac_option.layer_frequency", reason, fix, source)
+        if granularity is Granularity.BLOCKS and version == "0.1":
+            reason = "0.1 takes no checkpoints of one's own"
+            fix = "--framework-version 0.2"
+            yield Problem("blocks.version", reason, fix, "torchtitan 0.1.0 config")
         if granularity is Granularity.BUDGET and version == "0.1":
             reason = "0.1 has no mode memory_budget"
             fix = "--framework-version 0.2"
@@ -141,8 +149,10 @@ class TorchTitan(TorchStack):
             said += (_NO_SUCH_MODEL,)
         if job.config.precision.is_quantized:
             said += (_FLOAT8_NOTE,)
-        is_budget = as_torch(setting).granularity is Granularity.BUDGET
-        return (*said, _COMPILE_NOTE) if is_budget else said
+        granularity = as_torch(setting).granularity
+        if granularity is Granularity.BLOCKS and job.config.framework_version == "0.3":
+            said += (_APPLY_NOTE,)
+        return (*said, _COMPILE_NOTE) if granularity is Granularity.BUDGET else said
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """The loss is compiled with the blocks (compile.components)."""
@@ -167,6 +177,12 @@ class TorchTitan(TorchStack):
         return "" if says_float8(job.config) else FLOAT8_TO_SAY
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """Sections of a TOML file; from 0.3 on a Python module."""
-        written = python_module if job.config.framework_version == "0.3" else toml
-        return written(as_torch(setting), job)
+        """Sections of a TOML file; from 0.3 on a Python module; of a plan of blocks the module that
+        runs it."""
+        own, version = as_torch(setting), job.config.framework_version
+        if own.blocks and not (version == "0.2" and every_nth(own)):
+            from advisor.frameworks.torch.optimum.plan_file import plan_file
+
+            return plan_file(own, block_shape(job), PLAN_HOOK if version == "0.2" else "")
+        written = python_module if version == "0.3" else toml
+        return written(own, job)

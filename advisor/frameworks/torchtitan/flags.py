@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
@@ -25,7 +26,17 @@ _SUBCOMMANDS: Final = {
     Granularity.FULL: "full",
     Granularity.OP: "selective",
     Granularity.BUDGET: "memory-budget",
+    Granularity.BLOCKS: "none",
 }
+PLAN_HOOK: Final = """
+
+from torchtitan.distributed import activation_checkpoint  # noqa: E402
+
+PLAN = Plan()
+activation_checkpoint._apply_ac_to_transformer_block = lambda block, *_, **__: PLAN.wrap(block)
+"""
+"""Behind the module of a plan: apply_ac wraps each block by that name (torchtitan 0.2.2
+distributed/activation_checkpoint.py, train.py for --experimental.custom_import)."""
 
 
 def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:
@@ -102,7 +113,31 @@ def _mode(setting: TorchSetting) -> Sections:
         case Granularity.BUDGET:
             mode = {"mode": "memory_budget", "memory_budget": setting.budget or 0.0}
             return {"compile": {"enable": True}, "activation_checkpoint": mode}
+        case Granularity.BLOCKS if every_nth(setting) is not None:
+            number = every_nth(setting)
+            mode = {"mode": "full"} if number == 1 else _every(number)
+            return {"activation_checkpoint": {**mode, "early_stop": True}}
+        case Granularity.BLOCKS:
+            custom: dict[str, Any] = {"custom_import": "recompute_plan"}
+            return {"activation_checkpoint": {"mode": "full"}, "experimental": custom}
     return {"activation_checkpoint": mode}
+
+
+def _every(number: int | None) -> dict[str, Any]:
+    return {"mode": "selective", "selective_ac_option": str(number)}
+
+
+def every_nth(setting: TorchSetting) -> int | None:
+    """N where a plan of blocks is one checkpoint around every N-th block: 0.2 has options for that
+    and for its early stop (0.2.2 config/job_config.py)."""
+    full = BlockRegime(checkpointed=True)
+    marks = [regime == full for regime in setting.blocks]
+    if any(one.checkpointed and one != full for one in setting.blocks):
+        return None
+    for number in range(1, len(marks) + 1):
+        if marks == [(index + 1) % number == 0 for index in range(len(marks))]:
+            return number
+    return None
 
 
 def _job(job: Job) -> Sections:

@@ -1,6 +1,7 @@
 """`--search optimum`: the usual answer with the optimum of its job in front, and the proof."""
 
 from collections.abc import Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -8,25 +9,80 @@ from advisor.answer.answer import Answer, Optimum, OptimumRow, RankedEvaluation
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.frameworks.protocols import FrameworkAdapter, Solved
 from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.request.origin import GIVEN, SEARCHED, changed_fields
 from advisor.search.evaluate import Evaluator
+from advisor.search.optimum.best_first import BestFirst, Branch, Found
+from advisor.search.optimum.branches import branches, space
+from advisor.search.optimum.per_stage import per_stage
 from advisor.search.ranking import order, rank
+from advisor.search.remedies import find_remedies
+
+SAME = 1e-9
+"""Share by which times may differ that are the same: a step is a sum of thousands of rounded
+seconds, each off by at most one part in 10^16."""
 
 
 def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibration) -> Answer:
-    """`usual` with the rows that the framework's own solver adds, and with what is proven of the
-    first: that nothing in the stated space is faster and fits, by the model's times and bytes."""
-    solved = stack.solved(Evaluator(usual.job, calibration))
-    menu = [candidate.evaluation for candidate in usual.candidates]
+    """`usual` with what a search over all that the framework can be told finds, and its own solver;
+    and what is proven of the first row: that nothing in the stated space is faster and fits, by the
+    model's times and bytes."""
     own = Evaluator(usual.job, calibration)
+    solved = stack.solved(own)
+    menu = settled_first([candidate.evaluation for candidate in usual.candidates])
     added = [own.evaluate(setting) for setting in solved.settings] if solved else []
     settled = settled_first([*menu, *added])
+    given = [path for path, origin in usual.origin.items() if origin == str(GIVEN)]
+    searched = branches(usual.job, stack, calibration, given)
+    found = _search(searched, stack, calibration, _fastest(settled))
+    if found.evaluation is not None:
+        settled.append(found.evaluation)
     candidates = _ranked(usual, settled, stack)
-    return replace(
+    proof = _proof(candidates, menu, solved, searched, found)
+    answer = replace(
         usual,
         candidates=candidates,
-        evaluated=usual.evaluated + len(added),
-        optimum=_proof(candidates, len(menu), solved),
+        evaluated=usual.evaluated + len(added) + found.evaluated,
+        optimum=proof,
     )
+    return _of_first_row(answer, usual, calibration)
+
+
+def _of_first_row(answer: Answer, usual: Answer, calibration: Calibration) -> Answer:
+    """With job, origins and remedies of the first row, where that is no longer the usual one."""
+    if not answer.candidates:
+        return answer
+    first = answer.candidates[0].evaluation
+    before = usual.candidates[0].evaluation
+    if (first.job, first.setting) == (before.job, before.setting):
+        return answer
+    names = [f"layout.{name}" for name in changed_fields(usual.job.layout, first.job.layout)]
+    names += [f"job.{name}" for name in changed_fields(usual.job.config, first.job.config)]
+    return replace(
+        answer,
+        job=first.job,
+        usual=usual.usual or usual.job,
+        origin={**answer.origin, **dict.fromkeys(names, str(SEARCHED))},
+        remedies=find_remedies(first, calibration),
+    )
+
+
+def _fastest(settled: Sequence[Evaluation]) -> float:
+    """Seconds of the first that is known to fit, if any."""
+    fitting = [e.step_time_seconds for e in settled if e.fits and e.requests is not None]
+    return min(fitting, default=inf)
+
+
+def _search(
+    searched: list[Branch], stack: FrameworkAdapter, calibration: Calibration, seconds: float
+) -> Found:
+    """What is faster than `seconds`."""
+
+    def is_legal(setting: Setting, job: Job) -> bool:
+        return not stack.check(setting, job)
+
+    return BestFirst(searched, calibration, is_legal, seconds * (1 - SAME)).run()
 
 
 def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -63,22 +119,43 @@ def _ranked(
 
 
 def _proof(
-    candidates: tuple[RankedEvaluation, ...], num_menu: int, solved: Solved | None
+    candidates: tuple[RankedEvaluation, ...],
+    menu: list[Evaluation],
+    solved: Solved | None,
+    searched: list[Branch],
+    found: Found,
 ) -> Optimum:
-    """Of the first row: every setting of the menu was evaluated, and a solver has its own bound."""
+    """Of the first row: every setting of the menu was evaluated, a solver has its own bound, and so
+    has the search, whose space the menu is a part of."""
+    num_menu, usual = len(menu), _fastest(menu)
     first = candidates[0] if candidates and candidates[0].evaluation.fits else None
-    seconds = first.evaluation.step_time_seconds if first else None
-    bound = seconds if not (solved and seconds) else min(seconds, solved.bound_seconds)
-    points: int | None = num_menu
+    seconds = first.evaluation.step_time_seconds if first else inf
+    bound = min(seconds, solved.bound_seconds if solved else inf)
+    if searched:
+        bound = min(bound, found.bound)
+    if bound >= seconds * (1 - 2 * SAME):
+        bound = seconds
+    points = sum(branch.num_points for branch in searched) or num_menu
+    evaluated = num_menu + found.evaluated
+    excluded = points - evaluated if searched else 0
     if solved is not None:
-        points = None if solved.num_points is None else num_menu + solved.num_points
+        excluded, evaluated = excluded + solved.excluded, evaluated + solved.evaluated
+        points += solved.num_points or 0
     return Optimum(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
-        bound_seconds=bound,
-        gap=seconds / bound - 1 if seconds and bound else 0.0,
-        space=(f"the {num_menu} legal settings of the menu", *(solved.space if solved else ())),
-        num_points=points,
-        evaluated=num_menu + (solved.evaluated if solved else 0),
-        excluded_by_bound=solved.excluded if solved else 0,
-        beyond=solved.beyond if solved else (),
+        bound_seconds=bound if bound < inf else None,
+        gap=seconds / bound - 1 if first else 0.0,
+        gain=1 - seconds / usual if usual < inf else None,
+        space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
+        num_points=points if solved is None or solved.num_points is not None else None,
+        evaluated=evaluated,
+        excluded_by_bound=max(0, excluded),
+        beyond=(
+            *per_stage(searched, first.evaluation if first else None),
+            *(solved.beyond if solved else ()),
+        ),
     )
+
+
+def _menu(number: int) -> tuple[str, ...]:
+    return (f"the {number} settings of the menu",)

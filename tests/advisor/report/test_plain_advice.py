@@ -178,6 +178,7 @@ def test_values(tight: Answer) -> None:
         "num_layers": None,
         "distribute_saved_activations": False,
         "offload_modules": [],
+        "offload_fraction": 1.0,
         "cpu_offloading_num_layers": 0,
         "effective_modules": ["mlp"],
     }

@@ -4,12 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, Remedy
-from advisor.base.units import GIB, amount, percent, rate_words
+from advisor.base.units import GIB, amount, percent, ranges, rate_words
 from advisor.report.wording import (
     against_preset,
     chosen,
     missing_bytes,
-    ranges,
     remedy_line,
     seconds,
     verdict,

@@ -1,18 +1,35 @@
-"""`--search optimum`: what is first, and what is proven of it."""
+"""`--search optimum`: what is first, what is proven of it, and what it leaves alone."""
+
+import json
+from typing import Any
 
 import pytest
 
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
+from advisor.cli.main import main
+from advisor.frameworks.registry import adapter_of
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 
-
-def ask(search: SearchScope | None = SearchScope.OPTIMUM, **fields: object) -> Answer:
-    return advise(Request(model="llama3_8b", gpus="8xH100", search=search, **fields))  # type: ignore[arg-type]
+SPLIT = "layout.pipeline_model_parallel_layout"
 
 
-@pytest.mark.parametrize("framework", ["fsdp2", "deepspeed"])
+def ask(search: SearchScope | None = SearchScope.OPTIMUM, **fields: Any) -> Answer:
+    return advise(Request(**{"model": "llama3_8b", "gpus": "8xH100", **fields}, search=search))
+
+
+PIPELINE: dict[str, Any] = {
+    "framework": "megatron_lm",
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 4,
+    "virtual_pipeline_model_parallel_size": 1,
+    "seq_length": 8192,
+    "global_batch_size": 64,
+}
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "deepspeed", "megatron_lm", "megatron_bridge"])
 @pytest.mark.parametrize("budget", ["79GiB", "50GiB", "1GiB"])
 def test_the_optimum_is_never_slower_than_the_usual_answer(framework: str, budget: str) -> None:
     usual = ask(None, framework=framework, memory_budget=budget)
@@ -28,9 +45,75 @@ def test_the_optimum_is_never_slower_than_the_usual_answer(framework: str, budge
     assert optimum.best.spec == first.setting.spec
     assert optimum.bound_seconds is not None
     assert optimum.bound_seconds <= first.step_time_seconds
-    assert first.step_time_seconds <= usual.candidates[0].evaluation.step_time_seconds
+    if usual.fits:
+        assert first.step_time_seconds <= usual.candidates[0].evaluation.step_time_seconds
+        assert optimum.gain is not None
+        assert optimum.gain >= 0
+
+
+def test_every_row_is_legal_and_of_the_same_batch() -> None:
+    answer = ask(**PIPELINE, memory_budget="40GiB")
+    stack = adapter_of("megatron_lm")
+    assert answer.optimum is not None
+    assert answer.optimum.excluded_by_bound > 1000 * answer.optimum.evaluated
+    for candidate in answer.candidates:
+        evaluation = candidate.evaluation
+        assert not stack.check(evaluation.setting, evaluation.job)
+        assert evaluation.job.config.global_batch_size == PIPELINE["global_batch_size"]
+
+
+def test_layers_and_micro_batch_that_are_not_given_are_decided() -> None:
+    free = ask(**PIPELINE, memory_budget="40GiB")
+    text = f"{SPLIT}=Et*8|t*8|t*8|t*8L"
+    fixed = ask(**PIPELINE, memory_budget="40GiB", micro_batch_size=1, overrides=(text,))
+    assert free.optimum is not None
+    assert fixed.optimum is not None
+    assert free.origin[SPLIT] == "searched"
+    assert fixed.origin[SPLIT] == "given"
+    assert [line for line in fixed.optimum.space if "splits" in line] == []
+    assert "micro batch 1" in fixed.optimum.space
+    layouts = {c.evaluation.job.layout.pipeline_model_parallel_layout for c in fixed.candidates}
+    assert layouts == {text.partition("=")[2]}
+    assert {c.evaluation.job.config.micro_batch_size for c in fixed.candidates} == {1}
+    first, other = free.candidates[0].evaluation, fixed.candidates[0].evaluation
+    assert first.step_time_seconds < other.step_time_seconds
+
+
+def test_a_release_that_reads_no_text_keeps_its_split() -> None:
+    answer = ask(**PIPELINE, framework_version="0.12", memory_budget="40GiB")
+    assert answer.optimum is not None
+    assert not any("splits" in line for line in answer.optimum.space)
+    assert all(
+        not c.evaluation.job.layout.pipeline_model_parallel_layout for c in answer.candidates
+    )
+
+
+def test_the_framework_is_that_of_the_usual_answer() -> None:
+    """A recipe of another framework of the family may be what the usual answer ends with."""
+    answer = ask(model="llama4_scout_17b_16e", gpus="64xH100", memory_budget="40GiB")
+    assert answer.optimum is not None
+    assert answer.optimum.best is not None
 
 
 def test_a_setting_leaves_nothing_to_decide() -> None:
     with pytest.raises(UserError, match="leaves nothing for --search optimum to decide"):
         ask(recompute=("none",))
+
+
+WORDS = "--model llama3_8b --gpus 8xH100 --pp 4 --tp 1 --memory-budget 40GiB --search optimum"
+
+
+def test_the_proof_stands_in_json_and_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS.split(), "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    optimum, first = answer["optimum"], answer["candidates"][0]
+    assert optimum["best"] == {"rank": 1, "spec": first["recompute"]["spec"]}
+    assert optimum["gap"] == 0
+    assert optimum["bound_seconds"] == first["step_time_seconds"]
+    assert optimum["num_points"] == optimum["evaluated"] + optimum["excluded_by_bound"]
+    assert main(WORDS.split()) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert (
+        "Proven by the model's times: nothing in this space that fits is faster than row 1" in page
+    )
+    assert "no release of Megatron can say it" in page

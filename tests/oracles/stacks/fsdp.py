@@ -88,6 +88,7 @@ def transformers_step(
     reshards: bool = True,
     reduce_dtype: torch.dtype = torch.float32,
     measure: Callable[..., Any] | None = None,
+    checkpoint: Callable[[Any], None] = lambda model: None,
 ) -> Any:
     """The same of transformers' Llama, whose forward computes the loss; its groups are those that
     Accelerate makes, or its layers and the root."""
@@ -97,6 +98,7 @@ def transformers_step(
             model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "preserve_rng_state": False}
             )
+        checkpoint(model)
         mixed = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype)
         if by_accelerate:
             _prepare(model, mesh, mixed, reshards)

@@ -242,6 +242,8 @@ def recompute_spec(settings: RawSettings) -> str | None:
     text = setting.spec
     if settings.fine_grained_activation_offloading and settings.offload_modules:
         text += "+offload=" + ",".join(settings.offload_modules)
+        if settings.activation_offload_fraction != 1.0:
+            text += f"+offload_fraction={settings.activation_offload_fraction:g}"
     if settings.cpu_offloading_num_layers > 0:
         text += f"+cpu_offloading={settings.cpu_offloading_num_layers}"
     return text

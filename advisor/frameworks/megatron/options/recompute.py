@@ -103,8 +103,8 @@ class Recompute(Options):
     delta_offload_bytes_across_pp_ranks: int = unpriced(
         0, "every stage is modelled to offload the same", since="0.19"
     )
-    activation_offload_fraction: float = unpriced(
-        1.0, "every layer is modelled to offload", since="0.19"
+    activation_offload_fraction: float = option(
+        1.0, "recompute.offload_fraction", strict=True, nemo="", nemo_1="", **_SET, since="0.19"
     )
     moe_paged_stash: bool = checked(
         False, "a stash of the experts' activations is not modelled", since="0.18"

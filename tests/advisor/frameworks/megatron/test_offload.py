@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_by_layer, offloaded_modules
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.layers.operators import Module
@@ -139,3 +139,31 @@ def test_wrong_suffixes(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["none+cpu_offloading=3", "selective:mlp+offload=core_attn"])
 def test_specs_are_read_as_they_are_written(spec: str) -> None:
     assert parse_setting(spec).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("layers", "fraction", "groups"),
+    [(3, 1.0, 6), (3, 0.5, 3), (3, 0.4, 3), (3, 0.75, 5), (4, 0.4375, 4), (3, 0.01, 1)],
+)
+def test_of_a_fraction_the_last_groups_of_a_chunk_stay(
+    layers: int, fraction: float, groups: int
+) -> None:
+    """Two groups a layer, of which int(groups x (1 - fraction)) stay (megatron-core 0.19.2
+    fine_grained_activation_offload.py, post_warmup_callback)."""
+    setting = replace(parse_setting("none+offload=core_attn,attn_proj"), offload_fraction=fraction)
+    sent = offloaded_by_layer(setting, big().model, (DENSE,) * layers)
+    both = [Module.CORE_ATTENTION, Module.LINEAR_PROJ]
+    wanted = [module for _ in range(layers) for module in both][:groups]
+    assert sum(len(modules) for modules in sent) == groups
+    for number, modules in enumerate(sent):
+        assert modules == frozenset(wanted[2 * number : 2 * number + 2])
+
+
+def test_a_fraction_is_spelt_and_read() -> None:
+    spec = "none+offload=core_attn,attn_proj+offload_fraction=0.25"
+    assert parse_setting(spec).spec == spec
+    for wrong in ("0", "1.5", "half", "nan"):
+        with pytest.raises(UserError, match=f"{wrong} is no fraction between 0 and 1"):
+            parse_setting(f"none+offload=core_attn+offload_fraction={wrong}")
+    with pytest.raises(UserError, match="is a part of what \\+offload sends"):
+        parse_setting("none+offload_fraction=0.5")

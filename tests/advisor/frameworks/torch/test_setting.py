@@ -3,12 +3,14 @@
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
     OpPolicy,
     TorchSetting,
     budget,
+    by_block,
     every,
     op,
     parse_setting,
@@ -27,6 +29,14 @@ SPELT = {
     "op:torchtitan": op(OpPolicy.TORCHTITAN),
     "budget:0.5": budget(0.5),
     "budget:0": budget(0.0),
+    "blocks:2*none,1*wq/w1~/input~,1*full": by_block(
+        (
+            BlockRegime(),
+            BlockRegime(),
+            BlockRegime(checkpointed=True, kept=("wq",), on_host=("w1", "input")),
+            BlockRegime(checkpointed=True),
+        )
+    ),
 }
 
 
@@ -58,6 +68,10 @@ def test_the_kind_of_checkpoint() -> None:
         ("selective", "is no setting of this framework"),
         ("full:uniform:4", "is no setting of this framework"),
         ("selective:0", "0 is no positive number"),
+        ("blocks:0*none", "0 is no number of blocks"),
+        ("blocks:2*", "nothing names no operators"),
+        ("blocks:2*wq/wq~", "wq/wq~ says what is kept twice"),
+        ("blocks:2*full+offload", "+offload has nothing to act on"),
         ("selective:x", "x is no positive number"),
         ("budget:1.5", "is no fraction from 0 to 1"),
         ("budget:half", "is no fraction from 0 to 1"),

@@ -1,0 +1,73 @@
+"""What becomes of each block of a model, block by block, and how a line says it.
+
+``blocks:8*none,20*wq/w1~/core_attention,4*full``: of 32 blocks the first 8 have no checkpoint, 20
+one that keeps the outputs of three operators, the last 4 one that keeps its input alone. A ``~``
+puts what stands before it on the host; ``input~`` is the block's input.
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.base.errors import UserError
+
+ON_HOST: Final = "~"
+INPUT: Final = "input"
+_FORM: Final = "blocks:8*none,20*wq/w1~/core_attention,4*full"
+
+
+class BlockRegime(Struct, frozen=True, order=True):
+    """One block: whether it is a checkpoint, and the operators whose outputs that one keeps on the
+    device, or on the host, where INPUT is the block's input."""
+
+    checkpointed: bool = False
+    kept: tuple[str, ...] = ()
+    on_host: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> str:
+        """``none``, ``full``, or names."""
+        if not self.checkpointed:
+            return "none"
+        return "/".join([*self.kept, *(name + ON_HOST for name in self.on_host)]) or "full"
+
+
+def blocks_spec(blocks: Iterable[BlockRegime]) -> str:
+    """Regimes with their numbers, equal neighbours together."""
+    return ",".join(f"{sum(1 for _ in alike)}*{one.spec}" for one, alike in groupby(blocks))
+
+
+def parse_blocks(text: str, blocks: str) -> tuple[BlockRegime, ...]:
+    """The same back, from the part of `text` behind its colon; UserError where it says nothing."""
+    return tuple(one for part in blocks.split(",") for one in _parse_part(text, part))
+
+
+def _parse_part(text: str, part: str) -> tuple[BlockRegime, ...]:
+    number, star, words = part.partition("*")
+    if not star:
+        number, words = "1", part
+    if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
+        raise _wrong(text, f"{number} is no number of blocks")
+    return (_regime(text, words),) * int(number)
+
+
+def _regime(text: str, words: str) -> BlockRegime:
+    if words in ("none", "full"):
+        return BlockRegime(checkpointed=words == "full")
+    names = words.split("/")
+    plain = [name.removesuffix(ON_HOST) for name in names]
+    if not all(name.replace(".", "_").isidentifier() for name in plain):
+        raise _wrong(text, f"{words or 'nothing'} names no operators")
+    if len(set(plain)) < len(plain) or INPUT in names:
+        raise _wrong(text, f"{words} says what is kept twice")
+    return BlockRegime(
+        checkpointed=True,
+        kept=tuple(name for name in names if not name.endswith(ON_HOST)),
+        on_host=tuple(name for name, full in zip(plain, names, strict=True) if name != full),
+    )
+
+
+def _wrong(text: str, relation: str) -> UserError:
+    return UserError("--recompute", text, relation, f"write e.g. {_FORM}")

@@ -1,0 +1,159 @@
+"""The fastest choice of a regime for every block of a job within its memory budget."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.units import human_bytes
+from advisor.frameworks.protocols import FixedMemory, JobEvaluator, Solved
+from advisor.frameworks.torch.block_regimes import BlockRegime
+from advisor.frameworks.torch.optimum.options import FEMTOSECONDS, Rates, ways_of
+from advisor.frameworks.torch.plan import Semantics, block_segment
+from advisor.frameworks.torch.setting import FULL, TorchSetting, by_block
+from advisor.job.job import Job
+from advisor.layers.shape import RankShape
+from advisor.memory.cheapest import Chosen, cheapest
+from advisor.memory.chunk import with_gradients
+from advisor.memory.room import Room, room_of
+from advisor.memory.working_set import WorkingSet
+from advisor.plan.recompute_plan import RecomputePlan
+
+_ROUNDS: Final = 6
+"""Plans whose allocator is replayed."""
+_AS_GOOD: Final = 0.002
+"""Share of allocated bytes between what fits and what does not that is not worth another round."""
+
+
+class Found(Struct, frozen=True):
+    """The fastest setting within so many bytes `allocated`, and the proof. bound: none that fits is
+    faster than this one, which is the setting itself unless it was found to be near the edge."""
+
+    setting: TorchSetting
+    allocated: int
+    chosen: Chosen
+    bound: TorchSetting
+
+
+class Blocks:
+    """The blocks of a model on one rank, and what each may do; on_host: whether it may have some of
+    it wait on the host."""
+
+    def __init__(
+        self,
+        shape: RankShape,
+        how: Semantics,
+        rates: Rates,
+        working_set: WorkingSet | None,
+        *,
+        on_host: bool,
+    ) -> None:
+        kinds = shape.model.layer_kinds
+        of_kinds = tuple(dict.fromkeys(kinds))
+        inside = shape if working_set is None else with_gradients(shape, working_set)
+        self.ways = {k: ways_of(inside, k, how, rates, on_host=on_host) for k in of_kinds}
+        self._kinds = tuple(of_kinds.index(kind) for kind in kinds)
+        plain = tuple(block_segment(BlockRegime(), shape, kind, how) for kind in kinds)
+        self.room: Room = room_of(shape, RecomputePlan(plain), working_set)
+
+    def within(self, fixed: int, allocated: int) -> Found | None:
+        """The fastest setting whose peak and `fixed` bytes are at most `allocated`; None where none
+        is."""
+        every = [*self.ways.values()]
+        options = [ways.options for ways in every]
+        chosen = cheapest(options, self._kinds, self.room, allocated - fixed)
+        if chosen is None:
+            return None
+        taken = zip(self._kinds, chosen.numbers, strict=True)
+        setting = by_block(tuple(every[kind].regimes[n] for kind, n in taken))
+        return Found(setting, allocated, chosen, bound=setting)
+
+
+def fastest(blocks: Blocks, fixed: int, evaluator: JobEvaluator) -> Found | None:
+    """The fastest setting that likely fits with what the allocator leaves unused under it.
+
+    How much that is depends on the setting: it is looked for within the bytes that the last one's
+    leaves, then between the most bytes within which it fits and the least within which it does not,
+    until these are as good as equal.
+    """
+    fits: Found | None = None
+    fails: Found | None = None
+    allocated = evaluator.most_allocated(FULL)
+    for _ in range(_ROUNDS):
+        found = blocks.within(fixed, allocated)
+        if found is None:
+            break
+        own = evaluator.most_allocated(found.setting)
+        if evaluator.evaluate(found.setting).replayed.fits:
+            fits = found
+            if fails is None and own <= allocated:
+                break
+        else:
+            fails = found
+        allocated = _next(own, fits, fails)
+        if fits and fails and fails.allocated - fits.allocated < fits.allocated * _AS_GOOD:
+            break
+    if fits is None:
+        return None
+    return fits if fails is None else replace(fits, bound=fails.setting)
+
+
+def _next(own: int, fits: Found | None, fails: Found | None) -> int:
+    """The bytes to try next: those that the last setting's allocator leaves, if they are between
+    what is known."""
+    if fits is None or fails is None:
+        return own
+    between = fits.allocated < own < fails.allocated
+    return own if between else (fits.allocated + fails.allocated) // 2
+
+
+def solved(evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory) -> Solved | None:
+    """The fastest setting, and where copies to the host may be made the fastest without them; None
+    where nothing fits."""
+    rates, found = Rates(*evaluator.rates), []
+    for on_host in (False, True) if _copies(evaluator.job, how) else (False,):
+        blocks = Blocks(evaluator.shape, how, rates, fixed.working_set, on_host=on_host)
+        one = fastest(blocks, fixed.total, evaluator)
+        if one is not None:
+            found.append(one)
+    if not found:
+        return None
+    return Solved(
+        settings=tuple(dict.fromkeys(one.setting for one in found)),
+        bound_seconds=min(_bound_seconds(evaluator, one) for one in found),
+        space=tuple(_words(blocks, evaluator, found[-1])),
+        num_points=None,
+        evaluated=sum(one.chosen.states for one in found),
+        excluded=0,
+    )
+
+
+def _copies(job: Job, how: Semantics) -> bool:
+    """Whether a plan may have copies to the host (block_rules)."""
+    return not how.compiled and job.layout.tensor_model_parallel_size == 1
+
+
+def _bound_seconds(evaluator: JobEvaluator, found: Found) -> float:
+    """Step time that nothing undercuts: that of the bound, less what the choice leaves open."""
+    seconds = evaluator.evaluate(found.bound).step_time_seconds
+    open_ = (found.chosen.cost - found.chosen.bound) / FEMTOSECONDS
+    return seconds - open_ * evaluator.job.num_microbatches
+
+
+def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[str]:
+    """The space, a line each."""
+    kinds = evaluator.job.model.layer_kinds
+    for kind, ways in blocks.ways.items():
+        outputs = ", ".join(ways.decided)
+        hosted = any(one.on_host for one in ways.regimes)
+        away, its = (", on the host", ", its input kept or on the host") if hosted else ("", "")
+        yield (
+            f"each of {kinds.count(kind)} blocks by itself: no checkpoint, or one with the outputs "
+            f"of {outputs} kept{away} or computed again{its}, all else computed again "
+            f"({len(ways.regimes):,} ways a block)"
+        )
+    yield (
+        f"{human_bytes(found.allocated)} allocated: what the budget leaves beside what the "
+        "allocator keeps unused under the plan itself"
+    )

@@ -1,0 +1,83 @@
+"""The space that `--search optimum` looks at: micro batches, settings, splits of the layers."""
+
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
+
+from advisor.base.errors import UserError
+from advisor.base.units import divisors, many
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.search.optimum.best_first import Branch
+from advisor.search.optimum.stage_splits import StageSplits
+from advisor.search.optimum.stage_table import StageTable
+
+_SPLIT_FIELDS = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "pipeline_model_parallel_layout",
+)
+
+
+def branches(
+    job: Job, stack: FrameworkAdapter, calibration: Calibration, given: Collection[str] = ()
+) -> list[Branch]:
+    """One for each micro batch of `job`; `given` fields of it (``GROUP.FIELD``) stay. None where
+    the framework has its menu alone."""
+    found = []
+    moves = _moves_layers(job, stack, given)
+    decisions = stack.decisions(job)
+    if decisions is None:
+        return []
+    for one in _jobs(job, stack, given):
+        table = StageTable(one, calibration, StageSplits(one, moves=moves))
+        fixed = table
+        if table.splits.moves:
+            fixed = StageTable(one, calibration, StageSplits(one, moves=False))
+        found.append(Branch(table, fixed, decisions))
+    return found
+
+
+def space(found: list[Branch]) -> tuple[str, ...]:
+    """The decisions, a line each; none without branches."""
+    if not found:
+        return ()
+    batches = sorted(branch.table.job.config.micro_batch_size for branch in found)
+    splits = found[0].table.splits
+    lines = [found[0].decisions.space, f"micro batch {', '.join(map(str, batches))}"]
+    if splits.number > 1:
+        lines.append(
+            f"{many(splits.number)} splits of {splits.num_layers} layers over "
+            f"{len(splits.choices)} stages"
+        )
+    return tuple(lines)
+
+
+_MICRO_BATCH = "job.micro_batch_size"
+
+
+def _moves_layers(job: Job, stack: FrameworkAdapter, given: Collection[str]) -> bool:
+    """Whether the release reads a text of every chunk, and nobody has said how to split."""
+    free = not any(f"layout.{name}" in given for name in _SPLIT_FIELDS)
+    pattern = job.model.hybrid_layer_pattern is not None
+    return free and not pattern and stack.splits(job.config).by_text
+
+
+def _jobs(job: Job, stack: FrameworkAdapter, given: Collection[str]) -> Iterator[Job]:
+    """The job, and those with every other micro batch that divides its batch."""
+    yield job
+    if _MICRO_BATCH in given:
+        return
+    config = job.config
+    for size in divisors(config.global_batch_size // job.layout.data_parallel_size):
+        if size == config.micro_batch_size:
+            continue
+        try:
+            other = replace(job, config=replace(config, micro_batch_size=size))
+        except UserError:
+            continue
+        if not stack.check(stack.none, other):
+            yield other

@@ -1,0 +1,61 @@
+"""What the page says of a proven optimum."""
+
+from typing import Any
+
+import pytest
+
+from advisor.answer.answer import Optimum, OptimumRow
+from advisor.report.optimum_block import optimum_block
+from advisor.report.text import Screen, printed
+
+PROVEN: dict[str, Any] = {
+    "best": OptimumRow(rank=1, spec="none"),
+    "bound_seconds": 2.0,
+    "gap": 0.0,
+    "gain": 0.031,
+    "space": ("12 settings", "micro batch 1, 2"),
+    "num_points": 3_035_483_545_644,
+    "evaluated": 21,
+    "excluded_by_bound": 3_035_483_545_623,
+    "beyond": ("recompute by stage would win nothing",),
+}
+
+
+def said(**changes: Any) -> str:
+    text = printed(optimum_block(Optimum(**{**PROVEN, **changes})), Screen(width=200))
+    return " ".join(text.split())
+
+
+def test_the_claim_its_space_and_what_is_beyond() -> None:
+    text = said()
+    assert text.startswith(
+        "Proven by the model's times: nothing in this space that fits is faster than row 1, which "
+        "takes 3.1 % less time than the best of the menu (3.0 x 10^12 points: 21 evaluated, "
+        "3.0 x 10^12 excluded by a proven bound)."
+    )
+    assert "- 12 settings - micro batch 1, 2 Beyond it: recompute by stage would win" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gain": 0.0001}, "row 1, and the best of the menu takes the same time"),
+        ({"gain": None}, "row 1, and nothing of the menu fits"),
+        (
+            {"gap": 0.05},
+            "that fits takes less than 2.000 s, 5.00 % less than row 1, which takes 3.1 %",
+        ),
+        (
+            {"best": None, "bound_seconds": None, "gain": None},
+            "Proven by the model's bytes: nothing in this space fits",
+        ),
+        (
+            {"best": None, "gain": None},
+            "what does takes at least 2.000 s",
+        ),
+        ({"excluded_by_bound": 0, "num_points": 21}, "(21 points: 21 evaluated)."),
+        ({"excluded_by_bound": 0, "num_points": None}, "(21 evaluated)."),
+    ],
+)
+def test_each_outcome_has_its_words(changes: dict[str, Any], words: str) -> None:
+    assert words in said(**changes)
