@@ -112,14 +112,11 @@ class Evaluator:
         return self._memory.fixed_bytes
 
     @property
-    def static_bytes(self) -> int:
-        """Weights, gradients and optimizer of the stage that has most of them."""
-        return self._memory.static_bytes
-
-    @property
-    def optimizer_seconds(self) -> float:
-        """Seconds of the optimizer's step under any setting."""
-        return self._time.optimizer_seconds
+    def mean_static_bytes(self) -> int:
+        """Weights, gradients and optimizer of a stage, the mean over all: however layers are split
+        over so many stages, one of them holds as much."""
+        fixed = (self._stack.fixed_memory(self.job, self.shape, held) for held in self.stages)
+        return sum(one.static.total for one in fixed) // len(self.stages)
 
     def least_sequence_seconds(self, *, host: bool) -> float:
         """Seconds of a sequence through all stages without recompute: see JobTime."""

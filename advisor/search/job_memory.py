@@ -124,11 +124,6 @@ class JobMemory:
         """Weights, gradients, optimizer and buffers of the stage that has most of them."""
         return max(fixed.total for fixed in self._fixed)
 
-    @property
-    def static_bytes(self) -> int:
-        """Weights, gradients and optimizer of the stage that has most of them."""
-        return max(fixed.static.total for fixed in self._fixed)
-
     def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
         """What the stages reserve at least: what their layers keep of the microbatches that are in
         flight before the first backward, and nothing of a running pass."""

@@ -48,7 +48,9 @@ _MANY: Final = 100
 """Groups of layouts from which it takes a while until the search itself finds a good one."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
-_NEAREST: Final = 100
+_MOST_UNFIT: Final = 1000
+"""Jobs that do not fit after which a search that has found none that does ends: some 10 s."""
+_NEAREST: Final = 30
 """Jobs that are looked at for the one that is nearest to fit, where none does."""
 
 
@@ -158,9 +160,11 @@ class Search:
         self._rows = _Rows(within)
         self._waiting: list[tuple[float, int, _Waiting]] = []
         self._numbers = count()
-        self._static: dict[object, tuple[int, float]] = {}
+        self._static: dict[object, int] = {}
+        self._may: dict[object, bool] = {}
         self._unfit: dict[object, list[int]] = {}
-        self._too_large: list[tuple[int, int, Job]] = []
+        self._smallest: list[tuple[int, int, Job]] = []
+        self._num_unfit = 0
         self._evaluated = 0
 
     def run(self, known: tuple[Job, ...] = ()) -> Searched:
@@ -170,6 +174,7 @@ class Search:
         self._roots: tuple[Root, ...] = (Root(self._resolution, template),)
         if self._options:
             self._roots = roots(self._resolution, template)
+        self._holding = [_optimizer_options(root.template) for root in self._roots]
         self._floors: list[Floors] = []
         for root in self._roots:
             self._floors.append(Floors(root.template, self._calibration, self._floors))
@@ -183,10 +188,11 @@ class Search:
                 self._look_at(_KNOWN, Evaluator(job, self._calibration))
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
-                    self._wait_for_group(_Group(number, group))
+                    if self._may_hold(number, group):
+                        self._wait_for_group(_Group(number, group))
             if len(self._waiting) > _MANY:
                 self._climb()
-            self._go()
+            whole = self._go()
             if not self._rows.fitting:
                 self._look_at_the_smallest()
         except KeyboardInterrupt:
@@ -221,9 +227,13 @@ class Search:
         usual = replace(job, model=plain.model, config=replace(plain.config, micro_batch_size=size))
         return self._options and not is_given(usual, job, plain)
 
-    def _go(self) -> None:
+    def _go(self) -> bool:
+        """Look at what may come among the rows, the least bound first; False where so much did not
+        fit that the rest was not looked at."""
         start, steps = self._waiting[0][0] if self._waiting else 0.0, 0
         while self._waiting and self._waiting[0][0] <= self._rows.limit:
+            if self._rows.first == inf and self._num_unfit > _MOST_UNFIT:
+                return False
             bound, _, item = heappop(self._waiting)
             self._expand(item)
             steps += 1
@@ -232,6 +242,7 @@ class Search:
                 share = (bound - start) / way if 0 < way < inf else 0.0
                 best = self._rows.best
                 self._watch(Progress(best=best, evaluated=self._evaluated, share=share))
+        return True
 
     def _template(self) -> Job:
         """Any legal job, with experts and tensors cut where that is legal."""
@@ -318,9 +329,8 @@ class Search:
     def _add_layouts(self, root: int, group: ParallelLayout, size: int, sequence: float) -> None:
         for layout in self._with_size(root, group, size):
             if not self._is_too_large(root, layout, size):
-                usual = (0, self._floors[root].optimizer)
-                _, optimizer = self._static.get(_states(root, layout), usual)
-                bound = step_seconds(sequence, layout, size, self._batch) + optimizer
+                bound = step_seconds(sequence, layout, size, self._batch)
+                bound += self._floors[root].optimizer
                 self._wait_at_floor(bound, _Point(root, layout, size))
 
     def _job(self, root: int, layout: ParallelLayout, size: int) -> Job | None:
@@ -339,23 +349,43 @@ class Search:
 
     def _is_too_large(self, root: int, layout: ParallelLayout, size: int) -> bool:
         """Whether its states are, or a micro batch of which this one is a multiple did not fit."""
-        held, _ = self._static.get(_states(root, layout), (0, 0.0))
-        return held > self._budget or any(
-            size % small == 0 for small in self._unfit.get((root, layout), ())
-        )
+        unfit = self._unfit.get((root, layout), ())
+        return any(size % small == 0 for small in unfit) or self._holds_too_much(root, layout, size)
+
+    def _may_hold(self, root: int, group: ParallelLayout) -> bool:
+        """Whether the states of any layout of a group are not too large, as far as is known."""
+        names = (name for name in _HOLDING if name != "pipeline_model_parallel_size")
+        key = (self._holding[root], *(getattr(group, name) for name in names))
+        if key not in self._may:
+            resolution = self._roots[root].resolution
+            self._may[key] = any(
+                not self._holds_too_much(root, layout, size)
+                for layout in of_group(resolution, group)
+                for size in micro_batches(resolution, layout)[:1]
+            )
+        return self._may[key]
+
+    def _holds_too_much(self, root: int, layout: ParallelLayout, size: int) -> bool:
+        states = (self._holding[root], *(getattr(layout, name) for name in _HOLDING))
+        if states not in self._static:
+            job = self._job(root, layout, size)
+            if job is None:
+                return False
+            held = self._static[states] = Evaluator(job, self._calibration).mean_static_bytes
+            if held > self._budget and not self._stack.check(self._stack.none, job):
+                self._smallest.append((held, len(self._smallest), job))
+        return self._static[states] > self._budget
 
     def _look_at(self, root: int, evaluator: Evaluator) -> None:
         job = evaluator.job
         layout, size = job.layout, job.config.micro_batch_size
         if self._stack.check(self._stack.none, job):
             return
-        states = _states(root, layout)
-        if states not in self._static:
-            self._static[states] = evaluator.static_bytes, evaluator.optimizer_seconds
         if not evaluator.is_hopeless and self._take_best(evaluator):
             return
         self._unfit.setdefault((root, layout), []).append(size)
-        self._too_large.append((evaluator.at_least_bytes, len(self._too_large), job))
+        self._num_unfit += 1
+        self._smallest.append((evaluator.at_least_bytes, len(self._smallest), job))
 
     def _take_best(self, evaluator: Evaluator) -> bool:
         """Take the fastest setting that fits, or one that nearly does; whether any may."""
@@ -381,7 +411,7 @@ class Search:
         """Where nothing fits: the jobs that hold least before any activation, until one's peak is
         below what the next one holds."""
         least = inf
-        for held, _, job in sorted(self._too_large)[:_NEAREST]:
+        for held, _, job in sorted(self._smallest)[:_NEAREST]:
             if held > least:
                 break
             settings = self._asked or self._stack.candidates(job)
@@ -424,29 +454,39 @@ class _Rows:
         return tier(found) == 0
 
 
+def _optimizer_options(job: Job) -> object:
+    """A job's options but for those that decide nothing of what a rank holds of parameters."""
+    layout, config = job.layout, job.config
+    return (
+        layout.use_distributed_optimizer,
+        config.optimizer_cpu_offload,
+        config.optimizer_offload_fraction,
+        config.param_cpu_offload,
+        config.use_precision_aware_optimizer,
+        config.fp8_recipe,
+    )
+
+
 def _row(job: Job) -> object:
     layout = job.layout
     return (*(getattr(layout, name) for name in _DISTINCT), job.config.micro_batch_size)
 
 
-def _states(root: int, layout: ParallelLayout) -> object:
-    """What decides how much of weights, gradients and optimizer the ranks hold."""
-    return root, *(getattr(layout, name) for name in _HOLDING)
-
-
 _HOLDING: Final = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "pipeline_model_parallel_layout",
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
     "data_parallel_sharding",
 )
+"""What of a layout decides how much of weights, gradients and optimizer its stages hold in the
+mean."""
 _DISTINCT: Final = (
     *_HOLDING,
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
     "sequence_parallel",
     "context_parallel_size",
     "cp_comm_type",
