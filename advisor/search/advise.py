@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.errors import UserError
+from advisor.base.fields import spelled
 from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
@@ -19,7 +20,7 @@ from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.evaluate import known_error, step_time_error
-from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.fewest_changes import option_changes, with_fewest_changes
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Searched, Watch, evaluate_settings
 from advisor.search.ranking import first_replayed, order, rank
@@ -143,10 +144,18 @@ def _rank_best_layout(
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself
         raise
-    best = searched.best.job
+    best, before = searched.best.job, resolution
+    if not searched.best.fits:
+        with_options = Search(resolution, calibration, asked, options=True).near(best)
+        if with_options.evaluations and with_options.best.fits:
+            searched = with_options
+            best = with_fewest_changes(with_options.best, resolution).job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
+    options = (f"{k} {spelled(v)}" for k, v in option_changes(best, before).items())
+    batch += tuple(f"{words}, without which nothing fits" for words in options)
     found = replace(
         resolution,
+        model=best.model,
         config=best.config,
         assumptions=(*batch, *resolution.assumptions, _chosen(resolution, searched)),
     )
@@ -165,12 +174,12 @@ def _with_another_job(
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)
     try:
-        searched = Search(free, calibration, asked, options=True).run()
+        searched = Search(free, calibration, asked, options=True).near(advice.job)
     except UserError:
         return advice
-    best = with_fewest_changes(searched.best, free)
-    if not best.fits:
+    if not (searched.evaluations and searched.best.fits):
         return advice
+    best = with_fewest_changes(searched.best, free)
     first = advice.candidates[0].evaluation
     remedy = other_job(best, first)
     return replace(
@@ -182,10 +191,11 @@ def _with_another_job(
 
 def _chosen(resolution: Resolution, searched: Searched) -> str:
     """What a search has settled; degrees by name where others were given."""
+    which = "the best of all legal layouts" if searched.whole else "the best layout that was found"
     if resolution.layout is None:
-        return "the best of all legal layouts"
+        return which
     degrees = degree_words(searched.best.job.layout, resolution.open_degrees or DEGREES)
-    return f"{degrees} chosen: the best of all legal layouts with what is given"
+    return f"{degrees} chosen: {which} with what is given"
 
 
 def _rank_settings(

@@ -23,11 +23,11 @@ from advisor.frameworks.protocols import Effect
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
-from advisor.search.changed_options import Root, is_given, roots, variants
+from advisor.search.changed_options import Root, changed, is_given, roots, variants
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors, step_seconds
 from advisor.search.layouts import groups, micro_batches, of_group
@@ -46,10 +46,13 @@ _LEAST_OF_LEARNED: Final = 0.5
 judgement)."""
 _MANY: Final = 100
 """Groups of layouts from which it takes a while until the search itself finds a good one."""
+_STEPS_DOWN: Final = 8
+_NO_PEAK: Final = 2**62
 _UNFIT: Final = 2
 """The tier of what does not fit."""
-_MOST_UNFIT: Final = 1000
-"""Jobs that do not fit after which a search that has found none that does ends: some 10 s."""
+_MOST_UNFIT: Final = 300
+"""Jobs that do not fit after which a search ends that has found none that does, or that is of
+layouts alone, for an answer at once: some seconds."""
 _NEAREST: Final = 30
 """Jobs that are looked at for the one that is nearest to fit, where none does."""
 
@@ -167,6 +170,16 @@ class Search:
         self._num_unfit = 0
         self._evaluated = 0
 
+    def near(self, job: Job) -> Searched:
+        """What is found from a job to neighbour after neighbour, and nothing proven: soon done, and
+        only what fits where anything does."""
+        self._look_at(_KNOWN, Evaluator(job, self._calibration))
+        if not self._rows.fitting:
+            self._descend(job)
+        self._climb()
+        found = tuple(self._rows.kept.values())
+        return Searched(evaluations=found, evaluated=self._evaluated, whole=False)
+
     def run(self, known: tuple[Job, ...] = ()) -> Searched:
         """Look at `known` jobs, and at what may come among the rows. UserError where no layout is
         legal; Ctrl-C ends it with what was found."""
@@ -188,8 +201,10 @@ class Search:
                 self._look_at(_KNOWN, Evaluator(job, self._calibration))
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
-                    if self._may_hold(number, group):
+                    if self._is_possible(number, group) and self._may_hold(number, group):
                         self._wait_for_group(_Group(number, group))
+            if not self._rows.fitting:
+                self._descend(known[0] if known else template)
             if len(self._waiting) > _MANY:
                 self._climb()
             whole = self._go()
@@ -202,6 +217,34 @@ class Search:
         return Searched(
             evaluations=tuple(self._rows.kept.values()), evaluated=self._evaluated, whole=whole
         )
+
+    def _descend(self, job: Job) -> None:
+        """From a job to its neighbour that may need least, and on, until one fits: only then is
+        known how fast the others have to be."""
+        smallest = self._least_peak(Evaluator(job, self._calibration))
+        for _ in range(_STEPS_DOWN):
+            before = smallest
+            for neighbour in neighbours(smallest[1].job):
+                if self._is_asked(neighbour.job) and not self._refuses(neighbour.job):
+                    smallest = min(
+                        smallest,
+                        self._least_peak(Evaluator(neighbour.job, self._calibration)),
+                        key=lambda pair: pair[0],
+                    )
+            self._look_at(_KNOWN, smallest[1])
+            if self._rows.fitting or smallest is before:
+                return
+
+    def _least_peak(self, evaluator: Evaluator) -> tuple[int, Evaluator]:
+        """Bytes of the job's slowest settings, which keep least, as a rule."""
+        settings = self._asked or self._stack.candidates(evaluator.job)
+        legal = [s for s in settings if not (self._asked and self._stack.check(s, evaluator.job))]
+        timed = sorted((evaluator.timed(s) for s in legal), key=lambda one: one.time.total)
+        peaks = [evaluator.evaluate_timed(one).peak_reserved_bytes for one in timed[-2:]]
+        return min(peaks, default=_NO_PEAK), evaluator
+
+    def _refuses(self, job: Job) -> bool:
+        return bool(self._stack.check(self._stack.none, job))
 
     def _climb(self) -> None:
         """From the best so far to its best neighbour, and on: soon a step is known that most
@@ -225,14 +268,15 @@ class Search:
         if size != plain.config.micro_batch_size and not plain.micro_batch_is_free:
             return False
         usual = replace(job, model=plain.model, config=replace(plain.config, micro_batch_size=size))
-        return self._options and not is_given(usual, job, plain)
+        return not (is_given(usual, job, plain) if self._options else changed(usual, job))
 
     def _go(self) -> bool:
         """Look at what may come among the rows, the least bound first; False where so much did not
         fit that the rest was not looked at."""
         start, steps = self._waiting[0][0] if self._waiting else 0.0, 0
         while self._waiting and self._waiting[0][0] <= self._rows.limit:
-            if self._rows.first == inf and self._num_unfit > _MOST_UNFIT:
+            hopeful = self._options and self._rows.first < inf
+            if not hopeful and self._num_unfit > _MOST_UNFIT:
                 return False
             bound, _, item = heappop(self._waiting)
             self._expand(item)
@@ -351,6 +395,14 @@ class Search:
         """Whether its states are, or a micro batch of which this one is a multiple did not fit."""
         unfit = self._unfit.get((root, layout), ())
         return any(size % small == 0 for small in unfit) or self._holds_too_much(root, layout, size)
+
+    def _is_possible(self, root: int, group: ParallelLayout) -> bool:
+        """Whether the degrees of a group divide the model's shape."""
+        try:
+            check_model_fits_layout(self._roots[root].resolution.model, group)
+        except UserError:
+            return False
+        return True
 
     def _may_hold(self, root: int, group: ParallelLayout) -> bool:
         """Whether the states of any layout of a group are not too large, as far as is known."""

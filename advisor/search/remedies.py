@@ -52,7 +52,9 @@ def other_job(found: Evaluation, best: Evaluation) -> Remedy:
     options = replace(best.job, layout=best.job.layout)
     changes_said = [f"{path}={value}" for path, value in changed(options, found.job).items()]
     change = " ".join((change, *changes_said))
-    return _remedy(Neighbour(change, "the best of all legal layouts", found.job), found, best)
+    return _remedy(
+        Neighbour(change, "the best that was found from change to change", found.job), found, best
+    )
 
 
 def _first_that_helps(

@@ -34,7 +34,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
     def install(advice: Answer) -> list[Request]:
         requests: list[Request] = []
         module = ModuleType("advisor.search.advise")
-        module.advise = lambda request: requests.append(request) or advice  # type: ignore[attr-defined]
+        module.advise = lambda request, _: requests.append(request) or advice  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
         lines = ModuleType("advisor.search.explain")
         lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
@@ -232,7 +232,7 @@ def test_an_error_of_several_lines_is_printed_as_one(
 ) -> None:
     from advisor.base.errors import UserError
 
-    def refuse(request: Request) -> Answer:
+    def refuse(request: Request, watch: object) -> Answer:
         raise UserError("model", "a\nb", "is not\nvalid YAML")
 
     module = ModuleType("advisor.search.advise")
@@ -246,7 +246,7 @@ def test_a_fault_of_ours_is_no_answer(
 ) -> None:
     """Exit code 1 would say that nothing fits."""
 
-    def fail(request: Request) -> Answer:
+    def fail(request: Request, watch: object) -> Answer:
         raise AssertionError
 
     module = ModuleType("advisor.search.advise")
@@ -260,7 +260,7 @@ def test_a_fault_of_ours_is_no_answer(
 def test_a_file_that_cannot_be_read_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(request: Request) -> Answer:
+    def refuse(request: Request, watch: object) -> Answer:
         raise PermissionError(13, "Permission denied", "model.yaml")
 
     module = ModuleType("advisor.search.advise")
@@ -526,7 +526,7 @@ def test_wrong_subcommand_arguments(capsys: pytest.CaptureFixture[str], args: li
 def test_interrupt_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(request: Request) -> Answer:
+    def interrupt(request: Request, watch: object) -> Answer:
         raise KeyboardInterrupt
 
     module = ModuleType("advisor.search.advise")
