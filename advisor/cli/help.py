@@ -55,9 +55,9 @@ Search
                             selective:N (every N-th block), op:save_attention, op:save_matmul,
                             op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …):
                             advise rules --framework F says what is taken
-  --search SCOPE            recompute (default); layout: TP, PP, VPP, CP, EP and the micro batch
-                            are ranked too; optimum: the best that the framework can be told on
-                            the job's layout, with the proof
+  --search SCOPE            recompute (default); layout: every degree, sharding, micro batch and
+                            free option of the same job as well; optimum: the best that the
+                            framework can be told on the job's layout, with the proof
   --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
 
 Output

@@ -19,7 +19,7 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from advisor.search.layouts import legal_jobs
+from advisor.search.layout_search import Search
 
 CASES = {
     "llama3_8b": ("8xH100", "megatron_lm"),
@@ -33,12 +33,12 @@ FIRST = "from tests.benchmarks import bench_evaluation as b; print(b.calls(b.one
 
 
 def job_of(case: str) -> Job:
-    """On the layout of a recipe, or the first legal one."""
+    """On the layout of a recipe, or the best one."""
     gpus, framework = CASES[case]
     found = resolve(Request(model=case.split()[0], gpus=gpus, framework=framework))
     if found.layout is not None:
         return found.job(found.layout)
-    return next(iter(legal_jobs(found, adapter_of(framework), [])))
+    return Search(found, load_calibration(found.gpu)).run().best.job
 
 
 def one(job: Job) -> Callable[[], Any]:
