@@ -58,8 +58,14 @@ def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[
     if (base.framework or default_framework(None)) not in adapter_of(job.config.framework).family:
         sure = (*sure, "framework")
     given = {name: getattr(job.config, name) for name in sure}
+    degrees = {name: getattr(job.layout, name) for name in _DEGREES if not recipe}
     return first, Given(
-        model=base.model, gpus=gpus, recipe=base, config_dir=config_dir, job_fields=given
+        model=base.model,
+        gpus=gpus,
+        recipe=base,
+        config_dir=config_dir,
+        job_fields=given,
+        layout_fields={name: degree for name, degree in degrees.items() if degree > 1},
     )
 
 
@@ -75,6 +81,11 @@ def bare_experiment(model: str, gpus: str) -> Experiment:
     return read_experiment("", {"model": model, "gpus": gpus, **batch}, f"model={model}")
 
 
+_DEGREES: Final = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+)
 _BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size")
 
 
