@@ -19,8 +19,9 @@ from advisor.request.differences import beside_precision
 from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
+from advisor.search.changed_options import changed
 from advisor.search.evaluate import known_error, step_time_error
-from advisor.search.fewest_changes import option_changes, with_fewest_changes
+from advisor.search.fewest_changes import with_fewest_changes
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Searched, Watch, evaluate_settings
 from advisor.search.ranking import first_replayed, order, rank
@@ -144,14 +145,14 @@ def _rank_best_layout(
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself
         raise
-    best, before = searched.best.job, resolution
+    best = searched.best.job
     if not searched.best.fits:
         with_options = Search(resolution, calibration, asked, options=True).near(best)
         if with_options.evaluations and with_options.best.fits:
             searched = with_options
             best = with_fewest_changes(with_options.best, resolution).job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
-    options = (f"{k} {spelled(v)}" for k, v in option_changes(best, before).items())
+    options = (f"{k} {spelled(v)}" for k, v in changed(resolution, best).items())
     batch += tuple(f"{words}, without which nothing fits" for words in options)
     found = replace(
         resolution,
@@ -267,7 +268,11 @@ def _rank_layouts(
     evaluations = first_replayed(rows)
     candidates = rank(evaluations, _notes(evaluations, stack))
     first = candidates[0].evaluation
-    said = "every legal layout searched" if searched.whole else "stopped: the best so far"
+    said = "every legal layout searched"
+    if searched.interrupted:
+        said = "stopped: the best so far"
+    elif not searched.whole:
+        said = "so many layouts did not fit that the rest was not searched"
     return replace(
         _advice(
             replace(resolution, assumptions=(*resolution.assumptions, said)),
@@ -279,7 +284,7 @@ def _rank_layouts(
             () if first.fits else find_remedies(first, calibration, asked),
         ),
         usual=_job_of(resolution),
-        stopped=not searched.whole,
+        stopped=searched.interrupted,
     )
 
 

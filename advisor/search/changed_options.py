@@ -53,13 +53,13 @@ def is_given(job: Job, other: Job, resolution: Resolution) -> bool:
     return any(resolution.origins.get(path) == GIVEN for path in changed(job, other))
 
 
-def changed(job: Job, other: Job) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value of `other`, of options in which jobs differ; what layouts and micro
-    batches decide is left out."""
+def changed(before: Job | Resolution, other: Job) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value of `other`, of options in which it differs from another job, or from
+    what was resolved; what layouts and micro batches decide is left out."""
     found = {}
     for part in PARTS:
         values = getattr(other, part)
-        for name in changed_fields(getattr(job, part), values):
+        for name in changed_fields(getattr(before, part) or values, values):
             if name not in CHOSEN:
                 found[f"{_GROUPS[part]}.{name}"] = getattr(values, name)
     return found

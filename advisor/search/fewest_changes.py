@@ -1,7 +1,5 @@
 """A row of a search without those changes of its job's options that do nothing for it."""
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
@@ -25,21 +23,6 @@ def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:
             if name not in CHOSEN:
                 best = _better(best, _reverted(best.job, part, name, getattr(usual, name)))
     return best
-
-
-def option_changes(job: Job, resolution: Resolution) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value of options that a job has unlike its resolution."""
-    layout = resolution.layout or job.layout
-    return {
-        f"{group}.{name}": getattr(getattr(job, part), name)
-        for part, group, usual in (
-            ("model", "model", resolution.model),
-            ("layout", "layout", layout),
-            ("config", "job", resolution.config),
-        )
-        for name in changed_fields(usual, getattr(job, part))
-        if name not in CHOSEN
-    }
 
 
 def _reverted(job: Job, part: str, name: str, value: object) -> Job | None:

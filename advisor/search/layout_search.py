@@ -2,8 +2,9 @@
 
 What waits stands in the order of what it cannot undercut: groups of layouts first, then layouts
 with a micro batch each, then jobs. The search ends when what waits cannot come among the rows that
-are wanted: then every legal job was evaluated, or excluded by a bound. Times alone bound it; what
-cannot fit is left out where the bytes of weights, gradients and optimizer say so.
+are wanted: then every legal job was evaluated, or excluded by a bound. Times bound it; what cannot
+fit is left out where the bytes of weights, gradients and optimizer say so, or a micro batch that
+divides its own did not fit on the same layout.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,17 +38,18 @@ from advisor.search.ranking import order, tier
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 NEAR: Final = 0.02
-"""Of two layouts whose times differ by less, published runs do not say which is faster (rank
-correlation and regret in docs/times.md)."""
-_KNOWN: Final = -1
-"""The root of jobs as they were asked for."""
+"""Share above the best step time up to which all layouts are looked at (a judgement)."""
+_APART: Final = -1
+"""The root of jobs that no root makes: whether they fit says nothing of others."""
 _LEAST_OF_LEARNED: Final = 0.5
 """Where measured runs move times: none is said to take less than half of what is shipped (a
 judgement)."""
 _MANY: Final = 100
 """Groups of layouts from which it takes a while until the search itself finds a good one."""
 _STEPS_DOWN: Final = 8
+"""Changes of one thing each that are made at most to find a job that fits (a judgement)."""
 _NO_PEAK: Final = 2**62
+"""Bytes of a job without a legal setting."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _MOST_UNFIT: Final = 300
@@ -61,12 +63,13 @@ class Searched(Struct, frozen=True, kw_only=True):
     """The best setting of each of the first layouts.
 
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
-    a bound. whole: False where the search was stopped before that.
+    a bound. whole: False where the search ended before that; interrupted: by Ctrl-C.
     """
 
     evaluations: tuple[Evaluation, ...]
     evaluated: int
     whole: bool = True
+    interrupted: bool = False
 
     @property
     def best(self) -> Evaluation:
@@ -124,7 +127,6 @@ class _Point(Struct, frozen=True):
 class _Graphed(Struct, frozen=True):
     """A job that waits with fewer launches than its own."""
 
-    root: int
     job: Job
 
 
@@ -141,8 +143,9 @@ _Waiting = _Group | _Point | _Graphed | _Ready
 class Search:
     """Search of the jobs of a resolution; what the request fixed stays fixed.
 
-    asked: the settings to choose from; empty means any legal one. rows: layouts with a micro batch
-    each that are wanted. options: whether options of the job may change as well.
+    asked: the settings to choose from; empty means any legal one. within: share above the best step
+    time up to which all layouts are looked at. options: whether options of the job may change as
+    well. watch: is told how far it is.
     """
 
     def __init__(
@@ -173,7 +176,7 @@ class Search:
     def near(self, job: Job) -> Searched:
         """What is found from a job to neighbour after neighbour, and nothing proven: soon done, and
         only what fits where anything does."""
-        self._look_at(_KNOWN, Evaluator(job, self._calibration))
+        self._look_at(_APART, Evaluator(job, self._calibration))
         if not self._rows.fitting:
             self._descend(job)
         self._climb()
@@ -195,10 +198,10 @@ class Search:
         self._sizes: tuple[int, ...] = (config.micro_batch_size,)
         if self._resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
-        whole = True
+        whole, interrupted = True, False
         try:
             for job in known:
-                self._look_at(_KNOWN, Evaluator(job, self._calibration))
+                self._look_at(_APART, Evaluator(job, self._calibration))
             for number, root in enumerate(self._roots):
                 for group in groups(root.resolution):
                     if self._is_possible(number, group) and self._may_hold(number, group):
@@ -211,11 +214,14 @@ class Search:
             if not self._rows.fitting:
                 self._look_at_the_smallest()
         except KeyboardInterrupt:
-            whole = False
+            whole, interrupted = False, True
             if not self._rows.kept:
                 raise
         return Searched(
-            evaluations=tuple(self._rows.kept.values()), evaluated=self._evaluated, whole=whole
+            evaluations=tuple(self._rows.kept.values()),
+            evaluated=self._evaluated,
+            whole=whole,
+            interrupted=interrupted,
         )
 
     def _descend(self, job: Job) -> None:
@@ -231,7 +237,7 @@ class Search:
                         self._least_peak(Evaluator(neighbour.job, self._calibration)),
                         key=lambda pair: pair[0],
                     )
-            self._look_at(_KNOWN, smallest[1])
+            self._look_at(_APART, smallest[1])
             if self._rows.fitting or smallest is before:
                 return
 
@@ -254,7 +260,7 @@ class Search:
                 if self._is_asked(neighbour.job):
                     evaluator = Evaluator(neighbour.job, self._calibration)
                     if evaluator.at_least_seconds < self._rows.first:
-                        self._look_at(_KNOWN, evaluator)
+                        self._look_at(_APART, evaluator)
             if self._rows.first >= best.step_time_seconds:
                 return
 
@@ -349,10 +355,10 @@ class Search:
                     job = self._job(root, layout, size)
                     if job is not None:
                         self._add_job(root, job)
-            case _Graphed(root, job):
+            case _Graphed(job):
                 launches = frozenset((Effect.LAUNCHES,))
                 for _, other in variants(job, launches, self._resolution):
-                    self._add_job(root, other)
+                    self._add_job(_APART, other)
             case _Ready(root, evaluator):
                 self._look_at(root, evaluator)
 
@@ -389,7 +395,7 @@ class Search:
         if self._options and evaluator.at_least_without_host < evaluator.at_least_seconds * (
             1 - SAME_TIME
         ):
-            self._wait(evaluator.at_least_without_host, _Graphed(root, job))
+            self._wait(evaluator.at_least_without_host, _Graphed(job))
 
     def _is_too_large(self, root: int, layout: ParallelLayout, size: int) -> bool:
         """Whether its states are, or a micro batch of which this one is a multiple did not fit."""

@@ -1,9 +1,8 @@
 """Changes outside recompute, one each: evaluated like any setting, shown where they help."""
 
-from msgspec.structs import replace
-
 from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
+from advisor.base.fields import spelled
 from advisor.base.units import GIB
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
@@ -44,14 +43,13 @@ def find_remedies(
 
 
 def other_job(found: Evaluation, best: Evaluation) -> Remedy:
-    """The best that a search of all layouts and options has found, against `best`."""
+    """The best that was found on other layouts and with other options, against `best`."""
     layout, batch = found.job.layout, found.job.config.micro_batch_size
     change = f"{degree_words(layout)}, DP {layout.data_parallel_size}"
     if batch != best.job.config.micro_batch_size:
         change += f", micro batch {batch}"
-    options = replace(best.job, layout=best.job.layout)
-    changes_said = [f"{path}={value}" for path, value in changed(options, found.job).items()]
-    change = " ".join((change, *changes_said))
+    options = changed(best.job, found.job).items()
+    change = " ".join((change, *(f"{path}={spelled(value)}" for path, value in options)))
     return _remedy(
         Neighbour(change, "the best that was found from change to change", found.job), found, best
     )

@@ -8,8 +8,9 @@ from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
-from advisor.request.request import Request
+from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
+from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors, step_seconds
 from advisor.search.layout_search import Search
@@ -104,6 +105,16 @@ def test_the_search_is_for_the_settings_that_are_asked_for() -> None:
 
 def resolution(model: str, gpus: str, **fields: Any) -> Resolution:
     return resolve(Request(model=model, gpus=gpus, micro_batch_size=1, **fields))
+
+
+def test_what_fits_nowhere_is_an_answer_and_no_interruption() -> None:
+    request = Request(
+        model="llama3_405b", gpus="8xA100", memory_budget="4GiB", search=SearchScope.LAYOUT
+    )
+    answer = advise(request)
+    assert not answer.fits
+    assert not answer.stopped
+    assert answer.candidates
 
 
 def stages(found: Resolution) -> dict[int, set[int]]:
