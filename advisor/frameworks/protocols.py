@@ -218,8 +218,12 @@ class RecomputeSettings(Protocol):
         """Read a SPEC; UserError on what the framework has no word for."""
         ...
 
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """Settings that differ in what they keep or replay; `check` may refuse some."""
+        ...
+
     def candidates(self, job: Job) -> tuple[Setting, ...]:
-        """Legal settings that differ in what they keep or replay."""
+        """Those of `tried` that are legal."""
         ...
 
     def rejected(self, job: Job) -> tuple[Rejection, ...]:

@@ -109,10 +109,10 @@ def pipeline_of(model: ModelSpec, layout: ParallelLayout) -> Pipeline:
 
 def _split(layout: ParallelLayout) -> ParallelLayout:
     """What of a layout says how layers are split, and nothing else."""
-    return ParallelLayout(**{name: getattr(layout, name) for name in _SPLIT})
+    return ParallelLayout(**{name: getattr(layout, name) for name in SPLIT})
 
 
-_SPLIT = (
+SPLIT = (
     "pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
     "num_layers_in_first_pipeline_stage",
@@ -121,6 +121,7 @@ _SPLIT = (
     "account_for_loss_in_pipeline_split",
     "pipeline_model_parallel_layout",
 )
+"""Fields of a layout that say how layers are split."""
 
 
 @lru_cache(maxsize=512)

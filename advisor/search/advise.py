@@ -20,10 +20,12 @@ from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.changed_options import changed
-from advisor.search.evaluate import known_error, step_time_error
+from advisor.search.climb import search_near
+from advisor.search.evaluate import evaluate_settings, known_error, step_time_error
 from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.found import Searched
 from advisor.search.known_jobs import known_jobs
-from advisor.search.layout_search import NEAR, Search, Searched, Watch, evaluate_settings
+from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies, other_job
 from advisor.search.undecided import told
@@ -147,7 +149,7 @@ def _rank_best_layout(
         raise
     best = searched.best.job
     if not searched.best.fits:
-        with_options = Search(resolution, calibration, asked, options=True).near(best)
+        with_options = search_near(best, resolution, calibration, asked)
         if with_options.evaluations and with_options.best.fits:
             searched = with_options
             best = with_fewest_changes(with_options.best, resolution).job
@@ -175,7 +177,7 @@ def _with_another_job(
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)
     try:
-        searched = Search(free, calibration, asked, options=True).near(advice.job)
+        searched = search_near(advice.job, free, calibration, asked)
     except UserError:
         return advice
     if not (searched.evaluations and searched.best.fits):

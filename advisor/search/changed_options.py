@@ -10,6 +10,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.protocols import Effect, JobChange
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
 from advisor.plan.split import EVEN
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import GIVEN, changed_fields
@@ -72,25 +73,46 @@ CHOSEN = SEARCHED | frozenset(
 
 
 class Root(Struct, frozen=True):
-    """A job as it was resolved, but for options that a search has changed; and any of its kind."""
+    """A job as it was resolved, but for options that a search has changed; and any of its kind.
+
+    lighter: the same with a change each that saves memory, and no time.
+    """
 
     resolution: Resolution
     template: Job
+    lighter: tuple["Root", ...] = ()
+
+    def job(self, layout: ParallelLayout, micro_batch_size: int) -> Job | None:
+        """The job on a layout; None where it is illegal."""
+        try:
+            return self.resolution.job(layout, micro_batch_size)
+        except UserError:
+            return None
 
 
 def roots(resolution: Resolution, template: Job) -> tuple[Root, ...]:
-    """The job with every free change; the same with every exchange of experts that is legal for
-    `template`, any job of the resolution; and each of those with a change that saves memory."""
+    """The job with every free change, and that with every exchange of experts that is legal for
+    `template`, any job of the resolution."""
     free = template
     for change in changes(template, frozenset((Effect.FREE,))):
         free = _with(free, change, resolution)
     found = [free]
-    for effect, times in ((Effect.EXCHANGE, _EXCHANGES), (Effect.MEMORY, 1)):
-        for _ in range(times):
-            for job in tuple(found):
-                others = (other for _, other in variants(job, frozenset((effect,)), resolution))
-                found += (other for other in others if other not in found)
-    return tuple(Root(_as_resolved(resolution, template, job), job) for job in found)
+    for _ in range(_EXCHANGES):
+        for job in tuple(found):
+            others = _variants_of(job, Effect.EXCHANGE, resolution)
+            found += (other for other in others if other not in found)
+
+    def root(job: Job, lighter: tuple[Root, ...] = ()) -> Root:
+        return Root(_as_resolved(resolution, template, job), job, lighter)
+
+    return tuple(
+        root(job, tuple(root(other) for other in _variants_of(job, Effect.MEMORY, resolution)))
+        for job in found
+    )
+
+
+def _variants_of(job: Job, effect: Effect, resolution: Resolution) -> tuple[Job, ...]:
+    return tuple(other for _, other in variants(job, frozenset((effect,)), resolution))
 
 
 _EXCHANGES = 2

@@ -1,5 +1,6 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
+from advisor.search.replay_room import kept_by_operator, most_freed
 from advisor.time.job_time import JobTime, StagePart
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
@@ -118,11 +120,6 @@ class Evaluator:
         fixed = (self._stack.fixed_memory(self.job, self.shape, held) for held in self.stages)
         return sum(one.static.total for one in fixed) // len(self.stages)
 
-    def least_sequence_seconds(self, *, host: bool) -> float:
-        """Seconds of a sequence through all stages without recompute: see JobTime."""
-        plans, batch = self._plans(self._stack.none), self.job.config.micro_batch_size
-        return self._time.least_pipeline_seconds(plans, host=host) / batch
-
     @property
     def least_optimizer_seconds(self) -> float:
         """Seconds of the optimizer's step under any layout: see JobTime."""
@@ -168,6 +165,26 @@ class Evaluator:
                 return None
             stages.append(stage)
         return self._evaluation(timed, stages)
+
+    def may_fit_within(self, seconds: float) -> bool:
+        """Whether replays alone may make the job fit in a step of so many seconds; False where
+        none can, whatever they are."""
+        if self.learned is not None:
+            return True
+        none, memory = self._plans(self._stack.none), self._memory
+        kept = [kept_bytes(self.shape, plan) for plan in none]
+        stages = range(self.job.layout.pipeline_model_parallel_size)
+        held = [sum(kept[group] * n for group, n in memory.in_flight(stage)) for stage in stages]
+        worst = max(stages, key=lambda stage: memory.fixed_of(stage) + held[stage])
+        made = [
+            one.times(layers, number)
+            for group, number in memory.in_flight(worst)
+            for kind, layers in Counter(self._pipeline.groups[group]).items()
+            for one in kept_by_operator(self.shape, *self.rates, kind)
+        ]
+        room = self._time.most_replay(none, worst, seconds) * (1 + _ROUNDING)
+        least = memory.reserved_of(worst, held[worst] - int(most_freed(made, room)))
+        return least.fit_probability(self.budget_bytes) > 1 - CLEAR
 
     def _evaluation(self, timed: Timed, stages: list[StageDetail]) -> Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
@@ -357,6 +374,8 @@ def known_error(job: Job, calibration: Calibration) -> KnownError | None:
     return next((error for error in calibration.known_errors if error.of == its), None)
 
 
+_ROUNDING: Final = 1e-9
+"""Share by which sums of seconds may differ that are taken in another order."""
 _WHOLE_SERVER: Final = 8
 """Tensor-parallel ranks from which exposed collectives weigh (a judgement)."""
 
@@ -432,6 +451,14 @@ def _resolve_attention(model: ModelSpec, compute_capability: float, config: JobC
         older = AttentionBackend.UNFUSED
     backend = AttentionBackend.FUSED if fused else older
     return replace(model, attention_backend=backend)
+
+
+def evaluate_settings(
+    job: Job, settings: tuple[Setting, ...], calibration: Calibration
+) -> tuple[Evaluation, ...]:
+    """All `settings` on one job."""
+    evaluator = Evaluator(job, calibration)
+    return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:

@@ -1,23 +1,25 @@
 """What no job of a group of layouts undercuts, known before any of them is evaluated.
 
-In a microbatch of the whole global batch a sequence takes no longer than in a smaller one: what
-kernels and collectives take grows no faster than their work. The processor never keeps the GPU
-waiting, and all that can hide an exchange of experts does. What experts take is known by EP and
-ETP, all else by TP and CP, so that there are few of both.
+In a microbatch of the whole global batch a sequence takes no longer than in a smaller one, and on
+one context-parallel rank no longer than on all of many: what kernels and collectives take grows no
+faster than their work. The processor never keeps the GPU waiting, and all that can hide an exchange
+of experts does. What experts take is known by EP and ETP, all else by TP and CP, so that there are
+few of both.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
-from advisor.job.pipeline_split import pipeline_stages
+from advisor.job.pipeline_split import SPLIT, pipeline_of, pipeline_stages
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import CpCommType
 from advisor.search.evaluate import Evaluator, rank_shape
 from advisor.time.job_time import hidden_beside
@@ -27,16 +29,35 @@ from advisor.time.network.scale import waiting_share
 from advisor.time.passes import end_times, part_times
 
 
+class Sequence(Struct, frozen=True):
+    """Seconds that a sequence takes at least: through one layer of each kind, and both ends of the
+    model; total: through all of it."""
+
+    layers: dict[LayerKind, float]
+    embedding: float
+    head: float
+    total: float
+
+
+class _Stage(NamedTuple):
+    """Layers of a stage by kind, and the ends that it holds."""
+
+    layers: tuple[tuple[LayerKind, int], ...]
+    embedding: bool
+    head: bool
+
+
 class Floors:
     """Seconds that a sequence takes at least through all layers and both ends of the model, on the
     ranks of one pipeline; of jobs that differ from `job` in layout and micro batch alone.
 
-    optimizer: seconds that the optimizer's step takes at least. others: those of jobs with other
-    options; what is found for one of them serves all whose sequences take the same.
+    optimizer: seconds that the optimizer's step takes at least. base: those of a job that has other
+    options of its experts' exchange, and none else: they share all that is outside.
     """
 
-    def __init__(self, job: Job, calibration: Calibration, others: Iterable["Floors"] = ()) -> None:
+    def __init__(self, job: Job, calibration: Calibration, base: "Floors | None" = None) -> None:
         self._job, self._calibration = job, calibration
+        self._batch = job.config.global_batch_size
         self._shape = rank_shape(job)
         self._chip = machine(
             job.gpu,
@@ -47,39 +68,112 @@ class Floors:
         )
         held = pipeline_stages(job.model, job.layout)
         self._kinds = Counter(k for chunks in held for chunk in chunks for k in chunk.layers)
-        self._waits = 1 + waiting_share(job.num_gpus, calibration.speed_spread)
+        self._waits = (1 + waiting_share(job.num_gpus, calibration.speed_spread)) * (1 - _ROUNDED)
         self.optimizer = Evaluator(job, calibration).least_optimizer_seconds
-        self._outside: dict[tuple[object, ...], float] = {}
-        self._experts: dict[tuple[int, int, int], float] = {}
-        for other in others:
-            if other._like == self._like:
-                self._outside, self._experts = other._outside, other._experts
+        self._outside: dict[tuple[object, ...], Sequence] = base._outside if base else {}
+        self._experts: dict[tuple[int, int, int], dict[LayerKind, float]] = {}
+        self._splits: dict[tuple[object, ...], tuple[_Stage, ...]] = base._splits if base else {}
 
-    @property
-    def _like(self) -> tuple[object, ...]:
-        """What jobs have in common whose sequences take the same."""
-        apart = self._job.layout.overlap_moe_expert_parallel_comm
-        return self._shape, self._chip, apart
+    def of_dense(
+        self, dense: ParallelLayout, degrees: tuple[tuple[int, int | None], ...], *, exact: bool
+    ) -> float:
+        """Seconds of a step with any EP and ETP of `degrees`; exact: False where the exchange and
+        the smaller kernels of CP are left out, which is sooner known."""
+        cp = dense.context_parallel_size
+        if not exact:
+            dense = replace(dense, **_ONE_RANK)
+        outside = self._of_outside(dense, self._batch).total / (1 if exact else cp)
+        tp = dense.tensor_model_parallel_size
+        experts = min(self._whole_batch(ep, etp or tp) for ep, etp in degrees) / (tp * cp)
+        return self._step(outside + experts, tp * cp)
 
-    def of_sequence(self, layout: ParallelLayout, micro_batch_size: int) -> float:
-        """Seconds of the group of layouts that `layout` is of; of a micro batch of so many
-        sequences, or of a smaller one that divides it."""
+    def of_group(self, group: ParallelLayout) -> float:
+        """Seconds of a step on any layout of a group."""
+        ranks = group.tensor_model_parallel_size * group.context_parallel_size
+        ep, etp = group.expert_model_parallel_size, group.expert_tensor_degree
+        experts = self._whole_batch(ep, etp) / ranks
+        return self._step(self._of_outside(group, self._batch).total + experts, ranks)
+
+    def with_size(self, group: ParallelLayout, micro_batch_size: int) -> float:
+        """The same, with one micro batch."""
+        ranks = group.tensor_model_parallel_size * group.context_parallel_size
+        return self._step(self.of_sequence(group, micro_batch_size).total, ranks)
+
+    def _step(self, sequence: float, ranks: int) -> float:
+        return sequence * self._batch * ranks / self._job.num_gpus + self.optimizer
+
+    def of_layout(self, layout: ParallelLayout, micro_batch_size: int) -> float:
+        """Seconds of a step on one layout: its slowest stage sets the pace, and the others make the
+        bubble around it (see JobTime.step). UserError where it cannot split the layers."""
+        sequence = self.of_sequence(layout, micro_batch_size)
+        slowest = total = 0.0
+        for stage in self._split(layout):
+            seconds = sequence.embedding * stage.embedding + sequence.head * stage.head
+            for kind, count in stage.layers:
+                seconds += count * sequence.layers[kind]
+            total += seconds
+            slowest = max(slowest, seconds)
+        bubble = (total - slowest) / layout.virtual_pipeline_model_parallel_size
+        each = self._batch / layout.data_parallel_size
+        return each * slowest + micro_batch_size * bubble + self.optimizer
+
+    def of_sequence(self, layout: ParallelLayout, micro_batch_size: int) -> Sequence:
+        """Of the group of layouts that `layout` is of; of a micro batch of so many sequences, or of
+        a smaller one that divides it."""
+        outside = self._of_outside(layout, micro_batch_size)
+        if self._job.model.num_moe_experts is None:
+            return outside
+        ranks = layout.tensor_model_parallel_size * layout.context_parallel_size
+        tokens = micro_batch_size * self._job.config.seq_length // ranks
+        ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
+        experts, layers, total = self._of_experts(tokens, ep, etp), {}, outside.total
+        for kind, seconds in outside.layers.items():
+            more = experts.get(kind, 0.0) / micro_batch_size
+            layers[kind] = seconds + more
+            total += more * self._kinds[kind]
+        return Sequence(layers, outside.embedding, outside.head, total)
+
+    def _split(self, layout: ParallelLayout) -> tuple[_Stage, ...]:
+        key = tuple([getattr(layout, name) for name in SPLIT])
+        if key not in self._splits:
+            pipeline = pipeline_of(self._job.model, layout)
+            stages = []
+            for stage in pipeline.stages:
+                layers: Counter[LayerKind] = Counter()
+                for group, count in stage.groups:
+                    for kind in pipeline.groups[group]:
+                        layers[kind] += count
+                held = [pipeline.chunks[chunk] for chunk in stage.chunks]
+                first, last = any(c.embedding for c in held), any(c.head for c in held)
+                stages.append(_Stage(tuple(layers.items()), first, last))
+            self._splits[key] = tuple(stages)
+        return self._splits[key]
+
+    def _of_outside(self, layout: ParallelLayout, micro_batch_size: int) -> Sequence:
+        """Of all but the experts."""
         tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
         sizes = layout.hierarchical_context_parallel_sizes
         key = (tp, layout.sequence_parallel, cp, layout.cp_comm_type, sizes, micro_batch_size)
         if key not in self._outside:
-            self._outside[key] = self._seconds_outside(layout, micro_batch_size)
-        seconds = self._outside[key]
-        if self._job.model.num_moe_experts is not None:
-            tokens = micro_batch_size * self._job.config.seq_length // (tp * cp)
-            ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
-            if (tokens, ep, etp) not in self._experts:
-                self._experts[tokens, ep, etp] = self._seconds_of_experts(tokens, ep, etp)
-            seconds += self._experts[tokens, ep, etp]
-        return seconds * self._waits / micro_batch_size * (1 - _ROUNDED)
+            self._outside[key] = self._made_outside(layout, micro_batch_size)
+        return self._outside[key]
 
-    def _seconds_outside(self, layout: ParallelLayout, micro_batch_size: int) -> float:
-        shape = replace(
+    def _made_outside(self, layout: ParallelLayout, micro_batch_size: int) -> Sequence:
+        shape = self.shape_of(layout, micro_batch_size)
+        rates = network(layout, self._job.gpu, self._calibration, self._job.model)
+        each = self._waits / micro_batch_size
+        embedding, head = (
+            each * end_times(shape, self._chip, rates, first, not first).total
+            for first in (True, False)
+        )
+        layers = self._layers(shape, rates, in_experts=False)
+        layers = {kind: each * seconds for kind, seconds in layers.items()}
+        total = embedding + head + self._sum(layers)
+        return Sequence(layers, embedding, head, total)
+
+    def shape_of(self, layout: ParallelLayout, micro_batch_size: int) -> RankShape:
+        """Local sizes of a rank, but for what experts have."""
+        return replace(
             self._shape,
             micro_batch_size=micro_batch_size,
             tensor_model_parallel_size=layout.tensor_model_parallel_size,
@@ -89,50 +183,59 @@ class Floors:
             cp_all_to_all_size=layout.cp_all_to_all_size,
             tp_comm_overlap=layout.tp_comm_overlap,
         )
-        rates = network(layout, self._job.gpu, self._calibration, self._job.model)
-        ends = end_times(shape, self._chip, rates, True, True).total
-        return ends + self._sum(shape, rates, in_experts=False)
 
-    def _seconds_of_experts(self, tokens: int, ep: int, etp: int) -> float:
+    def _whole_batch(self, ep: int, etp: int) -> float:
+        """Of the experts, were a sequence's share of a batch that one rank has whole."""
+        if self._job.model.num_moe_experts is None:
+            return 0.0
+        tokens = self._batch * self._job.config.seq_length
+        return self._sum(self._of_experts(tokens, ep, etp)) / self._batch
+
+    def _of_experts(self, tokens: int, ep: int, etp: int) -> dict[LayerKind, float]:
         """Of so many tokens of a rank, which no other parallelism cuts."""
-        shape = replace(
-            self._shape,
-            seq_length=tokens,
-            micro_batch_size=1,
-            tensor_model_parallel_size=1,
-            sequence_parallel=False,
-            context_parallel_size=1,
-            cp_comm_type=CpCommType.P2P,
-            cp_all_to_all_size=1,
-            expert_model_parallel_size=ep,
-            expert_tensor_parallel_size=etp,
-        )
-        layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
-        rates = network(layout, self._job.gpu, self._calibration, self._job.model)
-        return self._sum(shape, rates, in_experts=True)
+        key = (tokens, ep, etp)
+        if key not in self._experts:
+            shape = replace(
+                self._shape,
+                seq_length=tokens,
+                micro_batch_size=1,
+                tensor_model_parallel_size=1,
+                sequence_parallel=False,
+                context_parallel_size=1,
+                cp_comm_type=CpCommType.P2P,
+                cp_all_to_all_size=1,
+                expert_model_parallel_size=ep,
+                expert_tensor_parallel_size=etp,
+            )
+            layout = ParallelLayout(expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+            rates = network(layout, self._job.gpu, self._calibration, self._job.model)
+            found = self._layers(shape, rates, in_experts=True)
+            self._experts[key] = {kind: self._waits * seconds for kind, seconds in found.items()}
+        return self._experts[key]
 
-    def _sum(self, shape: RankShape, rates: Network, *, in_experts: bool) -> float:
-        """Of all layers, what their experts take, or all else."""
-        job, chip, total = self._job, self._chip, 0.0
+    def _layers(
+        self, shape: RankShape, rates: Network, *, in_experts: bool
+    ) -> dict[LayerKind, float]:
+        """Of one layer of each kind, what its experts take, or all else."""
+        job, chip, found = self._job, self._chip, {}
         shape = adapter_of(job.config.framework).shape(job, shape)
         hidden = hidden_beside(job, self._calibration, rates)
         if job.model.moe_shared_expert_overlap:
             hidden = max(hidden, chip.hidden_fraction)
-        for kind, count in self._kinds.items():
-            times = part_times(shape, chip, rates, kind, in_experts=in_experts)
-            total += count * (times.total - hidden * times.exchange)
-        return total
+        for kind in self._kinds:
+            if not in_experts or kind.feed_forward is FeedForward.MOE:
+                times = part_times(shape, chip, rates, kind, in_experts=in_experts)
+                found[kind] = times.total - hidden * times.exchange
+        return found
+
+    def _sum(self, layers: dict[LayerKind, float]) -> float:
+        return sum(self._kinds[kind] * seconds for kind, seconds in layers.items())
 
 
 _ROUNDED: Final = 1e-6
 """Share by which bytes and tiles that are rounded up in each part may come to more than in one."""
-
-
-def step_seconds(
-    sequence: float, layout: ParallelLayout, micro_batch_size: int, global_batch_size: int
-) -> float:
-    """Seconds that a step takes at least, given those of a sequence: stages that share the work
-    evenly, and the bubble around them (see JobTime.step)."""
-    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    each = global_batch_size / layout.data_parallel_size
-    return sequence * (each / pp + micro_batch_size * (1 - 1 / pp) / vpp)
+_ONE_RANK: Final = {
+    "context_parallel_size": 1,
+    "cp_comm_type": CpCommType.P2P,
+    "hierarchical_context_parallel_sizes": None,
+}

@@ -127,16 +127,28 @@ class JobMemory:
     def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
         """What the stages reserve at least: what their layers keep of the microbatches that are in
         flight before the first backward, and nothing of a running pass."""
-        pipeline, vpp = self._pipeline, self._job.layout.virtual_pipeline_model_parallel_size
         kept = [kept_bytes(self._shape, plan) for plan in plans]
-        for number, stage in enumerate(pipeline.stages):
-            chunks = [stage.chunks[index] for index in stage.classes]
-            in_flight = first_in_flight(self._pp, vpp, self._microbatches, number)
-            held = sum(
-                kept[pipeline.group_of[c]] * n for c, n in zip(chunks, in_flight, strict=True)
-            )
-            fixed = self._fixed[number]
-            yield self._reserved(fixed.total + held, fixed, 0, EVEN)
+        for stage in range(self._pp):
+            held = sum(kept[group] * n for group, n in self.in_flight(stage))
+            yield self.reserved_of(stage, held)
+
+    def in_flight(self, stage: int) -> list[tuple[int, int]]:
+        """Of each chunk of a stage its group of layers, and the microbatches that have gone forward
+        before the first backward."""
+        vpp = self._job.layout.virtual_pipeline_model_parallel_size
+        held = self._pipeline.stages[stage]
+        groups = [self._pipeline.group_of[held.chunks[index]] for index in held.classes]
+        numbers = first_in_flight(self._pp, vpp, self._microbatches, stage)
+        return list(zip(groups, numbers, strict=True))
+
+    def fixed_of(self, stage: int) -> int:
+        """Weights, gradients, optimizer and buffers of a stage."""
+        return self._fixed[stage].total
+
+    def reserved_of(self, stage: int, held: int) -> Reserved:
+        """What a stage reserves whose layers keep so many bytes, and that runs no pass."""
+        fixed = self._fixed[stage]
+        return self._reserved(fixed.total + held, fixed, 0, EVEN)
 
     def each_stage(self, plans: list[RecomputePlan]) -> Iterator[StageDetail]:
         """Memory of the stages in turn; each distinct chunk is looked at once, and so is what

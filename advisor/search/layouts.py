@@ -30,6 +30,12 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
 
 def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
     """What layouts have in common but for pipeline and sharding: one layout of each, without."""
+    for dense in dense_groups(resolution):
+        yield from with_experts(resolution, dense)
+
+
+def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
+    """What groups have in common but for the experts' degrees."""
     degrees = adapter_of(resolution.config.framework).degrees
     gpus, given = resolution.num_gpus, resolution.layout_fields
     base = resolution.layout or ParallelLayout()
@@ -40,7 +46,7 @@ def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
             continue
         for cp, kind, sizes in _context(resolution, degrees, gpus // tp):
             cut = _cuts_sequence(resolution, tp, cp)
-            dense = replace(
+            yield replace(
                 base,
                 tensor_model_parallel_size=tp,
                 sequence_parallel=cut,
@@ -53,7 +59,6 @@ def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
                 data_parallel_size=gpus // (tp * cp),
                 **EVEN,
             )
-            yield from _expert_groups(resolution, degrees, dense)
 
 
 def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[ParallelLayout]:
@@ -131,19 +136,25 @@ def _levels(
     return tuple((inner, cp // inner) for inner in divisors(cp)[1:-1])
 
 
-def _expert_groups(
-    resolution: Resolution, degrees: Degrees, dense: ParallelLayout
-) -> Iterator[ParallelLayout]:
+def with_experts(resolution: Resolution, dense: ParallelLayout) -> Iterator[ParallelLayout]:
     """`dense` with every EP that divides the experts; they are cut by a divisor of TP."""
+    tp = dense.tensor_model_parallel_size
+    for ep, etp in expert_degrees(resolution, tp):
+        if resolution.num_gpus % (ep * (etp or tp)) == 0:
+            yield replace(dense, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+
+
+def expert_degrees(resolution: Resolution, tp: int) -> Iterator[tuple[int, int | None]]:
+    """EP and ETP beside a TP; of a job that spreads no experts, as its layout has them."""
     experts = resolution.model.num_moe_experts
-    if experts is None or not degrees.experts:
-        yield dense
+    if experts is None or not adapter_of(resolution.config.framework).degrees.experts:
+        base = resolution.layout or ParallelLayout()
+        yield base.expert_model_parallel_size, base.expert_tensor_parallel_size
         return
-    tp, name = dense.tensor_model_parallel_size, "expert_tensor_parallel_size"
     for ep in _wanted(resolution, "expert_model_parallel_size", divisors(experts)):
+        name = "expert_tensor_parallel_size"
         for etp in _wanted(resolution, name, tuple(_cuts(tp, ep))):
-            if resolution.num_gpus % (ep * (etp or tp)) == 0:
-                yield replace(dense, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+            yield ep, etp
 
 
 def _cuts(tp: int, ep: int) -> Iterator[int | None]:

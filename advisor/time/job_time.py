@@ -200,17 +200,15 @@ class JobTime:
         work = (passes + bubble) * (1.0 + self._waiting)
         return work + reduced + self.optimizer_seconds
 
-    def least_pipeline_seconds(self, none: list[RecomputePlan], *, host: bool) -> float:
-        """Seconds of a microbatch through all stages that no split into stages undercuts: without
-        what these send, and with all of the exchange hidden that can be. host: whether waiting for
-        the processor counts, where no exchange is hidden."""
-        sent = self._pipeline_transfer().total
-        least = 0.0
-        for stage in self.stages(none):
-            least += stage.total - sent - self._beside * stage.exchange
-            if self._beside or not host:
-                least -= stage.host
-        return least * (1 + self._waiting)
+    def most_replay(self, none: list[RecomputePlan], stage: int, seconds: float) -> float:
+        """Seconds that replays of one microbatch may take on a stage, at most, in a step of so many
+        seconds; from the plans of `none`. What the gradients' reduction takes is left out."""
+        stages = self.stages(none)
+        totals = [one.total - one.host for one in stages]
+        passes = (seconds - self.optimizer_seconds) / (1.0 + self._waiting)
+        bubble = (sum(totals) - totals[stage]) / self._vpp
+        hidden = stages[stage].exchange * self._hidden_share(stage)
+        return (passes - bubble) / self._microbatches - totals[stage] + hidden
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the

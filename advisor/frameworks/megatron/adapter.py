@@ -16,7 +16,11 @@ from advisor.frameworks.megatron.bridge import (
     left_to_recipe,
 )
 from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers, stream_pools
-from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
+from advisor.frameworks.megatron.candidates import (
+    enumerate_settings,
+    rejected_settings,
+    settings_to_try,
+)
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
     environment,
@@ -280,6 +284,10 @@ class Megatron(Struct, frozen=True):
     def parse(self, text: str) -> Setting:
         """A SPEC of Megatron."""
         return parse_setting(text)
+
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """See candidates.settings_to_try."""
+        return settings_to_try(job, self._revision(job))
 
     def candidates(self, job: Job) -> tuple[Setting, ...]:
         """See candidates.enumerate_settings."""

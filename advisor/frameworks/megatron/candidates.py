@@ -49,7 +49,13 @@ _PUBLISHED: Final = (
 
 
 def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
-    """Every legal setting that differs from the others in what it keeps or replays.
+    """Those of settings_to_try that are legal."""
+    tried = settings_to_try(job, revision)
+    return tuple(setting for setting in tried if not check(setting, job, revision))
+
+
+def settings_to_try(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
+    """Every setting that differs from the others in what it keeps or replays; rules may refuse it.
 
     No recompute; selective with sets of the modules that act on some layer of the model (see
     label_sets); uniform by every number of checkpoints (the smallest N that gives it: a larger N
@@ -66,7 +72,7 @@ def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, 
         settings = tuple(s for s in settings if s.granularity is not Granularity.FULL)
     if revision.uniform_must_divide:
         settings = tuple(s for s in settings if _divides_all_chunks(s, job))
-    return tuple(setting for setting in settings if not check(setting, job, revision))
+    return settings
 
 
 def _divides_all_chunks(setting: RecomputeSetting, job: Job) -> bool:

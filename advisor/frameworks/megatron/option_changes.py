@@ -129,9 +129,10 @@ def _overlapped_exchange(job: Job) -> JobChange:
 
 
 def _graphs(job: Job, revision: Revision) -> Iterator[JobChange]:
-    """None; or Transformer Engine's graphs of what can be captured, from the release on that reads
-    which modules."""
-    if job.config.cuda_graph_impl is not CudaGraphImpl.NONE:
+    """None; or Transformer Engine's graphs of all that can be captured, from the release on that
+    reads which modules."""
+    impl = job.config.cuda_graph_impl
+    if impl is not CudaGraphImpl.NONE:
         config = replace(job.config, cuda_graph_impl=CudaGraphImpl.NONE, cuda_graph_modules=())
         yield JobChange(
             f"job.cuda_graph_impl={CudaGraphImpl.NONE}",
@@ -139,7 +140,7 @@ def _graphs(job: Job, revision: Revision) -> Iterator[JobChange]:
             partial(replace, job, config=config),
             Effect.MEMORY,
         )
-    elif revision.at_least(0, 16):
+    if impl is not CudaGraphImpl.FULL_ITERATION and revision.at_least(0, 16):
         from advisor.frameworks.megatron.job_graphs import with_graphs
 
         changed = with_graphs(job, revision)

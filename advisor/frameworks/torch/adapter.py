@@ -176,22 +176,23 @@ class TorchStack(AdapterDefaults):
         return parse_setting(text)
 
     def candidates(self, job: Job) -> tuple[Setting, ...]:
-        """All settings that are worth a try and legal; a budget is evaluated when it is asked for,
-        as it needs torch.compile."""
-        return tuple(setting for setting in self._tried(job) if not self.check(setting, job))
+        """Those of `tried` that are legal."""
+        return tuple(setting for setting in self.tried(job) if not self.check(setting, job))
 
     def rejected(self, job: Job) -> tuple[Rejection, ...]:
         """Settings of the other stacks, and own ones that come to nothing, one reason each."""
         found = (self.check(setting, job) for setting in _every_setting(job))
         return tuple(reasons[0] for reasons in found if reasons)
 
-    def _tried(self, job: Job) -> Iterator[TorchSetting]:
-        """Settings in the framework's words."""
-        for setting in _every_setting(job):
-            own = setting.granularity in self.granularities
-            own = own and all(option in self.options for option in setting.options)
-            if own and (setting.policy is None or setting.policy in self.policies):
-                yield setting
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """Settings in the framework's words; a budget is evaluated when it is asked for, as it
+        needs torch.compile."""
+        return tuple(setting for setting in _every_setting(job) if self._words(setting))
+
+    def _words(self, setting: TorchSetting) -> bool:
+        own = setting.granularity in self.granularities
+        own = own and all(option in self.options for option in setting.options)
+        return own and (setting.policy is None or setting.policy in self.policies)
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """Every rule against it."""

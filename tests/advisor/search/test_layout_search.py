@@ -12,9 +12,9 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from advisor.search.floor import Floors, step_seconds
+from advisor.search.floor import Floors
 from advisor.search.layout_search import Search
-from advisor.search.layouts import layouts, micro_batches
+from advisor.search.layouts import expert_degrees, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all
 
 UNEVEN = ("num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
@@ -65,13 +65,14 @@ def test_the_search_finds_the_best_of_everything_that_flags_can_say(fields: dict
         ("qwen3_30b_a3b", "64xH100"),
         ("deepseek_v3", "256xH200"),
         ("mixtral_8x7b", "64xB200"),
+        ("nemotron3_nano_30b_a3b", "32xH100"),
     ],
 )
 def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None:
     """Every 97th of all layouts and micro batches."""
     wanted = resolve(Request(model=model, gpus=gpus))
     calibration = load_calibration(wanted.gpu)
-    stack, batch = adapter_of(wanted.config.framework), wanted.config.global_batch_size
+    stack = adapter_of(wanted.config.framework)
     points = [(one, size) for one in layouts(wanted) for size in micro_batches(wanted, one)]
     floors: Floors | None = None
     for layout, size in points[:: max(97, len(points) // 150)]:
@@ -82,13 +83,17 @@ def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None
         if stack.check(stack.none, job):
             continue
         floors = floors or Floors(job, calibration)
-        evaluator = Evaluator(job, calibration)
-        least = evaluator.at_least_without_host
-        exact = evaluator.least_sequence_seconds(host=False)
-        for whole in (batch, size):
-            sequence = floors.of_sequence(layout, whole)
-            assert sequence <= exact * (1 + 1e-9)
-            assert step_seconds(sequence, layout, size, batch) + floors.optimizer <= least
+        least = Evaluator(job, calibration).at_least_without_host
+        degrees = tuple(expert_degrees(wanted, layout.tensor_model_parallel_size))
+        bounds = (
+            floors.of_dense(layout, degrees, exact=False),
+            floors.of_dense(layout, degrees, exact=True),
+            floors.of_group(layout),
+            floors.with_size(layout, size),
+            floors.of_layout(layout, size),
+        )
+        assert max(bounds) <= least
+        assert bounds[3] <= bounds[4] * (1 + 1e-9)
 
 
 def test_the_search_is_for_the_settings_that_are_asked_for() -> None:

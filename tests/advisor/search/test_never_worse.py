@@ -10,8 +10,8 @@ from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
+from advisor.search.evaluate import evaluate_settings
 from advisor.search.known_jobs import known_jobs
-from advisor.search.layout_search import evaluate_settings
 from tests.advisor.search.random_requests import random_requests
 
 SURE = 0.95

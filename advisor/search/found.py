@@ -1,0 +1,196 @@
+"""Jobs that a search has looked at, and the best setting of each layout and micro batch."""
+
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.answer.evaluation import Evaluation
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.search.evaluate import Evaluator, Timed
+from advisor.search.ranking import order, tier
+from advisor.search.too_large import HOLDING
+
+ROWS: Final = 20
+"""Layouts with a micro batch each that are the first of all."""
+_UNFIT: Final = 2
+"""The tier of what does not fit."""
+_NO_PEAK: Final = 2**62
+"""Bytes of a job without a legal setting."""
+_NEAREST: Final = 30
+"""Jobs that are looked at for the one that is nearest to fit, where none does."""
+
+
+class Searched(Struct, frozen=True, kw_only=True):
+    """The best setting of each of the first layouts.
+
+    evaluated: so many settings were looked at; every other one of every other layout is excluded by
+    a bound. whole: False where the search ended before that; interrupted: by Ctrl-C.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    evaluated: int
+    whole: bool = True
+    interrupted: bool = False
+
+    @property
+    def best(self) -> Evaluation:
+        """First in the ranking's order."""
+        return min(self.evaluations, key=order)
+
+    def first_rows(self, known: tuple[Job, ...]) -> list[Evaluation]:
+        """The first of them, those alone that fit where any does, and those on `known` layouts."""
+        ordered = sorted(self.evaluations, key=order)
+        shown = [row for row in ordered if tier(row) == tier(ordered[0])][:ROWS]
+        wanted = {_row(job) for job in known}
+        return shown + [row for row in ordered if row not in shown and _row(row.job) in wanted]
+
+
+class Looked(Struct, frozen=True):
+    """What came of a job. unfit: none of its settings fits. short: one that may be among the rows
+    does not."""
+
+    unfit: bool
+    short: bool
+
+
+class Found:
+    """The best setting of each layout and micro batch that was looked at.
+
+    asked: the settings to choose from; empty means any legal one. within: share above the best step
+    time up to which rows are wanted.
+    first: seconds of the first that fits; limit: of the last that is wanted. unfit: jobs that do
+    not fit. evaluated: settings that were looked at.
+    """
+
+    def __init__(
+        self, calibration: Calibration, asked: tuple[Setting, ...], within: float = 0.0
+    ) -> None:
+        self._calibration, self._asked, self._within = calibration, asked, within
+        self._kept: dict[object, Evaluation] = {}
+        self._smallest: list[tuple[int, Job]] = []
+        self.first = self.limit = inf
+        self.unfit = self.evaluated = 0
+
+    @property
+    def best(self) -> Evaluation | None:
+        """First of the ranking."""
+        return min(self._kept.values(), key=order, default=None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything does."""
+        return self.first < inf
+
+    def searched(self, *, whole: bool, interrupted: bool = False) -> Searched:
+        """All rows."""
+        return Searched(
+            evaluations=tuple(self._kept.values()),
+            evaluated=self.evaluated,
+            whole=whole,
+            interrupted=interrupted,
+        )
+
+    def look_at(self, evaluator: Evaluator) -> Looked:
+        """Take the fastest setting that fits, or one that nearly does."""
+        job = evaluator.job
+        stack = adapter_of(job.config.framework)
+        if stack.check(stack.none, job):
+            return Looked(unfit=False, short=True)
+        looked = Looked(unfit=True, short=True)
+        if not evaluator.is_hopeless:
+            looked = self._take_best(evaluator)
+        if looked.unfit:
+            self.unfit += 1
+            self._smallest.append((evaluator.at_least_bytes, job))
+        return looked
+
+    def _take_best(self, evaluator: Evaluator) -> Looked:
+        if not self._asked and self.fits and not evaluator.may_fit_within(self.limit):
+            return Looked(unfit=False, short=True)
+        unfit, short = True, False
+        for one in self._timed(evaluator):
+            if one.time.total > self.limit:
+                return Looked(unfit=False, short=short)
+            if not self._is_legal(one.setting, evaluator.job):
+                continue
+            self.evaluated += 1
+            found = evaluator.evaluate_if_it_may_fit(one)
+            if found is not None:
+                unfit = False
+                if one.time.total < self.first and tier(found) < _UNFIT:
+                    found = found.replayed
+                if self._take(found):
+                    break
+            short = True
+        return Looked(unfit=unfit, short=short)
+
+    def _timed(self, evaluator: Evaluator) -> list[Timed]:
+        """Settings that are worth a try, the fastest first."""
+        job = evaluator.job
+        settings = tuple(one for one in self._asked if self._is_legal(one, job))
+        if not self._asked:
+            settings = adapter_of(job.config.framework).tried(job)
+        return sorted((evaluator.timed(one) for one in settings), key=lambda one: one.time.total)
+
+    def _is_legal(self, setting: Setting, job: Job) -> bool:
+        return not adapter_of(job.config.framework).check(setting, job)
+
+    def _take(self, found: Evaluation) -> bool:
+        """Keep it where it is better than what is kept of the same layout and micro batch; whether
+        it fits."""
+        key = _row(found.job)
+        if key not in self._kept or order(found) < order(self._kept[key]):
+            self._kept[key] = found
+            if tier(found) == 0:
+                self.first = min(self.first, found.step_time_seconds)
+                self.limit = self.first * (1 + self._within)
+        return tier(found) == 0
+
+    def least_peak(self, evaluator: Evaluator) -> int:
+        """Bytes of the job's slowest settings, which keep least, as a rule."""
+        slowest = reversed(self._timed(evaluator))
+        legal = (one for one in slowest if self._is_legal(one.setting, evaluator.job))
+        peaks = [
+            evaluator.evaluate_timed(one).peak_reserved_bytes
+            for one, _ in zip(legal, range(_SLOWEST), strict=False)
+        ]
+        return min(peaks, default=_NO_PEAK)
+
+    def look_at_the_smallest(self, others: list[tuple[int, Job]]) -> None:
+        """Where nothing fits: the jobs that hold least before any activation, `others` among them,
+        until one's peak is below what the next one holds."""
+        least = inf
+        smallest = sorted([*self._smallest, *others], key=lambda pair: pair[0])
+        for held, job in smallest[:_NEAREST]:
+            if held > least:
+                break
+            evaluator = Evaluator(job, self._calibration)
+            for one in self._timed(evaluator):
+                if self._is_legal(one.setting, job):
+                    found = evaluator.evaluate_timed(one)
+                    self._take(found)
+                    least = min(least, found.peak_reserved_bytes)
+
+
+_SLOWEST: Final = 2
+"""Settings of which the smallest is that of a job, as a rule."""
+_DISTINCT: Final = (
+    *HOLDING,
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "sequence_parallel",
+    "context_parallel_size",
+    "cp_comm_type",
+    "hierarchical_context_parallel_sizes",
+)
+"""What of a layout makes it a row of its own."""
+
+
+def _row(job: Job) -> object:
+    return (*(getattr(job.layout, name) for name in _DISTINCT), job.config.micro_batch_size)
