@@ -156,12 +156,13 @@ def test_what_was_not_replayed_is_about_so_much(tight: Answer) -> None:
     assert ": about -3.0 GiB, " in against_preset(unsure)
 
 
-def test_nothing_fits_names_rows_that_differ(make_advice, make_evaluation) -> None:
+def test_nothing_fits_names_rows_that_differ_and_are_shown(make_advice, make_evaluation) -> None:
     specs = ("full:uniform:1", "full:uniform:2", "full:uniform:4", "none")
     answer = make_advice(*(make_evaluation(spec, 40, probability=0.0) for spec in specs))
     first, *middle, last = answer.candidates
     folded = (replace(row, same_as=1, folded=True) for row in middle)
-    said = verdict(replace(answer, candidates=(first, *folded, last)))
+    beaten = replace(last, rank=5, folded=True)
+    said = verdict(replace(answer, candidates=(first, *folded, last, beaten)))
     assert "row 1 (full:uniform:1) is 8.0 GiB over; row 4 (none) is 8.0 GiB over." in said
 
 
