@@ -191,7 +191,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     )
     assert not advice.fits
     first, *others = (remedy.change for remedy in advice.remedies)
-    assert "from change to change" in advice.remedies[0].why
+    assert "several together" in advice.remedies[0].why
     assert any(word.startswith("EP 8 instead of 1") for word in others)
     named = dict(
         zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
@@ -424,7 +424,7 @@ def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy(
     job = {"pipeline_model_parallel_size": 1, **budget}
     advice = ask(model="llama2_7b", gpus="8xA100", **job)
     first, *others = advice.remedies
-    assert first.why == "the best that was found from change to change"
+    assert first.why.startswith("no single change is enough")
     assert first.fit_probability >= LIKELY
     assert all(one.fit_probability < LIKELY for one in others)
 
