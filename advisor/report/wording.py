@@ -101,9 +101,7 @@ def way_out(advice: Answer) -> str:
         for remedy in advice.remedies
     ):
         return ""
-    layouts = "another layout (--search layout), "
-    if any("legal layouts" in text for text in advice.assumptions):
-        layouts = ""
+    layouts = "" if advice.searched else "another layout (--search layout), "
     short = "That is not enough: try" if advice.remedies else "Try"
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 

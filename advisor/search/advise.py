@@ -158,10 +158,10 @@ def _rank_best_layout(
         resolution,
         model=best.model,
         config=best.config,
-        assumptions=(*batch, *resolution.assumptions, _chosen(resolution, searched)),
+        assumptions=(*resolution.of_search, *batch, _chosen(resolution, searched)),
     )
     advice = _rank_settings(found, best.layout, stack, calibration, asked)
-    advice = replace(advice, evaluated=advice.evaluated + searched.evaluated)
+    advice = replace(advice, evaluated=advice.evaluated + searched.evaluated, searched=True)
     return _with_another_job(advice, resolution, calibration, asked)
 
 
@@ -193,7 +193,7 @@ def _with_another_job(
 def _chosen(resolution: Resolution, searched: Searched) -> str:
     """What a search has settled; degrees by name where others were given."""
     which = "the best of all legal layouts" if searched.whole else "the best layout that was found"
-    if resolution.layout is None:
+    if not any(name in resolution.layout_fields for name in DEGREES):
         return which
     degrees = degree_words(searched.best.job.layout, resolution.open_degrees or DEGREES)
     return f"{degrees} chosen: {which} with what is given"
@@ -275,7 +275,7 @@ def _rank_layouts(
         said = "so many layouts did not fit that the rest was not searched"
     return replace(
         _advice(
-            replace(resolution, assumptions=(*resolution.assumptions, said)),
+            replace(resolution, assumptions=(*resolution.of_search, said)),
             first.job,
             calibration,
             candidates,
@@ -284,6 +284,7 @@ def _rank_layouts(
             () if first.fits else find_remedies(first, calibration, asked),
         ),
         usual=_job_of(resolution),
+        searched=True,
         stopped=searched.interrupted,
     )
 

@@ -122,8 +122,7 @@ def test_the_way_out(make_advice, make_evaluation, tight: Answer) -> None:
     assert way_out(alone) == (
         "Try another layout (--search layout), more GPUs, or GPUs with more memory."
     )
-    searched = replace(alone, assumptions=("the best of 4 legal layouts",))
-    assert way_out(searched) == "Try more GPUs, or GPUs with more memory."
+    assert way_out(replace(alone, searched=True)) == "Try more GPUs, or GPUs with more memory."
     enough = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
     assert way_out(replace(alone, remedies=(enough,))) == ""
     assert way_out(tight) == ""

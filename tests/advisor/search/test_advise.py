@@ -125,8 +125,18 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
 
 
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
-    advice = ask(model="llama3_405b", gpus="16xH100")
-    assert any("legal layouts" in text for text in advice.assumptions)
+    advice = ask(gpus="16xH100")
+    assert advice.searched
+    assert advice.assumptions[-1] == "the best layout that was found"
+    assert "its global batch in proportion to the GPUs" in advice.assumptions
+
+
+def test_a_search_assumes_no_layout_nor_micro_batch() -> None:
+    borrowed = resolve(Request(model="llama3_70b", gpus="128xH100", global_batch_size=256))
+    assert "its layout, with DP 4" in borrowed.assumptions
+    assert not any(text.startswith("its ") for text in borrowed.of_search)
+    plain = resolve(Request(model="llama3_70b", gpus="16xA100", framework="deepspeed"))
+    assert set(plain.assumptions) - set(plain.of_search) == {"micro batch 1"}
 
 
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
