@@ -20,8 +20,8 @@ from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.changed_options import changed
-from advisor.search.evaluate import known_error, step_time_error
 from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.known_errors import known_error, step_time_error
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Searched, Watch, evaluate_settings
 from advisor.search.ranking import first_replayed, order, rank
