@@ -190,9 +190,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
-    in 16 bits. usual: the job of that answer, where a search ranks others beside it; stopped: that
-    search was stopped, and its rows are the best so far. toss: two
-    rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for it.
+    in 16 bits. usual: the job of that answer, where a search ranks others beside it; searched: a
+    search has chosen the layout; stopped: it was stopped, and its rows are the best so far. toss:
+    two rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for
+    it.
     """
 
     job: Job
@@ -210,6 +211,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     toss: Toss | None = None
     optimum: Optimum | None = None
     usual: Job | None = None
+    searched: bool = False
     stopped: bool = False
 
     @property

@@ -31,7 +31,7 @@ _RESHAPING = (
 )
 
 
-_NOT_ITS_OWN = ("layers split", "its layout and batch a replica", "options of")
+_NOT_ITS_OWN = ("layers split", "its layout", "its global batch", "options of")
 """Beginnings of assumptions that no published recipe says of itself."""
 
 

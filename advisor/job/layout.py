@@ -123,6 +123,15 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return self.tensor_model_parallel_size if self.sequence_parallel else 1
 
     @property
+    def idle_overlaps(self) -> tuple[str, ...]:
+        """Names of overlaps that do nothing here: no second rank takes part in their exchange."""
+        degrees = {
+            "tp_comm_overlap": self.tensor_model_parallel_size,
+            "overlap_moe_expert_parallel_comm": self.expert_model_parallel_size,
+        }
+        return tuple(name for name, degree in degrees.items() if degree == 1)
+
+    @property
     def num_model_chunks(self) -> int:
         """Model chunks in the whole pipeline: PP x VPP."""
         return self.pipeline_model_parallel_size * self.virtual_pipeline_model_parallel_size

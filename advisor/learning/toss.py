@@ -37,9 +37,10 @@ class Difference(Struct, frozen=True):
         """In a sentence."""
         known = BAND * self.sigma * 100
         return (
-            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} % apart, and "
-            f"such a difference is known to ±{known:.1f} %: row {self.second.rank} is the faster "
-            f"by {_WORTH * 100:.0f} % or more with a probability of {self.probability * 100:.0f} %"
+            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} % apart in "
+            f"predicted step time, give or take {known:.1f} %: row {self.second.rank} is the "
+            f"faster by {_WORTH * 100:.0f} % or more with a probability of "
+            f"{self.probability * 100:.0f} %"
         )
 
 

@@ -28,12 +28,15 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     """Model and hardware, layout, what it runs with, budget, calibration and the advisor's own
     choices.
 
-    Where layouts are ranked, the layout is that of row 1 and not the preset's.
+    Where a search chose the layout, it is not the preset's; where layouts are ranked, it is that
+    of row 1.
     """
     preset, others = _split_preset(advice.assumptions)
     layout = layout_words(advice.job.layout, advice.job.config.optimizer)
     if search_layout:
-        layout, preset, others = f"row 1: {layout}", "", [*filter(None, [preset]), *others]
+        layout = f"row 1: {layout}"
+    if advice.searched:
+        preset, others = "", [*filter(None, [preset]), *others]
     runs = run_words(advice.job)
     rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),

@@ -104,27 +104,29 @@ def layout_cells(job: Job) -> dict[str, str]:
 def apart(job: Job, other: Job) -> str:
     """``PP 2, VPP 8, micro batch 2``: what `job` has that `other` has not; empty where they are the
     same. DP is left out, which follows."""
-    own, theirs = layout_cells(job), layout_cells(other)
-    words = [
+    rest = {path: value for path, value in _telling(job, other) if path not in _IN_COLUMNS}
+    return ", ".join(filter(None, [*degrees_apart(job, other), key_values(rest)]))
+
+
+def degrees_apart(job: Job, other: Job) -> list[str]:
+    """``PP 2``, ``VPP 8``, ``micro batch 2``: of `apart`, what the columns of a ranking say."""
+    theirs = layout_cells(other)
+    return [
         f"{_WORDS.get(title, title)} {cell}"
-        for title, cell in own.items()
+        for title, cell in layout_cells(job).items()
         if cell not in (theirs[title], DASH) and title != "DP"
     ]
-    rest = {path: value for path, value in _telling(job, other) if path not in _IN_COLUMNS}
-    return ", ".join(filter(None, [*words, key_values(rest)]))
 
 
 _WORDS: Final = {"mbs": "micro batch"}
 
 
 def _telling(job: Job, other: Job) -> list[tuple[str, Any]]:
-    """Changes, without a split of layers that follows from another PP or VPP."""
-    follows = _chunks(job) != _chunks(other) and _splits_evenly(job)
-    return [
-        (path, value)
-        for path, value in changes(job, other).items()
-        if not (follows and path.removeprefix("layout.") in EVEN)
-    ]
+    """Changes, without what follows from the degrees: a split of layers from another PP or VPP, and
+    overlaps that do nothing."""
+    follows = EVEN if _chunks(job) != _chunks(other) and _splits_evenly(job) else ()
+    untold = {f"layout.{name}" for name in (*follows, *job.layout.idle_overlaps)}
+    return [(path, value) for path, value in changes(job, other).items() if path not in untold]
 
 
 def _chunks(job: Job) -> tuple[int, int]:

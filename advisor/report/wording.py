@@ -1,5 +1,7 @@
 """Numbers and choices in the words that every report shares."""
 
+from collections.abc import Sequence
+
 from advisor.answer.answer import SAME_TIME, Answer, Basis, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.units import GIB, percent, signed_percent
@@ -68,8 +70,8 @@ def _nothing_fits(advice: Answer) -> str:
     """The nearest settings, by how much they miss, and whether any setting could help."""
     evaluations = [candidate.evaluation for candidate in advice.candidates]
     budget = evaluations[0].budget_bytes
-    different = (candidate for candidate in advice.candidates if candidate.same_as is None)
-    nearest = sorted(different, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
+    told = (one for one in advice.candidates if one.same_as is None and not one.folded)
+    nearest = sorted(told, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = (
@@ -99,9 +101,7 @@ def way_out(advice: Answer) -> str:
         for remedy in advice.remedies
     ):
         return ""
-    layouts = "another layout (--search layout), "
-    if any("legal layouts" in text for text in advice.assumptions):
-        layouts = ""
+    layouts = "" if advice.searched else "another layout (--search layout), "
     short = "That is not enough: try" if advice.remedies else "Try"
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
@@ -123,10 +123,10 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     if none is None:
         return ""
     several = len({c.evaluation.job for c in advice.candidates}) > 1
-    here = " on its layout" if several else ""
     if missing_bytes(none) >= _LEAST_SHOWN:
-        over = f"{_about(none)}{gib(missing_bytes(none))} GiB over"
-        return f" Without recompute it is {over}{here}."
+        what = "its layout" if several else "it"
+        return f" Without recompute {what} is {_about(none)}{gib(missing_bytes(none))} GiB over."
+    here = " on its layout" if several else ""
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
     if none.fits:
@@ -146,14 +146,21 @@ def _bought(advice: Answer, best: Evaluation) -> str:
     faster = best.tokens_per_second / other.evaluation.tokens_per_second - 1
     if faster < SAME_TIME:
         return ""
-    from advisor.report.job_changes import apart
+    from advisor.report.job_changes import apart, degrees_apart
 
     there = other.evaluation.job
-    words = apart(best.job, there)
-    return (
-        f" {words[:1].upper()}{words[1:]} bought by {best.setting.spec}: {faster * 100:.1f} % "
-        f"faster than row {other.rank}, the best without recompute ({apart(there, best.job)})."
+    ours, theirs = (
+        degrees_apart(*jobs) or [apart(*jobs)] for jobs in ((best.job, there), (there, best.job))
     )
+    return (
+        f" {best.setting.spec} buys {_all_of(ours)}: {faster * 100:.1f} % faster than row "
+        f"{other.rank} ({_all_of(theirs)}), the fastest that fits without recompute."
+    )
+
+
+def _all_of(words: Sequence[str]) -> str:
+    """``PP 2, VPP 8 and micro batch 2``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _compare(advice: Answer, other: RankedEvaluation) -> bool:

@@ -18,7 +18,8 @@ from advisor.request.recipe_choice import RecipeChoice
 class Facts(Struct, frozen=True, kw_only=True):
     """A job on its way, as far as words about it need it.
 
-    first_framework: the one that nobody needs to be told of.
+    layout: None where a search chooses it. first_framework: the one that nobody needs to be told
+    of.
     """
 
     given: Given
@@ -50,7 +51,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
     else:
         yield f"preset {preset.name}"
         if facts.choice.borrowed:
-            yield _lent(preset, facts.layout)
+            yield from _scaled(preset, facts)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as can be, which the preset does not say"
     yield from _of_lent(facts)
@@ -87,11 +88,15 @@ def _of_lent(facts: Facts) -> Iterator[str]:
         yield "weights of linear layers in 8 bits alone"
 
 
-def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
+def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
     """What is taken from a preset for another number of GPUs."""
-    ranks = layout.data_parallel_size if layout else preset.layout.data_parallel_size
-    given = "" if layout == preset.layout else ", but for what is given"
-    return f"its layout and batch a replica{given}, with DP {ranks}"
+    layout, batch = facts.layout, "global_batch_size" not in facts.given.job_fields
+    if layout is not None:
+        its = "its layout" + " and batch a replica" * batch
+        given = "" if layout == preset.layout else ", but for what is given"
+        yield f"{its}{given}, with DP {layout.data_parallel_size}"
+    elif batch:
+        yield "its global batch in proportion to the GPUs"
 
 
 def _of_options(facts: Facts) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
     that a search of all layouts stands behind it. recipe: what the job builds on, and
     recipe_framework whose that is, where it is known; differs: in what it is for another job.
+    assumptions: in words; of_search: those of an answer whose layout a search chooses.
     wanted: what recipes of the job are looked for by; None where none may say anything.
     origins: of every field, ``GROUP.FIELD``.
     """
@@ -62,6 +63,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     layout: ParallelLayout | None
     layout_fields: dict[str, Any]
     assumptions: tuple[str, ...]
+    of_search: tuple[str, ...]
     micro_batch_is_free: bool
     open_degrees: tuple[str, ...] = ()
     shipped: Setting | None = None
@@ -311,15 +313,14 @@ def _resolution(
     layout_fields: dict[str, Any],
 ) -> Resolution:
     """All of it together, with what was assumed, in words and as origins."""
+    facts = _facts(given, choice, model.value, config.value, layout)
     its_own = choice.as_it_stands
     shipped = its_own.shipped if its_own is not None else ""
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
         **layout_origins(layout, given.layout_fields, its_own, choice.lent, _default(config.value)),
         **config.named("job", _default(config.value)),
-        **{
-            f"job.{name}": why for name, why in _NO_FRAMEWORKS.items() if name not in config.origins
-        },
+        **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
         **dict.fromkeys(given.unsaid, _default(config.value)),
     }
     return Resolution(
@@ -329,7 +330,8 @@ def _resolution(
         config=config.value,
         layout=layout,
         layout_fields=layout_fields,
-        assumptions=_said(given, subject, choice, model.value, config.value, layout),
+        assumptions=said_assumptions(facts),
+        of_search=said_assumptions(replace(facts, layout=None)),
         micro_batch_is_free="micro_batch_size" not in given.job_fields,
         open_degrees=choice.left_open if choice.preset is None else (),
         shipped=subject.adapter.parse(shipped) if shipped else None,
@@ -342,24 +344,20 @@ def _resolution(
     )
 
 
-def _said(
+def _facts(
     given: Given,
-    subject: _Subject,
     choice: RecipeChoice,
     model: ModelSpec,
     config: JobConfig,
     layout: ParallelLayout | None,
-) -> tuple[str, ...]:
-    """What was assumed, in words."""
-    return said_assumptions(
-        Facts(
-            given=given,
-            choice=choice,
-            model=model,
-            config=config,
-            layout=layout,
-            first_framework=default_framework(None),
-        )
+) -> Facts:
+    return Facts(
+        given=given,
+        choice=choice,
+        model=model,
+        config=config,
+        layout=layout,
+        first_framework=default_framework(None),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -16,11 +16,10 @@ from advisor.answer.evaluation import (
     Replay,
     TimeBreakdown,
 )
-from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import adapter_of
-from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
-from advisor.job.job import AttnImplementation, Job, JobConfig
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
 from advisor.job.pipeline_split import (
     ModelChunk,
     Pipeline,
@@ -28,16 +27,14 @@ from advisor.job.pipeline_split import (
     pipeline_of,
     pipeline_stages,
 )
-from advisor.layers.family import family_of
-from advisor.layers.shape import RankShape
 from advisor.memory.allocator import Reserved
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
-from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
-from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
+from advisor.search.known_errors import step_time_error
+from advisor.search.rank_shape import rank_shape
 from advisor.search.replay_room import kept_by_operator, most_freed
 from advisor.time.job_time import JobTime, StagePart
 from advisor.time.machine import Machine
@@ -348,109 +345,8 @@ def _learned(job: Job, calibration: Calibration) -> "Applied | None":
     return applied(calibration, job)
 
 
-def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
-    """Half-width of the band around the step times of a model."""
-    experts = model.num_moe_experts is not None
-    return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
-
-
-def job_class(job: Job) -> JobClass:
-    """What of a job says whose runs it is like: nothing of it is a model's name."""
-    model, layout = job.model, job.layout
-    wide = layout.tensor_model_parallel_size >= _WHOLE_SERVER
-    return JobClass(
-        gpu=job.gpu.name,
-        precision=job.config.precision,
-        layers=Layers.of(model),
-        eager=model.transformer_impl.is_eager,
-        exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
-    )
-
-
-def known_error(job: Job, calibration: Calibration) -> KnownError | None:
-    """How far predictions are off published runs of the job's class; None where they lie on both
-    sides, are near, or are few."""
-    its = job_class(job)
-    return next((error for error in calibration.known_errors if error.of == its), None)
-
-
-_ROUNDING: Final = 1e-9
-"""Share by which sums of seconds may differ that are taken in another order."""
-_WHOLE_SERVER: Final = 8
-"""Tensor-parallel ranks from which exposed collectives weigh (a judgement)."""
-
-
 def _most(stages: list[StageDetail]) -> int:
     return max([stage.reserved.total for stage in stages])
-
-
-@lru_cache(maxsize=4096)
-def rank_shape(job: Job) -> RankShape:
-    """Local sizes of one rank of `job`, its attention backend resolved."""
-    layout, config = job.layout, job.config
-    return RankShape(
-        model=_resolve_attention(job.model, job.gpu.compute_capability, config),
-        seq_length=config.seq_length,
-        micro_batch_size=config.micro_batch_size,
-        precision=config.precision,
-        tensor_model_parallel_size=layout.tensor_model_parallel_size,
-        sequence_parallel=layout.sequence_parallel,
-        context_parallel_size=layout.context_parallel_size,
-        cp_comm_type=layout.cp_comm_type,
-        cp_all_to_all_size=layout.cp_all_to_all_size,
-        transformer_engine=config.transformer_engine,
-        tp_comm_overlap=layout.tp_comm_overlap,
-        mean_packed_length=config.mean_packed_length,
-        expert_model_parallel_size=layout.expert_model_parallel_size,
-        expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
-        moe_load_imbalance=config.moe_load_imbalance,
-        main_grads_dtype=config.main_grads_dtype,
-        use_liger_kernel=config.use_liger_kernel,
-        tiled_mlp=config.tiled_mlp,
-        eager_attention=config.attn_implementation is AttnImplementation.EAGER,
-        autocast=_autocasts(job),
-        deterministic=config.deterministic_mode,
-        takes_any_layout=job.gpu.compute_capability >= _BLACKWELL,
-    )
-
-
-_BLACKWELL: Final = 10.0
-"""Compute capability; its 8-bit GEMMs take any layout (Transformer Engine 2.20 utils.py,
-is_non_tn_fp8_gemm_supported)."""
-
-
-def _autocasts(job: Job) -> bool:
-    """fp32 weights on one device, in the layers whose autocast is modelled."""
-    model = job.model
-    alone = job.num_gpus == 1 and job.config.weights_dtype is DType.FP32
-    return alone and family_of(model).autocasts and model.num_moe_experts is None
-
-
-@lru_cache(maxsize=256)
-def _resolve_attention(model: ModelSpec, compute_capability: float, config: JobConfig) -> ModelSpec:
-    """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
-    attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
-    caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
-    attention is unfused. Torch itself takes its flash kernel, a FlashAttention-2, which has none of
-    Blackwell's instructions: there it is cuDNN's. Runs that repeat to the bit have no cuDNN with
-    sinks, nor on Blackwell before Transformer Engine 2.12."""
-    if model.attention_backend is not AttentionBackend.AUTO:
-        return model
-    capped = model.attn_logit_softcapping is not None
-    if model.transformer_impl is TransformerImpl.LOCAL or capped:
-        return replace(model, attention_backend=AttentionBackend.UNFUSED)
-    fused = compute_capability >= (_BLACKWELL if model.transformer_impl.is_eager else 9.0)
-    wanted, sinks = config.attn_implementation, model.softmax_type is not SoftmaxType.VANILLA
-    if config.deterministic_mode:
-        repeats = compute_capability < _BLACKWELL or config.transformer_engine >= (2, 12)
-        fused = fused and repeats and not sinks
-    if model.transformer_impl.is_eager and wanted is not AttnImplementation.SDPA:
-        fused = wanted is AttnImplementation.FLASH_ATTENTION_3
-    older = AttentionBackend.FLASH
-    if sinks or model.qk_channels != model.v_channels:
-        older = AttentionBackend.UNFUSED
-    backend = AttentionBackend.FUSED if fused else older
-    return replace(model, attention_backend=backend)
 
 
 def evaluate_settings(
@@ -464,3 +360,7 @@ def evaluate_settings(
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
     """`setting` on `job`, the allocator replayed; use an Evaluator for several settings."""
     return Evaluator(job, calibration).evaluate(setting).replayed
+
+
+_ROUNDING: Final = 1e-9
+"""Share by which sums of seconds may differ that are taken in another order."""

@@ -21,7 +21,8 @@ from advisor.job.pipeline_split import SPLIT, pipeline_of, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import CpCommType
-from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.evaluate import Evaluator
+from advisor.search.rank_shape import rank_shape
 from advisor.time.job_time import hidden_beside
 from advisor.time.machine import machine
 from advisor.time.network.fabric import Network, network

@@ -38,13 +38,15 @@ def rank(
     """Candidates best first; `notes` gives each its remarks.
 
     Folded is what an earlier row surely beats or runs like, but for the first row, no recompute on
-    its job, and what is to be `kept`.
+    its job, the first that fits without recompute, and what is to be `kept`.
     """
     ordered = sorted(evaluations, key=order)
     ranked = enumerate(zip(ordered, dominators(ordered), alike(ordered), strict=True), start=1)
+    fitting = next((one for one in ordered if one.fits and not recomputes(one.setting)), None)
 
     def folded(number: int, evaluation: Evaluation, by: int | None, same: int | None) -> bool:
-        baseline = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
+        own = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
+        baseline = own or evaluation is fitting
         beaten = by is not None and by < number and _surely_no_larger(ordered[by - 1], evaluation)
         return (beaten or same is not None) and not baseline and not kept(evaluation)
 

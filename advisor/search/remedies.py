@@ -2,11 +2,11 @@
 
 from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
-from advisor.base.fields import spelled
+from advisor.base.fields import key_values
 from advisor.base.units import GIB
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
-from advisor.plan.recompute_plan import Setting
+from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.layout_fields import degree_words
 from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
@@ -45,14 +45,15 @@ def find_remedies(
 def other_job(found: Evaluation, best: Evaluation) -> Remedy:
     """The best that was found on other layouts and with other options, against `best`."""
     layout, batch = found.job.layout, found.job.config.micro_batch_size
-    change = f"{degree_words(layout)}, DP {layout.data_parallel_size}"
+    words = [degree_words(layout), f"DP {layout.data_parallel_size}"]
     if batch != best.job.config.micro_batch_size:
-        change += f", micro batch {batch}"
-    options = changed(best.job, found.job).items()
-    change = " ".join((change, *(f"{path}={spelled(value)}" for path, value in options)))
-    return _remedy(
-        Neighbour(change, "the best that was found from change to change", found.job), found, best
-    )
+        words.append(f"micro batch {batch}")
+    idle = {f"layout.{name}" for name in layout.idle_overlaps}
+    options = changed(best.job, found.job)
+    words.append(key_values({k: value for k, value in options.items() if k not in idle}))
+    change = ", ".join(filter(None, words))
+    why = "no single change is enough: the best that was found of several together"
+    return _remedy(Neighbour(change, why, found.job), found, best)
 
 
 def _first_that_helps(
@@ -93,9 +94,9 @@ def _helps(other: Evaluation, best: Evaluation) -> bool:
 
 
 def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:
-    with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
+    setting = f"with {other.setting.spec}" if recomputes(other.setting) else "without recompute"
     return Remedy(
-        change=change.words + with_setting,
+        change=change.words if other.setting == best.setting else f"{change.words} {setting}",
         effect_bytes=other.peak_reserved_bytes - best.peak_reserved_bytes,
         effect_seconds=other.step_time_seconds - best.step_time_seconds,
         why=change.why,

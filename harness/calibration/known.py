@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Final
 
 from advisor.hardware.calibration import JobClass, KnownError
-from advisor.search.evaluate import job_class
+from advisor.search.known_errors import job_class
 from harness.calibration.targets import Quantity, Target
 
 LEAST_ROWS: Final = 3

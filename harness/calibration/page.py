@@ -14,7 +14,7 @@ from typing import Final
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import JobClass
 from advisor.learning.step_errors import WIDTHS
-from advisor.search.evaluate import job_class
+from advisor.search.known_errors import job_class
 from harness.calibration.constants import CONSTANTS, GENERATIONS
 from harness.calibration.known import LEAST_ERROR, LEAST_ROWS, tells
 from harness.calibration.published import Report, report

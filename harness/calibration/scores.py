@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from advisor.frameworks.registry import default_framework
 from advisor.hardware.calibration import Calibration, load_calibration
-from advisor.search.evaluate import step_time_error
+from advisor.search.known_errors import step_time_error
 from harness.calibration.rows import SOURCES
 from harness.calibration.rows.row import PUBLISHED
 from harness.calibration.targets import Target, predict

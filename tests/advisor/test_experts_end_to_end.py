@@ -31,8 +31,9 @@ from advisor.plan.flops import model_flops
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
-from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
+from advisor.search.rank_shape import rank_shape
 from advisor.time.groups import parameter_groups
 from advisor.time.network.fabric import network
 from advisor.time.network.links import all_to_all_link, exchange_rates, link

@@ -18,7 +18,10 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
+from advisor.search.layout_search import Search
+from tests.advisor.search.exhaustive import best_of_all, same_row
 from tests.advisor.search.random_requests import random_requests
+from tests.advisor.search.small_jobs import THIRTY, small
 from tests.advisor.search.test_never_worse import never_worse
 
 
@@ -60,6 +63,20 @@ def test_bench_a_search_of_many_gpus(benchmark: Any) -> None:
 def test_200_random_requests_are_never_answered_worse_by_a_search(benchmark: Any) -> None:
     worse = [request for request in random_requests(200) if not never_worse(request)]
     assert worse == []
+    benchmark.pedantic(lambda: None)
+
+
+def test_30_small_jobs_have_the_same_best_row_as_everything_that_flags_can_say(
+    benchmark: Any,
+) -> None:
+    other = []
+    for fields in THIRTY:
+        wanted = small(**fields)
+        calibration = load_calibration(wanted.gpu)
+        found = Search(wanted, calibration, options=True).run().best
+        if not same_row(found, best_of_all(wanted, calibration)):
+            other.append(fields)
+    assert other == []
     benchmark.pedantic(lambda: None)
 
 

@@ -25,6 +25,7 @@ JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
 HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
 
 Asked = Callable[[Answer], list[Request]]
+Failing = Callable[[BaseException], None]
 
 
 @pytest.fixture
@@ -33,9 +34,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
 
     def install(advice: Answer) -> list[Request]:
         requests: list[Request] = []
-        module = ModuleType("advisor.search.advise")
-        module.advise = lambda request, _: requests.append(request) or advice  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+        _answer_by(monkeypatch, lambda request, _: requests.append(request) or advice)
         lines = ModuleType("advisor.search.explain")
         lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
         lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
@@ -43,6 +42,25 @@ def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
         return requests
 
     return install
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Lets `advise` raise an error."""
+
+    def install(error: BaseException) -> None:
+        def fail(request: Request, watch: object) -> Answer:
+            raise error
+
+        _answer_by(monkeypatch, fail)
+
+    return install
+
+
+def _answer_by(monkeypatch: pytest.MonkeyPatch, advise: Callable) -> None:
+    module = ModuleType("advisor.search.advise")
+    module.advise = advise  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -228,44 +246,29 @@ def test_model_and_gpus_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_of_several_lines_is_printed_as_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], failing: Failing
 ) -> None:
     from advisor.base.errors import UserError
 
-    def refuse(request: Request, watch: object) -> Answer:
-        raise UserError("model", "a\nb", "is not\nvalid YAML")
-
-    module = ModuleType("advisor.search.advise")
-    module.advise = refuse  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    failing(UserError("model", "a\nb", "is not\nvalid YAML"))
     assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
 
 
 def test_a_fault_of_ours_is_no_answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: Failing
 ) -> None:
     """Exit code 1 would say that nothing fits."""
 
-    def fail(request: Request, watch: object) -> Answer:
-        raise AssertionError
-
-    module = ModuleType("advisor.search.advise")
-    module.advise = fail  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    failing(AssertionError())
     monkeypatch.setattr(sys, "argv", ["advise", *JOB])
     assert cli.command() == 70
     assert "AssertionError" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], failing: Failing
 ) -> None:
-    def refuse(request: Request, watch: object) -> Answer:
-        raise PermissionError(13, "Permission denied", "model.yaml")
-
-    module = ModuleType("advisor.search.advise")
-    module.advise = refuse  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    failing(PermissionError(13, "Permission denied", "model.yaml"))
     assert error_line(capsys, *JOB) == "model.yaml: Permission denied"
 
 
@@ -523,15 +526,8 @@ def test_wrong_subcommand_arguments(capsys: pytest.CaptureFixture[str], args: li
     assert error_line(capsys, *args).startswith(f"{args[0]}: ")
 
 
-def test_interrupt_is_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(request: Request, watch: object) -> Answer:
-        raise KeyboardInterrupt
-
-    module = ModuleType("advisor.search.advise")
-    module.advise = interrupt  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+def test_interrupt_is_quiet(capsys: pytest.CaptureFixture[str], failing: Failing) -> None:
+    failing(KeyboardInterrupt())
     assert cli.main(JOB) == 130
     assert capsys.readouterr() == ("", "")
 

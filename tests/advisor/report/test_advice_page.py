@@ -378,7 +378,7 @@ def test_bars_have_eighths_and_run_over_visibly(share: float, drawn: str) -> Non
 
 
 def test_a_searched_layout_is_that_of_row_1(layouts: Answer) -> None:
-    text = plain(layouts, search_layout=True)
+    text = plain(replace(layouts, searched=True), search_layout=True)
     assert "layout       row 1: TP 4 +SP" in text
     assert "assumed      preset llama3_70b_32xh100 ·" in text
 

@@ -101,6 +101,14 @@ def test_a_split_that_follows_from_the_degrees_is_not_told() -> None:
     assert apart(four, mine).startswith("layout.pipeline_model_parallel_layout=Et")
 
 
+def test_an_overlap_that_has_nobody_to_talk_to_is_not_told() -> None:
+    wide = replace(JOB, layout=replace(JOB.layout, tp_comm_overlap=True))
+    alone = replace(JOB.layout, tensor_model_parallel_size=1, sequence_parallel=False)
+    one = replace(JOB, layout=replace(alone, data_parallel_size=4 * JOB.layout.data_parallel_size))
+    assert apart(one, wide) == "TP 1"
+    assert apart(wide, one) == "TP 4+SP, layout.tp_comm_overlap=true"
+
+
 SWITCHES = [
     *(
         (framework, "qwen3_30b_a3b", "16xH100", change)

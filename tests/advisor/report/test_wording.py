@@ -122,8 +122,7 @@ def test_the_way_out(make_advice, make_evaluation, tight: Answer) -> None:
     assert way_out(alone) == (
         "Try another layout (--search layout), more GPUs, or GPUs with more memory."
     )
-    searched = replace(alone, assumptions=("the best of 4 legal layouts",))
-    assert way_out(searched) == "Try more GPUs, or GPUs with more memory."
+    assert way_out(replace(alone, searched=True)) == "Try more GPUs, or GPUs with more memory."
     enough = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
     assert way_out(replace(alone, remedies=(enough,))) == ""
     assert way_out(tight) == ""
@@ -156,12 +155,13 @@ def test_what_was_not_replayed_is_about_so_much(tight: Answer) -> None:
     assert ": about -3.0 GiB, " in against_preset(unsure)
 
 
-def test_nothing_fits_names_rows_that_differ(make_advice, make_evaluation) -> None:
+def test_nothing_fits_names_rows_that_differ_and_are_shown(make_advice, make_evaluation) -> None:
     specs = ("full:uniform:1", "full:uniform:2", "full:uniform:4", "none")
     answer = make_advice(*(make_evaluation(spec, 40, probability=0.0) for spec in specs))
     first, *middle, last = answer.candidates
     folded = (replace(row, same_as=1, folded=True) for row in middle)
-    said = verdict(replace(answer, candidates=(first, *folded, last)))
+    beaten = replace(last, rank=5, folded=True)
+    said = verdict(replace(answer, candidates=(first, *folded, last, beaten)))
     assert "row 1 (full:uniform:1) is 8.0 GiB over; row 4 (none) is 8.0 GiB over." in said
 
 
@@ -173,16 +173,36 @@ def test_what_recompute_buys_is_said_where_it_does(make_advice, make_evaluation)
     none = make_evaluation("none", 20)
     own = make_evaluation("none", 40, probability=0.1, job=wide)
     bought = (
-        " Micro batch 2 bought by selective:mlp: 8.1 % faster than row 2, the best without "
-        "recompute (micro batch 1)."
+        " selective:mlp buys micro batch 2: 8.1 % faster than row 2 (micro batch 1), the fastest "
+        "that fits without recompute."
     )
     assert verdict(make_advice(faster, none, own)).endswith(bought)
-    assert "bought" not in verdict(make_advice(faster, none))
+    assert " buys " not in verdict(make_advice(faster, none))
     fits = make_evaluation("none", 30, job=wide)
-    assert "bought" not in verdict(make_advice(faster, none, fits))
+    assert " buys " not in verdict(make_advice(faster, none, fits))
     slower = make_evaluation("selective:mlp", 20, 0.2, job=wide)
-    assert "bought" not in verdict(make_advice(slower, none, own))
-    assert "bought" not in verdict(make_advice(faster, own))
+    assert " buys " not in verdict(make_advice(slower, none, own))
+    assert " buys " not in verdict(make_advice(faster, own))
+
+
+def test_what_recompute_buys_is_named_as_in_the_columns(make_advice, make_evaluation) -> None:
+    """Options stand below their rows: they are named where the columns say nothing."""
+    away = replace(JOB, config=replace(JOB.config, optimizer_cpu_offload=True))
+    deep = replace(away, layout=replace(JOB.layout, virtual_pipeline_model_parallel_size=10))
+    wide = replace(JOB, config=replace(JOB.config, micro_batch_size=2))
+    for job, other, ours, theirs in (
+        (wide, deep, "VPP 5 and micro batch 2", "VPP 10 and micro batch 1"),
+        (JOB, away, "job.optimizer_cpu_offload=false", "job.optimizer_cpu_offload=true"),
+    ):
+        rows = [
+            make_evaluation("selective:mlp", 20, 0.1, job=job),
+            make_evaluation("none", 20, 0.5, job=other),
+            make_evaluation("none", 40, probability=0.1, job=job),
+        ]
+        assert verdict(make_advice(*rows)).endswith(
+            f" selective:mlp buys {ours}: 4.9 % faster than row 2 ({theirs}), the fastest that "
+            "fits without recompute."
+        )
 
 
 def test_rates_in_three_digits() -> None:

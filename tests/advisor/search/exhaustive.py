@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from math import isclose
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
@@ -20,18 +21,24 @@ from advisor.search.ranking import order, tier
 
 
 def best_of_all(resolution: Resolution, calibration: Calibration) -> Evaluation:
-    """First of the ranking of everything, its allocator replayed."""
+    """First of the ranking of everything, its allocator replayed where that may decide."""
     found: list[Evaluation] = []
     for job in all_jobs(resolution):
         evaluator = Evaluator(job, calibration)
         stack = adapter_of(job.config.framework)
         found += (evaluator.evaluate(setting) for setting in stack.candidates(job))
     found.sort(key=lambda one: one.step_time_seconds)
-    least = min(found, key=order)
     for one in found:
         if tier(one) < 2 and tier(one.replayed) == 0:
             return one.replayed
-    return least
+    return min((one.replayed if tier(one) < 2 else one for one in found), key=order)
+
+
+def same_row(found: Evaluation, best: Evaluation) -> bool:
+    """Whether two rows take the same time and fit; or neither fits, of which nothing is claimed."""
+    if not (found.fits and best.fits):
+        return found.fits == best.fits
+    return isclose(found.step_time_seconds, best.step_time_seconds, rel_tol=1e-12)
 
 
 def all_jobs(resolution: Resolution) -> Iterator[Job]:

@@ -125,8 +125,18 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
 
 
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
-    advice = ask(model="llama3_405b", gpus="16xH100")
-    assert any("legal layouts" in text for text in advice.assumptions)
+    advice = ask(gpus="16xH100")
+    assert advice.searched
+    assert advice.assumptions[-1] == "the best layout that was found"
+    assert "its global batch in proportion to the GPUs" in advice.assumptions
+
+
+def test_a_search_assumes_no_layout_nor_micro_batch() -> None:
+    borrowed = resolve(Request(model="llama3_70b", gpus="128xH100", global_batch_size=256))
+    assert "its layout, with DP 4" in borrowed.assumptions
+    assert not any(text.startswith("its ") for text in borrowed.of_search)
+    plain = resolve(Request(model="llama3_70b", gpus="16xA100", framework="deepspeed"))
+    assert set(plain.assumptions) - set(plain.of_search) == {"micro batch 1"}
 
 
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
@@ -191,7 +201,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     )
     assert not advice.fits
     first, *others = (remedy.change for remedy in advice.remedies)
-    assert "from change to change" in advice.remedies[0].why
+    assert "several together" in advice.remedies[0].why
     assert any(word.startswith("EP 8 instead of 1") for word in others)
     named = dict(
         zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
@@ -424,7 +434,7 @@ def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy(
     job = {"pipeline_model_parallel_size": 1, **budget}
     advice = ask(model="llama2_7b", gpus="8xA100", **job)
     first, *others = advice.remedies
-    assert first.why == "the best that was found from change to change"
+    assert first.why.startswith("no single change is enough")
     assert first.fit_probability >= LIKELY
     assert all(one.fit_probability < LIKELY for one in others)
 

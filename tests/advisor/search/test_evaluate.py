@@ -13,7 +13,8 @@ from advisor.models.layer_kind import DENSE
 from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
 from advisor.models.presets import load_model
 from advisor.request.experiments import load_experiment
-from advisor.search.evaluate import Evaluator, evaluate, rank_shape
+from advisor.search.evaluate import Evaluator, evaluate
+from advisor.search.rank_shape import rank_shape
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from advisor.frameworks.registry import adapter_of
 from advisor.job.pipeline_split import Pipeline, pipeline_stages
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
-from advisor.search.evaluate import rank_shape
 from advisor.search.job_memory import JobMemory
+from advisor.search.rank_shape import rank_shape
 
 
 @pytest.mark.parametrize(

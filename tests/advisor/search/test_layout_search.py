@@ -15,47 +15,18 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors
 from advisor.search.layout_search import Search
 from advisor.search.layouts import expert_degrees, layouts, micro_batches
-from tests.advisor.search.exhaustive import best_of_all
+from tests.advisor.search.exhaustive import best_of_all, same_row
+from tests.advisor.search.small_jobs import SUITE, small
 
 UNEVEN = ("num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
 
-SETTLED = (
-    "job.expandable_segments=true",
-    "job.create_attention_mask=false",
-    "model.cross_entropy_fusion=te",
-    "job.use_precision_aware_optimizer=true",
-)
-"""Options of Megatron that are always as good: given, a search leaves them alone."""
-SMALL: list[dict[str, Any]] = [
-    # fits without recompute, with it, and not at all
-    {"model": "llama3_8b", "gpus": "4xH100", "memory_budget": "60GiB", "overrides": SETTLED},
-    {"model": "llama3_8b", "gpus": "2xA100", "memory_budget": "14GiB", "overrides": SETTLED},
-    {"model": "llama3_8b", "gpus": "2xA100", "memory_budget": "4GiB", "overrides": SETTLED},
-    {"model": "llama3_8b", "gpus": "2xH100", "memory_budget": "20GiB"},
-    {"model": "mixtral_8x7b", "gpus": "2xH100", "memory_budget": "60GiB", "overrides": SETTLED},
-    {"model": "mixtral_8x7b", "gpus": "2xH200", "framework": "torchtitan"},
-    {"model": "llama3_8b", "gpus": "4xH100", "framework": "torchtitan", "memory_budget": "24GiB"},
-    {"model": "llama3_8b", "gpus": "4xA100", "framework": "deepspeed", "memory_budget": "12GiB"},
-    {"model": "llama3_8b", "gpus": "2xA100", "framework": "huggingface", "memory_budget": "20GiB"},
-]
 
-
-def small(**fields: Any) -> Resolution:
-    """Two layers and a small batch, so that everything can be looked at."""
-    usual = {"seq_length": 4096, "global_batch_size": 4, **fields}
-    layers = ("model.num_layers=2", *usual.pop("overrides", ()))
-    return resolve(Request(**usual, overrides=layers))
-
-
-@pytest.mark.parametrize("fields", SMALL, ids=str)
+@pytest.mark.parametrize("fields", SUITE, ids=str)
 def test_the_search_finds_the_best_of_everything_that_flags_can_say(fields: dict[str, Any]) -> None:
     wanted = small(**fields)
     calibration = load_calibration(wanted.gpu)
     found = Search(wanted, calibration, options=True).run()
-    best = best_of_all(wanted, calibration)
-    assert found.best.fits == best.fits
-    if best.fits:
-        assert found.best.step_time_seconds == pytest.approx(best.step_time_seconds, rel=1e-12)
+    assert same_row(found.best, best_of_all(wanted, calibration))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +68,7 @@ def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None
 
 
 def test_the_search_is_for_the_settings_that_are_asked_for() -> None:
-    wanted = small(**SMALL[0])
+    wanted = small(**SUITE[0])
     calibration = load_calibration(wanted.gpu)
     stack = adapter_of(wanted.config.framework)
     asked = (stack.parse("full:uniform:1"),)

@@ -86,11 +86,12 @@ def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> N
         "smaller": _like(base, 50 * GIB, 6.0, 1.0),
         "beaten": _like(base, 55 * GIB, 7.0, 1.0),
         "kept": _like(base, 56 * GIB, 8.0, 1.0),
+        "without": replace(_like(base, 57 * GIB, 9.0, 1.0), job=replace(base.job)),
         "larger": _like(base, 90 * GIB, 4.0, 0.0),
         "baseline": _like(base, 95 * GIB, 4.5, 0.0),
     }
     rows = {
-        name: row if name == "baseline" else replace(row, setting=selective("mlp"))
+        name: row if name in ("baseline", "without") else replace(row, setting=selective("mlp"))
         for name, row in rows.items()
     }
     names = {id(row): name for name, row in rows.items()}
@@ -100,7 +101,8 @@ def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> N
     assert {name for name, row in found.items() if row.folded} == {"alike", "beaten"}
     assert {name: row.same_as for name, row in found.items() if row.same_as} == {"alike": 1}
     assert found["alike"].pareto
-    assert [found[name].dominated_by for name in ("beaten", "kept", "baseline")] == [3, 3, 6]
+    assert [found[name].dominated_by for name in ("beaten", "kept", "without")] == [3, 3, 3]
+    assert found["baseline"].dominated_by == 7
 
 
 def test_a_replay_folds_no_estimate_that_is_smaller_by_its_own_measure(base: Evaluation) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from advisor.search.evaluate import job_class
+from advisor.search.known_errors import job_class
 from harness.calibration.known import known_errors, tells
 from harness.calibration.rows.simumax import simumax_targets
 from harness.calibration.targets import Quantity

@@ -11,7 +11,8 @@ from advisor.frameworks.torch.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.evaluate import Evaluator
+from advisor.search.rank_shape import rank_shape
 from advisor.time.machine import machine
 from tests.advisor.frameworks.torch.jobs import stack_job
 

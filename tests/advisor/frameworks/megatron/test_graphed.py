@@ -19,8 +19,9 @@ from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import kept_tensors
-from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
+from advisor.search.rank_shape import rank_shape
 
 JOB = Job(
     model=replace(load_model("llama3_8b"), num_layers=4),

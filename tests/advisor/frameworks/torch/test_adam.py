@@ -9,7 +9,7 @@ from advisor.frameworks.torch.adam import adam_memory
 from advisor.job.job import Job, JobConfig, Optimizer, OptimizerImplementation
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.memory.static import stage_elements
-from advisor.search.evaluate import rank_shape
+from advisor.search.rank_shape import rank_shape
 from tests.advisor.frameworks.torch.jobs import stack_job
 
 ELEMENTS = 8_030_261_248

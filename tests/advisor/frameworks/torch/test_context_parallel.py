@@ -14,7 +14,8 @@ from advisor.lint.request_from import read_job
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import CpCommType
 from advisor.request.resolve import resolve
-from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.evaluate import Evaluator
+from advisor.search.rank_shape import rank_shape
 
 from .jobs import stack_job
 

@@ -255,7 +255,7 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
     def kind(framework: str, version: str) -> Checkpoint:
         stack, job = stack_job(framework, framework_version=version)
         shape_layers = job.model.layer_kinds[:1]
-        from advisor.search.evaluate import rank_shape
+        from advisor.search.rank_shape import rank_shape
 
         plan = stack.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
         return plan.segments[0].checkpoint

@@ -80,7 +80,7 @@ def test_experts_are_cut_by_tp_only_without_expert_parallelism() -> None:
 @pytest.mark.parametrize(("model", "all_to_all"), [("qwen3_30b_a3b", 0), ("deepseek_v2_lite", 2)])
 def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_to_all: int) -> None:
     from advisor.layers.transformer import transformer_layer
-    from advisor.search.evaluate import rank_shape
+    from advisor.search.rank_shape import rank_shape
 
     stack, job = stack_job("torchtitan", model=model, expert_model_parallel_size=8)
     shape, kind = rank_shape(job), job.model.layer_kinds[-1]

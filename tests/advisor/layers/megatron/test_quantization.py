@@ -21,7 +21,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import ReplayRun, kept_tensors
-from advisor.search.evaluate import rank_shape
+from advisor.search.rank_shape import rank_shape
 from tests.advisor.toys import toy_shape
 
 SOURCE = Tensor("x", (4, 2, 256), DType.BF16)

@@ -1,0 +1,76 @@
+"""The best settings of all layouts, micro batches and choices of options in one ranking."""
+
+from msgspec.structs import replace
+
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
+from advisor.base.errors import UserError
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.resolve import Resolution
+from advisor.search.answer_parts import answer_of, notes_on
+from advisor.search.evaluate import evaluate_settings
+from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.known_jobs import known_jobs
+from advisor.search.layout_search import NEAR, Search, Watch
+from advisor.search.ranking import first_replayed, order, rank
+from advisor.search.remedies import find_remedies
+
+
+def rank_layouts(
+    resolution: Resolution,
+    stack: FrameworkAdapter,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+    watch: Watch | None,
+) -> Answer:
+    """The best setting of each layout, micro batch and choice of options, in one ranking."""
+    known = known_jobs(resolution)
+    search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
+    searched = search.run(known)
+    rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
+    first = min(first_replayed(rows), key=order)
+    rows += _without_recompute(first)
+    evaluations = first_replayed(rows)
+    candidates = rank(evaluations, notes_on(evaluations, stack))
+    first = candidates[0].evaluation
+    said = "every legal layout searched"
+    if searched.interrupted:
+        said = "stopped: the best so far"
+    elif not searched.whole:
+        said = "so many layouts did not fit that the rest was not searched"
+    return replace(
+        answer_of(
+            replace(resolution, assumptions=(*resolution.of_search, said)),
+            first.job,
+            calibration,
+            candidates,
+            stack.rejected(first.job),
+            searched.evaluated,
+            () if first.fits else find_remedies(first, calibration, asked),
+        ),
+        usual=_job_of(resolution),
+        searched=True,
+        stopped=searched.interrupted,
+    )
+
+
+def _without_recompute(row: Evaluation) -> list[Evaluation]:
+    """No recompute on the job of a row that recomputes, to hold it against."""
+    none = adapter_of(row.job.config.framework).none
+    if not recomputes(row.setting):
+        return []
+    return list(evaluate_settings(row.job, (none,), row.calibration))
+
+
+def _job_of(resolution: Resolution) -> Job | None:
+    """The job of a request whose layout is settled and legal."""
+    if resolution.layout is None:
+        return None
+    try:
+        return resolution.job(resolution.layout)
+    except UserError:
+        return None
