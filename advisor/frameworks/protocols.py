@@ -87,7 +87,7 @@ class Effect(StrEnum):
     """What a change of a job's options may do.
 
     FREE: it never takes more time or memory. LAUNCHES: it takes less time where the GPU waits for
-    its processor, and nowhere else. EXCHANGE: the exchange of experts takes other time. MEMORY: it
+    its processor, and nowhere else. EXCHANGE: what ranks exchange takes other time. MEMORY: it
     takes less memory, and no less time.
     """
 

@@ -1,6 +1,6 @@
 """Options of a job that a search may change beside its layout, micro batch and recompute."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -90,25 +90,40 @@ class Root(Struct, frozen=True):
             return None
 
 
-def roots(resolution: Resolution, template: Job) -> tuple[Root, ...]:
-    """The job with every free change, and that with every exchange of experts that is legal for
-    `template`, any job of the resolution."""
-    free = template
-    for change in changes(template, frozenset((Effect.FREE,))):
-        free = _with(free, change, resolution)
-    found = [free]
-    for _ in range(_EXCHANGES):
-        for job in tuple(found):
-            others = _variants_of(job, Effect.EXCHANGE, resolution)
-            found += (other for other in others if other not in found)
+def roots(resolution: Resolution, templates: tuple[Job, ...]) -> tuple[Root, ...]:
+    """The job with every free change, and that with every change of an exchange that is legal for
+    one of `templates`, jobs of the resolution that stand for all; each with what saves memory."""
+    found: list[Root] = []
+    for template in templates:
+        free = template
+        for change in changes(template, frozenset((Effect.FREE,))):
+            free = _with(free, change, resolution)
+        jobs = [free]
+        for _ in range(_EXCHANGES):
+            for job in tuple(jobs):
+                others = _variants_of(job, Effect.EXCHANGE, resolution)
+                jobs += (other for other in others if other not in jobs)
+        _add_new(found, (Root(_as_resolved(resolution, template, job), job) for job in jobs))
+    return tuple(_with_lighter(root, templates) for root in found)
 
-    def root(job: Job, lighter: tuple[Root, ...] = ()) -> Root:
-        return Root(_as_resolved(resolution, template, job), job, lighter)
 
-    return tuple(
-        root(job, tuple(root(other) for other in _variants_of(job, Effect.MEMORY, resolution)))
-        for job in found
-    )
+def _add_new(found: list[Root], others: Iterable[Root]) -> None:
+    for other in others:
+        if all(other.resolution != one.resolution for one in found):
+            found.append(other)
+
+
+def _with_lighter(root: Root, templates: tuple[Job, ...]) -> Root:
+    found: list[Root] = []
+    for template in templates:
+        job = root.job(template.layout, template.config.micro_batch_size)
+        if job is None:
+            continue
+        others = _variants_of(job, Effect.MEMORY, root.resolution)
+        _add_new(
+            found, (Root(_as_resolved(root.resolution, job, other), other) for other in others)
+        )
+    return replace(root, lighter=tuple(found))
 
 
 def _variants_of(job: Job, effect: Effect, resolution: Resolution) -> tuple[Job, ...]:

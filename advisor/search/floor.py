@@ -53,7 +53,7 @@ class Floors:
     ranks of one pipeline; of jobs that differ from `job` in layout and micro batch alone.
 
     optimizer: seconds that the optimizer's step takes at least. base: those of a job that has other
-    options of its experts' exchange, and none else: they share all that is outside.
+    options of an exchange, and none else: they share all that is outside the experts.
     """
 
     def __init__(self, job: Job, calibration: Calibration, base: "Floors | None" = None) -> None:

@@ -4,6 +4,7 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.registry import adapter_of
@@ -61,14 +62,21 @@ class Found:
     """The best setting of each layout and micro batch that was looked at.
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
-    time up to which rows are wanted.
+    time up to which rows are wanted. either_segments: what nearly fits is tried with the other
+    segments of the caching allocator as well: in a replay, either kind may leave less unused.
     first: seconds of the first that fits; limit: of the last that is wanted. unfit: jobs that do
     not fit. evaluated: settings that were looked at.
     """
 
     def __init__(
-        self, calibration: Calibration, asked: tuple[Setting, ...], within: float = 0.0
+        self,
+        calibration: Calibration,
+        asked: tuple[Setting, ...],
+        within: float = 0.0,
+        *,
+        either_segments: bool = False,
     ) -> None:
+        self._either_segments = either_segments
         self._calibration, self._asked, self._within = calibration, asked, within
         self._kept: dict[object, Evaluation] = {}
         self._smallest: list[tuple[int, Job]] = []
@@ -122,11 +130,27 @@ class Found:
             if found is not None:
                 unfit = False
                 if one.time.total < self.first and tier(found) < _UNFIT:
-                    found = found.replayed
+                    found = self._replayed(found)
                 if self._take(found):
                     break
             short = True
         return Looked(unfit=unfit, short=short)
+
+    def _replayed(self, found: Evaluation) -> Evaluation:
+        """With its allocator replayed; with other segments where that alone makes it fit."""
+        replayed = found.replayed
+        if not self._either_segments or tier(replayed) == 0:
+            return replayed
+        config = found.job.config
+        job = replace(
+            found.job, config=replace(config, expandable_segments=not config.expandable_segments)
+        )
+        if not self._is_legal(found.setting, job):
+            return replayed
+        other = Evaluator(job, self._calibration).evaluate(found.setting)
+        if tier(other) < _UNFIT and tier(other.replayed) == 0:
+            return other.replayed
+        return replayed
 
     def _timed(self, evaluator: Evaluator) -> list[Timed]:
         """Settings that are worth a try, the fastest first."""

@@ -25,6 +25,7 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
+from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.climb import Climb
@@ -46,6 +47,8 @@ NEAR: Final = 0.02
 _LEAST_OF_LEARNED: Final = 0.5
 """Where measured runs move times: none is said to take less than half of what is shipped (a
 judgement)."""
+_LIKE: Final = 10
+"""Groups of layouts in which jobs are looked for that stand for all."""
 _MANY: Final = 50
 """Groups of layouts from which it takes a while until the search itself finds a good one."""
 _MOST_UNFIT: Final = 300
@@ -133,15 +136,16 @@ class Search:
         self._sizes: tuple[int, ...] = (resolution.config.micro_batch_size,)
         if resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
-        self._found = Found(calibration, asked, within)
+        segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
+        self._found = Found(calibration, asked, within, either_segments=segments)
         self._waiting: list[tuple[float, int, _Waiting]] = []
         self._numbers = count()
 
     def run(self, known: tuple[Job, ...] = ()) -> Searched:
         """Look at `known` jobs, and at what may come among the rows. UserError where no layout is
         legal; Ctrl-C ends it with what was found."""
-        template = self._template()
-        self._take_roots(template)
+        templates = self._templates()
+        self._take_roots(templates)
         found, whole, interrupted = self._found, True, False
         climb = Climb(self._resolution, self._calibration, found, options=self._options)
         try:
@@ -151,7 +155,7 @@ class Search:
                 for group in dense_groups(self._roots[root].resolution):
                     self._wait_for_dense(_Dense(root, group))
             if not found.fits:
-                climb.descend(known[0] if known else template)
+                climb.descend(known[0] if known else templates[0])
             if len(self._waiting) > _MANY:
                 climb.climb()
             whole = self._go()
@@ -163,11 +167,11 @@ class Search:
                 raise
         return found.searched(whole=whole, interrupted=interrupted)
 
-    def _take_roots(self, template: Job) -> None:
+    def _take_roots(self, templates: tuple[Job, ...]) -> None:
         """Those from which groups and layouts come stand first, what is lighter behind them."""
-        bases: tuple[Root, ...] = (Root(self._resolution, template),)
+        bases: tuple[Root, ...] = (Root(self._resolution, templates[0]),)
         if self._options:
-            bases = roots(self._resolution, template)
+            bases = roots(self._resolution, templates)
         self._bases, every = len(bases), list(bases)
         self._lighter: list[range] = []
         for base in bases:
@@ -203,13 +207,24 @@ class Search:
                 self._watch(Progress(best=found.best, evaluated=found.evaluated, share=share))
         return True
 
-    def _template(self) -> Job:
-        """Any legal job, with experts and tensors cut where that is legal."""
+    def _templates(self) -> tuple[Job, ...]:
+        """Legal jobs, the first with experts and tensors cut where that is legal: of each sharding
+        one with a single microbatch and one with several, as far as they are soon found."""
         refused: list[Rejection] = []
+        kinds, found = 2 * len(self._stack.degrees.shardings), dict[object, Job]()
+        looked_at = 0
         for group in sorted(groups(self._resolution), key=_cuts, reverse=True):
             for job in self._jobs_of(group, refused):
-                return job
-        raise _nothing_legal(self._resolution, refused)
+                kind = job.layout.data_parallel_sharding, job.num_microbatches > 1
+                found.setdefault(kind, job)
+                if len(found) == kinds:
+                    return tuple(found.values())
+            looked_at += bool(found)
+            if looked_at == _LIKE:
+                break
+        if not found:
+            raise _nothing_legal(self._resolution, refused)
+        return tuple(found.values())
 
     def _jobs_of(self, group: ParallelLayout, refused: list[Rejection]) -> Iterator[Job]:
         for layout in of_group(self._resolution, group):

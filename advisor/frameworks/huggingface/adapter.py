@@ -95,7 +95,7 @@ class HuggingFace(TorchStack):
                 "job.sync_each_batch=true (Accelerate)",
                 "shards of gradients between microbatches, not whole ones",
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
-                Effect.MEMORY,
+                Effect.EXCHANGE,
             )
 
     def semantics(self, job: Job) -> Semantics:
