@@ -27,9 +27,11 @@ def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:
 
 def _reverted(job: Job, part: str, name: str, value: object) -> Job | None:
     try:
-        return replace(job, **{part: replace(getattr(job, part), **{name: value})})
+        other = replace(job, **{part: replace(getattr(job, part), **{name: value})})
+        adapter_of(job.config.framework).check_options(other.config)
     except UserError:
         return None
+    return other
 
 
 def _better(row: Evaluation, job: Job | None) -> Evaluation:

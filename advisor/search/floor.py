@@ -125,7 +125,7 @@ class Floors:
         if self._job.model.num_moe_experts is None:
             return outside
         ranks = layout.tensor_model_parallel_size * layout.context_parallel_size
-        tokens = micro_batch_size * self._job.config.seq_length // ranks
+        tokens = max(1, micro_batch_size * self._job.config.seq_length // ranks)
         ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
         experts, layers, total = self._of_experts(tokens, ep, etp), {}, outside.total
         for kind, seconds in outside.layers.items():

@@ -122,7 +122,7 @@ def _context(resolution: Resolution, degrees: Degrees, ranks: int) -> Iterator[_
     for cp in _wanted(resolution, "context_parallel_size", divisors(ranks)):
         if cp == 1:
             yield 1, given.get("cp_comm_type", base.cp_comm_type), None
-        elif degrees.context and ranks % cp == 0:
+        elif degrees.context and ranks % cp == 0 and resolution.config.seq_length % cp == 0:
             for kind in kinds:
                 yield from ((cp, kind, sizes) for sizes in _levels(resolution, cp, kind))
 

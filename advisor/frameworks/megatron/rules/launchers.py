@@ -249,6 +249,15 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.19.2 training/arguments.py:2776",
     ),
+    "optimizer_offload_precision_aware": _argument(
+        summary="An optimizer on the host is the precision-aware one.",
+        given=lambda raw, _: raw.optimizer_cpu_offload,
+        when=lambda raw, _: not raw.use_precision_aware_optimizer,
+        reason="optimizer_cpu_offload without use_precision_aware_optimizer",
+        fix="[use_precision_aware_optimizer=true], or [optimizer_cpu_offload]",
+        raises="AssertionError: The optimizer cpu offload must be used in conjunction with",
+        source="megatron-core 0.19.2 training/arguments.py:1803",
+    ),
     "muon_release": _muon(
         summary="muon and dist_muon came with megatron-core 0.16.",
         when=lambda _, revision: not revision.at_least(*FIRST_RELEASE),
