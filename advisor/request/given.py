@@ -17,7 +17,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.presets import ModelSource
 from advisor.models.spec import ModelSpec
 from advisor.request.experiments import Experiment
-from advisor.request.request import Request
+from advisor.request.request import Request, SearchScope
 
 GROUPS: Final[dict[str, type[Struct]]] = {
     "model": ModelSpec,
@@ -34,7 +34,8 @@ class Given(Struct, frozen=True, kw_only=True):
     model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
     None leaves the choice to `recipe_choice`, where takes_recipe is set. unsaid: ``GROUP.FIELD`` of
-    those that are the framework's default.
+    those that are the framework's default. layout_is_free: a search chooses all of it that is not
+    given.
     """
 
     model: ModelSource
@@ -45,6 +46,7 @@ class Given(Struct, frozen=True, kw_only=True):
     recipe: Experiment | None = None
     takes_recipe: bool = True
     unsaid: frozenset[str] = frozenset()
+    layout_is_free: bool = False
     config_dir: Path | None = None
 
     @property
@@ -75,6 +77,7 @@ def read_given(request: Request) -> Given:
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
         unsaid=frozenset(request.unsaid),
+        layout_is_free=request.search is SearchScope.LAYOUT,
     )
 
 

@@ -1,6 +1,7 @@
 """A job's layout: what is given of it, what a recipe lends, and what is left to be chosen."""
 
 from collections.abc import Collection, Mapping
+from math import prod
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
@@ -87,6 +88,19 @@ def reshaped(
     values.setdefault("sequence_parallel", tp > 1)
     values.setdefault("data_parallel_size", _data_parallel(values, given, num_gpus))
     return ParallelLayout(**values)
+
+
+def shapes(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
+    """Whether TP x CP x PP of `base` under what is given divide the GPUs."""
+    product = prod(given.get(name, getattr(base, name)) for name in _SHAPING)
+    return product > 0 and num_gpus % product == 0
+
+
+def shapeless(base: ParallelLayout) -> ParallelLayout:
+    """`base` without degrees; all else of it stays."""
+    ones = dict.fromkeys((*DEGREES, "data_parallel_size"), 1)
+    unset = {_ETP: None, "sequence_parallel": False, "tp_comm_overlap": False}
+    return replace(base, **ones, **unset, **_AS_SEARCHED)
 
 
 def _drop_what_follows(values: dict[str, Any], given: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, said_assumptions
 from advisor.request.experiments import Experiment, Wanted
 from advisor.request.given import Given, read_given
-from advisor.request.layout_fields import completed, layout_origins, reshaped
+from advisor.request.layout_fields import completed, layout_origins, reshaped, shapeless, shapes
 from advisor.request.optimizer_change import lent_optimizer, whole_tensors
 from advisor.request.origin import (
     GIVEN,
@@ -133,7 +133,8 @@ def resolve_given(given: Given) -> Resolution:
     lent = choice.lent.layout if choice.lent else {}
     alone = {"tp_comm_overlap": False} if repeats else {}
     fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
-    layout = _layout(fields, subject, choice, model.value, config.value)
+    free = given.layout_is_free
+    layout = _layout(fields, subject, choice, model.value, config.value, free=free)
     return _resolution(given, subject, choice, model, config, layout, fields)
 
 
@@ -280,13 +281,18 @@ def _layout(
     choice: RecipeChoice,
     model: ModelSpec,
     config: JobConfig,
+    *,
+    free: bool,
 ) -> ParallelLayout | None:
     """The framework's own idea of the layout, else the recipe's under what is given, completed;
-    None where nothing says anything about it."""
+    None where nothing says anything about it. free: the recipe's degrees give way where they do not
+    go with those that are given."""
     own = subject.adapter.layout(given, subject.num_gpus)
     if own is not None:
         return own
     base = choice.preset.layout if choice.preset is not None else None
+    if base is not None and free and not shapes(given, base, subject.num_gpus):
+        base = shapeless(base)
     layout = reshaped(given, base, subject.num_gpus)
     if layout is None:
         return None

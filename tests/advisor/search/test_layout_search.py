@@ -163,3 +163,19 @@ def test_where_no_layout_is_legal_what_was_given_is_named() -> None:
     found = resolution("kimi_k2", "256xH100", virtual_pipeline_model_parallel_size=3)
     with pytest.raises(UserError, match="with virtual_pipeline_model_parallel_size = 3; leave"):
         Search(found, load_calibration(found.gpu)).run()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "llama3_8b", "gpus": "1024xH100", "seq_length": 512},
+        {"model": "llama3_70b", "gpus": "64xH100", "tensor_model_parallel_size": 16},
+    ],
+    ids=["more GPUs than tokens", "a degree that the recipe's do not go with"],
+)
+def test_every_number_of_gpus_and_degree_is_searched(fields: dict[str, Any]) -> None:
+    answer = advise(Request(**fields, search=SearchScope.LAYOUT))
+    assert answer.fits
+    assert answer.job.layout.tensor_model_parallel_size == fields.get(
+        "tensor_model_parallel_size", 1
+    )
