@@ -92,7 +92,7 @@ def reshaped(
 
 def shapes(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
     """Whether TP x CP x PP of `base` under what is given divide the GPUs."""
-    product = prod(given.get(name, getattr(base, name)) for name in _SHAPING)
+    product: int = prod(given.get(name, getattr(base, name)) for name in _SHAPING)
     return product > 0 and num_gpus % product == 0
 
 

@@ -14,6 +14,10 @@ from advisor.search.neighbours import Neighbour, neighbours
 from advisor.search.ranking import Order, order, tier
 
 _SHOWN = 4
+_REPLAYS = 2
+"""Settings of a changed job whose allocator is replayed at most."""
+_AT_THE_EDGE = 1
+"""The tier of what a replay may find to fit."""
 _LEAST_BYTES = GIB // 20
 """What no page would show (-0.0 GiB)."""
 
@@ -73,16 +77,20 @@ def _first_that_helps(
             continue
         found = evaluator.evaluate_timed(timed)
         ranked.append((order(found), len(ranked), found))
-    while ranked:
-        first = min(ranked)
-        ranked.remove(first)
-        other = first[2]
-        if not _helps(other, best):
-            return None
-        if other.requests is not None:
-            return other
-        ranked.append((order(other.replayed), first[1], other.replayed))
+    for _, _, other in _as_likely_to_fit(sorted(ranked), best):
+        if _helps(other.replayed, best):
+            return other.replayed
     return None
+
+
+def _as_likely_to_fit(
+    ranked: list[tuple[Order, int, Evaluation]], best: Evaluation
+) -> list[tuple[Order, int, Evaluation]]:
+    """Those that a replay of the allocator may show to help: few, as one takes a while."""
+    likely = [one for one in ranked if _helps(one[2], best)]
+    if tier(best) == 0:
+        likely += [one for one in ranked if tier(one[2]) == _AT_THE_EDGE]
+    return likely[:_REPLAYS]
 
 
 def _helps(other: Evaluation, best: Evaluation) -> bool:
