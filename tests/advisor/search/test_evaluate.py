@@ -10,11 +10,9 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE
-from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
 from advisor.models.presets import load_model
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator, evaluate
-from advisor.search.rank_shape import rank_shape
 
 
 @pytest.fixture(scope="module")
@@ -122,39 +120,6 @@ def test_a_smaller_budget_lowers_the_probability(job) -> None:
     assert probabilities == sorted(probabilities, reverse=True)
     assert probabilities[0] > 0.99
     assert probabilities[-1] < 0.01
-
-
-@pytest.mark.parametrize(
-    ("gpu", "impl", "backend"),
-    [
-        ("H100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FUSED),
-        ("A100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FLASH),
-        ("H100", TransformerImpl.LOCAL, AttentionBackend.UNFUSED),
-        ("H100", TransformerImpl.TRANSFORMERS, AttentionBackend.FLASH),
-        ("B200", TransformerImpl.TRANSFORMERS, AttentionBackend.FUSED),
-    ],
-)
-def test_auto_attention_is_resolved_by_gpu_and_implementation(job, gpu, impl, backend) -> None:
-    other = replace(job, gpu=load_gpu(gpu), model=replace(job.model, transformer_impl=impl))
-    assert rank_shape(other).model.attention_backend is backend
-
-
-@pytest.mark.parametrize(
-    ("gpu", "release", "sinks", "backend"),
-    [
-        ("H100", "2.11", False, AttentionBackend.FUSED),
-        ("B200", "2.11", False, AttentionBackend.FLASH),
-        ("B200", "2.12", False, AttentionBackend.FUSED),
-        ("B200", "2.20", True, AttentionBackend.UNFUSED),
-        ("A100", "2.20", False, AttentionBackend.FLASH),
-    ],
-)
-def test_auto_attention_of_runs_that_repeat_to_the_bit(job, gpu, release, sinks, backend) -> None:
-    config = replace(job.config, deterministic_mode=True, transformer_engine_version=release)
-    kind = SoftmaxType.LEARNABLE if sinks else SoftmaxType.VANILLA
-    model = replace(job.model, softmax_type=kind)
-    other = replace(job, gpu=load_gpu(gpu), model=model, config=config)
-    assert rank_shape(other).model.attention_backend is backend
 
 
 def test_bubble_shrinks_with_virtual_stages(job) -> None:
