@@ -1,5 +1,6 @@
 """Jobs that a search has looked at, and the best setting of each layout and micro batch."""
 
+from bisect import insort
 from math import inf
 from typing import Final
 
@@ -19,6 +20,8 @@ ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
+_SHORT: Final = 8
+"""Jobs that are short of memory, to be looked at once more."""
 _NO_PEAK: Final = 2**62
 """Bytes of a job without a legal setting."""
 _NEAREST: Final = 30
@@ -29,13 +32,15 @@ class Searched(Struct, frozen=True, kw_only=True):
     """The best setting of each of the first layouts.
 
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
-    a bound. whole: False where the search ended before that; interrupted: by Ctrl-C.
+    a bound. whole: False where the search ended before that; interrupted: by Ctrl-C. short: jobs
+    that would be faster than the first row, did they fit without recompute; the fastest first.
     """
 
     evaluations: tuple[Evaluation, ...]
     evaluated: int
     whole: bool = True
     interrupted: bool = False
+    short: tuple[Job, ...] = ()
 
     @property
     def best(self) -> Evaluation:
@@ -80,8 +85,9 @@ class Found:
         self._calibration, self._asked, self._within = calibration, asked, within
         self._kept: dict[object, Evaluation] = {}
         self._smallest: list[tuple[int, Job]] = []
+        self._short: list[tuple[float, int, Job]] = []
         self.first = self.limit = inf
-        self.unfit = self.evaluated = 0
+        self.unfit = self.evaluated = self._looked = 0
 
     @property
     def best(self) -> Evaluation | None:
@@ -100,17 +106,22 @@ class Found:
             evaluated=self.evaluated,
             whole=whole,
             interrupted=interrupted,
+            short=tuple(job for seconds, _, job in sorted(self._short) if seconds < self.first),
         )
 
     def look_at(self, evaluator: Evaluator) -> Looked:
         """Take the fastest setting that fits, or one that nearly does."""
         job = evaluator.job
         stack = adapter_of(job.config.framework)
+        self._looked += 1
         if stack.check(stack.none, job):
             return Looked(unfit=False, short=True)
         looked = Looked(unfit=True, short=True)
         if not evaluator.is_hopeless:
             looked = self._take_best(evaluator)
+        if looked.short:
+            insort(self._short, (evaluator.at_least_seconds, self._looked, job))
+            del self._short[_SHORT:]
         if looked.unfit:
             self.unfit += 1
             self._smallest.append((evaluator.at_least_bytes, job))

@@ -1,8 +1,10 @@
 """The best settings of all layouts, micro batches and choices of options in one ranking."""
 
+from math import inf
+
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer
+from advisor.answer.answer import SAME_TIME, Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.protocols import FrameworkAdapter
@@ -16,8 +18,10 @@ from advisor.search.evaluate import evaluate_settings
 from advisor.search.fewest_changes import with_fewest_changes
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Watch
+from advisor.search.optimum.branches import each_micro_batch
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies
+from advisor.search.settings_beyond import fastest_beyond_the_menu
 
 
 def rank_layouts(
@@ -33,6 +37,15 @@ def rank_layouts(
     searched = search.run(known)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
     first = min(first_replayed(rows), key=order)
+    usual = _job_of(resolution)
+    if not asked and type(calibration) is Calibration:
+        jobs = [first.job, *searched.short]
+        if usual is not None and not stack.check(stack.none, usual):
+            jobs += each_micro_batch(usual, stack, free=resolution.micro_batch_is_free)
+        below = first.step_time_seconds if first.fits else inf
+        if faster := fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME)):
+            first = with_fewest_changes(faster, resolution)
+            rows.append(first)
     rows += _without_recompute(first)
     evaluations = first_replayed(rows)
     candidates = rank(evaluations, notes_on(evaluations, stack))
@@ -52,7 +65,7 @@ def rank_layouts(
             searched.evaluated,
             () if first.fits else find_remedies(first, calibration, asked),
         ),
-        usual=_job_of(resolution),
+        usual=usual,
         searched=True,
         stopped=searched.interrupted,
     )

@@ -32,7 +32,7 @@ def branches(
     decisions = stack.decisions(job)
     if decisions is None:
         return []
-    for one in _jobs(job, stack, given):
+    for one in each_micro_batch(job, stack, free=_MICRO_BATCH not in given):
         table = StageTable(one, calibration, StageSplits(one, moves=moves))
         fixed = table
         if table.splits.moves:
@@ -66,10 +66,10 @@ def _moves_layers(job: Job, stack: FrameworkAdapter, given: Collection[str]) -> 
     return free and not pattern and stack.splits(job.config).by_text
 
 
-def _jobs(job: Job, stack: FrameworkAdapter, given: Collection[str]) -> Iterator[Job]:
-    """The job, and those with every other micro batch that divides its batch."""
+def each_micro_batch(job: Job, stack: FrameworkAdapter, *, free: bool) -> Iterator[Job]:
+    """The job, and those with every other micro batch that divides its batch, if that is `free`."""
     yield job
-    if _MICRO_BATCH in given:
+    if not free:
         return
     config = job.config
     for size in divisors(config.global_batch_size // job.layout.data_parallel_size):
