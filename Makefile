@@ -92,8 +92,8 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@$(PIP) install --editable .
 	@touch $@
 
-# The newest pip resolves in half the time of Python 3.11's own, which does it too. Byte code is made of what is
-# imported, when it is: a quarter of what is installed.
+# The newest pip takes half the time of Python 3.11's own, which does it too. Byte code is made of what is imported,
+# when it is: most of what is installed never is.
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
 	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
 	@$(PIP) install --upgrade pip || true
