@@ -22,9 +22,10 @@ NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.p
 
 # Tests start many processes: byte code is kept, whatever the shell says of it.
 export PYTHONDONTWRITEBYTECODE :=
-# One process a core: what a file's tests share is made once. In the order of the folders: what takes long stands in
-# their middle, and the last files are short.
-SPREAD := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Three processes on two cores: many tests wait for processes of their own. A process has whole files: what their tests
+# share is made once. In the order of the folders: what takes long stands in their middle, and the last files are short.
+SPREAD = -n $(shell $(PYTHON) -c 'import os; print(min(8, 3 * os.cpu_count() // 2))') \
+  --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -37,11 +38,13 @@ help:
 advise: $(VENV)/.installed
 	@$(BIN)/advise $(ARGS)
 
-# Tests with real processes, a real Slurm and a real browser can meet a machine that stalls: what failed is tried once
-# more, and shown as rerun.
+# Tests with real processes, a real Slurm and a real browser can meet a machine that stalls: what failed (exit code 1)
+# is tried once more, and shown. pytest-rerunfailures would cost 40 ms a test: its workers ask for counts by socket.
 test: lint
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --reruns 1 -r R $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS) || { [ $$? = 1 ] \
+	  && echo "== pytest, what failed once more" \
+	  && OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
 	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
 
@@ -89,9 +92,12 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@$(PIP) install --editable .
 	@touch $@
 
+# The newest pip takes half the time of Python 3.11's own, which does it too. Byte code is made of what is imported,
+# when it is: most of what is installed never is.
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
 	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
-	@$(PIP) install --editable '.[dev]' $(ORACLE_PACKAGES)
+	@$(PIP) install --upgrade pip || true
+	@$(PIP) install --no-compile --editable '.[dev]' $(ORACLE_PACKAGES)
 	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels megatron-core==$(NEWEST)
 	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-$(NEWEST)-*.whl $(NEWEST_CORE)
 	@touch $@ $(VENV)/.installed

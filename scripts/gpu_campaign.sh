@@ -120,7 +120,7 @@ if [ "$tests" != none ]; then
 fi
 
 # Its sleep ends with it, or whoever reads this script's output would wait for that.
-( trap 'kill "$nap"; exit' TERM; while :; do sleep 60 & nap=$!; wait "$nap"; pack; done ) &
+( trap 'kill $(jobs -p) 2>/dev/null; exit' TERM; while :; do sleep 60 & wait $!; pack; done ) &
 packer=$!
 : >"$out/campaign.txt"
 for one in "$@"; do

@@ -74,9 +74,9 @@ class Report(Struct, frozen=True):
         return max(LEAST_BAND, math.ceil(quantile * 100) / 100)
 
 
-def fitted_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
-    """The rows that steps are fitted on."""
-    return tuple(target for target in all_targets(folder) if not target.judged_only)
+def fitted_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """Those that steps are fitted on."""
+    return tuple(target for target in targets if not target.judged_only)
 
 
 def shape(target: Target) -> Hashable:
@@ -91,7 +91,8 @@ OfKernels = dict[str, dict[str, tuple[float, str]]]
 
 def report(folder: Path = PUBLISHED, kernels: OfKernels | None = None) -> Report:
     """Fit and left-out check. kernels: those of `of_kernels`; without them the files' own stay."""
-    targets, priors = fitted_targets(folder), {}
+    every = all_targets(folder)
+    targets, priors = fitted_targets(every), {}
     for name in GENERATIONS:
         fresh = (kernels or {}).get(name, {})
         values = {field: significant(value, 3) for field, (value, _) in fresh.items()}
@@ -102,16 +103,14 @@ def report(folder: Path = PUBLISHED, kernels: OfKernels | None = None) -> Report
         done,
         tuple(errors(targets, done.calibrations)),
         tuple(math.exp(miss) - 1 for miss in done.left_out),
-        {name: _known_errors(name, done, folder) for name in GENERATIONS},
+        {name: _known_errors(name, done, every) for name in GENERATIONS},
     )
 
 
-def _known_errors(generation: str, done: Fit, folder: Path) -> tuple[KnownError, ...]:
+def _known_errors(generation: str, done: Fit, every: Iterable[Target]) -> tuple[KnownError, ...]:
     """Of the rows of one generation, those that are judged for no reason of theirs as well."""
     there = [
-        target
-        for target in all_targets(folder)
-        if tells(target) and target.job.gpu.calibration == generation
+        target for target in every if tells(target) and target.job.gpu.calibration == generation
     ]
     return tuple(known_errors(there, errors(there, done.calibrations)))
 

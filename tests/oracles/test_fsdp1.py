@@ -28,7 +28,7 @@ from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .stacks.fsdp import RANKS, backward, llama, loss_inside  # noqa: E402
-from .stacks.kernels import GpuKernels  # noqa: E402
+from .stacks.kernels import GpuKernels, NoProducts  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 
@@ -71,7 +71,8 @@ def _measured(
         size = shape.micro_batch_size, shape.seq_length
         tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
         forward = behind = 0
-        with GpuKernels(), LiveBytes((*wrapped.parameters(), tokens, labels)) as live:
+        known = (*wrapped.parameters(), tokens, labels)
+        with GpuKernels(), NoProducts(), LiveBytes(known) as live:
             for _ in range(4):
                 live.reset_peak()
                 loss = loss_inside(wrapped, tokens, labels)

@@ -113,13 +113,14 @@ def fit(fitted: Sequence[GemmRow]) -> Fit:
     families = [name for name in FAMILIES if any(row.family == name for row in fitted)]
     keys = [("", name) for name in _SHARED]
     keys += [(family, name) for family in families for name in _OF_FAMILY[family]]
+    present = {name: load_calibration(load_gpu(_GPUS[name])) for name in families}
     start = np.array([_START[name] for _, name in keys])
     counts = Counter(row.group for row in fitted)
     weights = np.array([counts[row.group] ** -0.35 for row in fitted])
     measured = np.log([row.seconds for row in fitted])
 
     def residuals(scaled: np.ndarray) -> np.ndarray:
-        tried = _fit_of(dict(zip(keys, scaled * start, strict=True)), families)
+        tried = _fit_of(dict(zip(keys, scaled * start, strict=True)), present)
         predicted = np.log([tried.seconds(row) for row in fitted])
         return np.asarray(weights * (predicted - measured))
 
@@ -133,21 +134,21 @@ def fit(fitted: Sequence[GemmRow]) -> Fit:
         diff_step=1e-3,
         max_nfev=20,
     )
-    return _fit_of(dict(zip(keys, found.x * start, strict=True)), families)
+    return _fit_of(dict(zip(keys, found.x * start, strict=True)), present)
 
 
-def _fit_of(values: dict[tuple[str, str], float], families: Iterable[str]) -> Fit:
+def _fit_of(values: dict[tuple[str, str], float], present: dict[str, Calibration]) -> Fit:
     shared = {name: values["", name] for name in _SHARED}
     calibrations = {
         family: replace(
-            load_calibration(load_gpu(_GPUS[family])),
+            calibration,
             kernel_seconds=_KERNEL_SECONDS,
             gemm_training_share=1.0,
             quantized_training_share=1.0,
             **shared,
             **{name: values[family, name] for name in _OF_FAMILY[family]},
         )
-        for family in families
+        for family, calibration in present.items()
     }
     return Fit(calibrations=calibrations)
 

@@ -66,7 +66,7 @@ def spread_faults(plan: RunPlan) -> tuple[RunPlan, dict[str, str]]:
 
 
 def limited(measurement: MeasurementPlan, fault: str) -> MeasurementPlan:
-    return replace(measurement, timeout_seconds=0.4 if fault in ("hang", "stubborn") else 60.0)
+    return replace(measurement, timeout_seconds=0.15 if fault in ("hang", "stubborn") else 60.0)
 
 
 def test_two_hundred_trials_with_faults(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class _Norm(torch.autograd.Function):
@@ -101,3 +102,13 @@ class GpuKernels(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **{**kwargs, "dropout_p": 0.0})
         return func(*args, **kwargs)
+
+
+class NoProducts(TorchDispatchMode):
+    """Inside this mode products of matrices take their memory and no time: they are zero."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            left, right = args
+            return left.new_zeros(left.shape[0], right.shape[1])
+        return func(*args, **(kwargs or {}))

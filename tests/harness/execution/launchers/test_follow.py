@@ -146,6 +146,7 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
                 f"launcher.rendezvous=127.0.0.1:{port}",
                 "device=cpu",
                 "experiment=tiny_cpu",
+                "job.seq_length=64",
                 "gpus=2xH100",
                 "recompute.settings=[none]",
                 "name=x",

@@ -205,6 +205,7 @@ def test_ranks_of_two_nodes_train_together(
         "gpus=2xH100",
         "recompute.settings=[full:uniform:1]",
         "experiment=tiny_cpu",
+        "job.seq_length=64",
         "measure.steps=2",
         "measure.max_warmup_steps=3",
         "name=x",
