@@ -18,6 +18,8 @@ from advisor.search.too_large import HOLDING
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
+_AT_THE_EDGE: Final = 1
+"""The tier of what is as likely as not to fit."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _SHORT: Final = 8
@@ -150,7 +152,7 @@ class Found:
     def _replayed(self, found: Evaluation) -> Evaluation:
         """With its allocator replayed; with other segments where that alone makes it fit."""
         replayed = found.replayed
-        if not self._either_segments or tier(replayed) == 0:
+        if not self._either_segments or tier(replayed) != _AT_THE_EDGE:
             return replayed
         config = found.job.config
         job = replace(

@@ -22,6 +22,7 @@ from advisor.search.optimum.branches import each_micro_batch
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies
 from advisor.search.settings_beyond import fastest_beyond_the_menu
+from advisor.search.sure_row import SURE, fastest_sure
 
 
 def rank_layouts(
@@ -46,6 +47,9 @@ def rank_layouts(
         if faster := fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME)):
             first = with_fewest_changes(faster, resolution)
             rows.append(first)
+    if not asked and first.fits and first.fit_probability < SURE:
+        sure = fastest_sure((*(row.job for row in rows), *known), calibration)
+        rows += [sure] if sure is not None else []
     rows += _without_recompute(first)
     evaluations = first_replayed(rows)
     candidates = rank(evaluations, notes_on(evaluations, stack))
