@@ -13,6 +13,6 @@ def first_equal(value: T) -> T:
     return _first_equal(value)  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _first_equal(value: Hashable) -> Hashable:
     return value

@@ -102,7 +102,7 @@ def _passes(operator: Operator, machine: Machine, network: Network) -> Passes:
     )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _layer_passes(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind
 ) -> dict[str, Passes]:
@@ -139,7 +139,7 @@ def tiled_operators(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[
     return tuple(operator for operator in operators if operator.module in _MLP)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def layer_times(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind = DENSE
 ) -> PassTimes:
@@ -184,14 +184,14 @@ def part_times(
     return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def layer_cast_seconds(shape: RankShape, machine: Machine, kind: LayerKind = DENSE) -> float:
     """Seconds of bringing the weights of one layer into the job's 8 or 4 bits, once."""
     operators = transformer_layer(shape, kind)
     return sum(weight_cast_seconds(o.gemm, machine) for o in operators if o.gemm is not None)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def end_times(
     shape: RankShape, machine: Machine, network: Network, first: bool, last: bool
 ) -> PassTimes:
@@ -205,7 +205,7 @@ def end_times(
     return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def replay_seconds(
     shape: RankShape,
     machine: Machine,
@@ -222,7 +222,7 @@ def replay_seconds(
     return sum(time.compute + time.exposed for time in times)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def waiting_seconds(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind, replay: LayerReplay
 ) -> float:
@@ -270,7 +270,7 @@ class LayerWork(Struct, frozen=True, dict=True):
         return idle_seconds(self.back, self.host)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _layer_work(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind, host: Host
 ) -> LayerWork:
