@@ -219,6 +219,15 @@ def _two_factors(number: int) -> tuple[int, int]:
     return number // inner, inner
 
 
+def fits_layout(model: ModelSpec, layout: ParallelLayout) -> bool:
+    """See check_model_fits_layout."""
+    try:
+        check_model_fits_layout(model, layout)
+    except UserError:
+        return False
+    return True
+
+
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape (TransformerConfig), or the
     model is not computed under them (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py)."""

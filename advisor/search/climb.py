@@ -68,7 +68,7 @@ class Climb:
     def climb(self) -> None:
         """From the best so far to its best neighbour, and on: soon a step is known that most
         layouts cannot undercut."""
-        while (best := self._found.best) is not None and best.fits:
+        while self._found.fits and (best := self._found.best) is not None:
             for neighbour in neighbours(best.job):
                 if self._is_open(neighbour.job):
                     evaluator = Evaluator(neighbour.job, self._calibration)

@@ -7,19 +7,17 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator, Timed
-from advisor.search.ranking import order, tier
+from advisor.search.ranking import Order, order, tier
 from advisor.search.too_large import HOLDING
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
-_AT_THE_EDGE: Final = 1
-"""The tier of what is as likely as not to fit."""
 _UNFIT: Final = 2
 """The tier of what does not fit."""
 _SHORT: Final = 8
@@ -71,6 +69,7 @@ class Found:
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which rows are wanted. either_segments: what nearly fits is tried with the other
     segments of the caching allocator as well: in a replay, either kind may leave less unused.
+    likely: probability from which a setting fits.
     first: seconds of the first that fits; limit: of the last that is wanted. unfit: jobs that do
     not fit. evaluated: settings that were looked at.
     """
@@ -82,8 +81,9 @@ class Found:
         within: float = 0.0,
         *,
         either_segments: bool = False,
+        likely: float = LIKELY,
     ) -> None:
-        self._either_segments = either_segments
+        self._either_segments, self._likely = either_segments, likely
         self._calibration, self._asked, self._within = calibration, asked, within
         self._kept: dict[object, Evaluation] = {}
         self._smallest: list[tuple[int, Job]] = []
@@ -94,7 +94,7 @@ class Found:
     @property
     def best(self) -> Evaluation | None:
         """First of the ranking."""
-        return min(self._kept.values(), key=order, default=None)
+        return min(self._kept.values(), key=self._order, default=None)
 
     @property
     def fits(self) -> bool:
@@ -152,7 +152,7 @@ class Found:
     def _replayed(self, found: Evaluation) -> Evaluation:
         """With its allocator replayed; with other segments where that alone makes it fit."""
         replayed = found.replayed
-        if not self._either_segments or tier(replayed) != _AT_THE_EDGE:
+        if not self._either_segments or self._fits(replayed):
             return replayed
         config = found.job.config
         job = replace(
@@ -160,10 +160,14 @@ class Found:
         )
         if not self._is_legal(found.setting, job):
             return replayed
-        other = Evaluator(job, self._calibration).evaluate(found.setting)
-        if tier(other) < _UNFIT and tier(other.replayed) == 0:
-            return other.replayed
-        return replayed
+        other = Evaluator(job, self._calibration).evaluate(found.setting).replayed
+        return other if self._fits(other) else replayed
+
+    def _fits(self, evaluation: Evaluation) -> bool:
+        return evaluation.fit_probability >= self._likely
+
+    def _order(self, evaluation: Evaluation) -> tuple[bool, Order]:
+        return not self._fits(evaluation), order(evaluation)
 
     def _timed(self, evaluator: Evaluator) -> list[Timed]:
         """Settings that are worth a try, the fastest first."""
@@ -180,12 +184,12 @@ class Found:
         """Keep it where it is better than what is kept of the same layout and micro batch; whether
         it fits."""
         key = _row(found.job)
-        if key not in self._kept or order(found) < order(self._kept[key]):
+        if key not in self._kept or self._order(found) < self._order(self._kept[key]):
             self._kept[key] = found
-            if tier(found) == 0:
+            if self._fits(found):
                 self.first = min(self.first, found.step_time_seconds)
                 self.limit = self.first * (1 + self._within)
-        return tier(found) == 0
+        return self._fits(found)
 
     def least_peak(self, evaluator: Evaluator) -> int:
         """Bytes of the job's slowest settings, which keep least, as a rule."""

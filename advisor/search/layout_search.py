@@ -15,14 +15,14 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.answer.answer import SAME_TIME, Rejection
-from advisor.answer.evaluation import Evaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.protocols import Effect
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout, fits_layout
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.origin import GIVEN
@@ -116,7 +116,7 @@ class Search:
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which all layouts are looked at. options: whether options of the job may change as
-    well. watch: is told how far it is.
+    well. likely: probability from which a setting fits. watch: is told how far it is.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Search:
         *,
         within: float = 0.0,
         options: bool = False,
+        likely: float = LIKELY,
         watch: Watch | None = None,
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
@@ -137,7 +138,7 @@ class Search:
         if resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
         segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
-        self._found = Found(calibration, asked, within, either_segments=segments)
+        self._found = Found(calibration, asked, within, either_segments=segments, likely=likely)
         self._waiting: list[tuple[float, int, _Waiting]] = []
         self._numbers = count()
 
@@ -251,9 +252,9 @@ class Search:
             heappush(self._waiting, (bound, next(self._numbers), item))
 
     def _wait_for_dense(self, item: _Dense) -> None:
-        tp = item.group.tensor_model_parallel_size
+        tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
         degrees = tuple(expert_degrees(self._resolution, tp))
-        if degrees:
+        if degrees and fits_layout(model, item.group):
             floors = self._floors[item.root]
             self._wait_at_floor(floors.of_dense(item.group, degrees, exact=item.exact), item)
 

@@ -1,6 +1,7 @@
 """The best settings of all layouts, micro batches and choices of options in one ranking."""
 
 from math import inf
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,13 +17,13 @@ from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
 from advisor.search.evaluate import evaluate_settings
 from advisor.search.fewest_changes import with_fewest_changes
+from advisor.search.found import Searched
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.optimum.branches import each_micro_batch
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies
 from advisor.search.settings_beyond import fastest_beyond_the_menu
-from advisor.search.sure_row import SURE, fastest_sure
 
 
 def rank_layouts(
@@ -38,18 +39,15 @@ def rank_layouts(
     searched = search.run(known)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
     first = min(first_replayed(rows), key=order)
-    usual = _job_of(resolution)
-    if not asked and type(calibration) is Calibration:
-        jobs = [first.job, *searched.short]
-        if usual is not None and not stack.check(stack.none, usual):
-            jobs += each_micro_batch(usual, stack, free=resolution.micro_batch_is_free)
-        below = first.step_time_seconds if first.fits else inf
-        if faster := fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME)):
+    if not asked and not searched.interrupted:
+        if faster := _beyond_the_menu(first, searched, resolution, calibration):
             first = with_fewest_changes(faster, resolution)
             rows.append(first)
-    if not asked and first.fits and first.fit_probability < SURE:
-        sure = fastest_sure((*(row.job for row in rows), *known), calibration)
-        rows += [sure] if sure is not None else []
+        if first.fits and first.fit_probability < SURE:
+            surer = Search(resolution, calibration, options=True, likely=SURE, watch=watch)
+            found = surer.run((first.job, *known)).evaluations
+            sure = [row for row in found if row.fit_probability >= SURE]
+            rows += sorted(sure, key=order)[:1]
     rows += _without_recompute(first)
     evaluations = first_replayed(rows)
     candidates = rank(evaluations, notes_on(evaluations, stack))
@@ -69,10 +67,30 @@ def rank_layouts(
             searched.evaluated,
             () if first.fits else find_remedies(first, calibration, asked),
         ),
-        usual=usual,
+        usual=_job_of(resolution),
         searched=True,
         stopped=searched.interrupted,
     )
+
+
+SURE: Final = 0.95
+"""Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
+
+
+def _beyond_the_menu(
+    first: Evaluation, searched: Searched, resolution: Resolution, calibration: Calibration
+) -> Evaluation | None:
+    """What is faster than the first row, of all settings of the jobs that matter. None where
+    measured runs move settings one by one."""
+    if type(calibration) is not Calibration:
+        return None
+    jobs, usual = [first.job, *searched.short], _job_of(resolution)
+    if usual is not None:
+        stack = adapter_of(usual.config.framework)
+        if not stack.check(stack.none, usual):
+            jobs += each_micro_batch(usual, stack, free=resolution.micro_batch_is_free)
+    below = first.step_time_seconds if first.fits else inf
+    return fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME))
 
 
 def _without_recompute(row: Evaluation) -> list[Evaluation]:

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout, check_model_fits_layout
+from advisor.job.layout import ParallelLayout, fits_layout
 from advisor.memory.chunk import chunk_footprint
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.search.changed_options import Root
@@ -43,9 +42,7 @@ class TooLarge:
 
     def is_group(self, root: int, group: ParallelLayout) -> bool:
         """Whether all layouts of a group are, or illegal."""
-        try:
-            check_model_fits_layout(self._roots[root].resolution.model, group)
-        except UserError:
+        if not fits_layout(self._roots[root].resolution.model, group):
             return True
         names = (name for name in HOLDING if name != "pipeline_model_parallel_size")
         key = (self._options[root], *(getattr(group, name) for name in names))

@@ -12,10 +12,8 @@ from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import evaluate_settings
 from advisor.search.known_jobs import known_jobs
+from advisor.search.rank_layouts import SURE
 from tests.advisor.search.random_requests import random_requests
-
-SURE = 0.95
-"""The bar of the issue: rows at least so likely to fit."""
 
 
 def fastest_sure(rows: list[Evaluation]) -> float | None:
