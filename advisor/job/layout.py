@@ -1,5 +1,6 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
@@ -221,8 +222,19 @@ def _two_factors(number: int) -> tuple[int, int]:
 
 def fits_layout(model: ModelSpec, layout: ParallelLayout) -> bool:
     """See check_model_fits_layout."""
+    return _passes(check_model_fits_layout, model, layout)
+
+
+def has_whole_heads(model: ModelSpec, layout: ParallelLayout) -> bool:
+    """Whether TP and CP give every rank whole heads."""
+    return _passes(_check_heads, model, layout)
+
+
+def _passes(
+    check: Callable[[ModelSpec, ParallelLayout], None], model: ModelSpec, layout: ParallelLayout
+) -> bool:
     try:
-        check_model_fits_layout(model, layout)
+        check(model, layout)
     except UserError:
         return False
     return True
@@ -240,16 +252,7 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
             "capped scores are not computed under it",
             "use 1",
         )
-    _check_exchanged_heads(model, layout)
-    for name, heads in sharded_heads(model):
-        ways = tp * cp
-        if heads % ways:
-            raise UserError(
-                "layout TP x CP",
-                ways,
-                f"must divide {name} = {heads}",
-                f"nearest: {_nearest(divisors(heads), ways)}",
-            )
+    _check_heads(model, layout)
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
         raise UserError(
@@ -260,6 +263,19 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
             "be its multiple",
             f"nearest: {_nearest(legal, tp)}",
         )
+
+
+def _check_heads(model: ModelSpec, layout: ParallelLayout) -> None:
+    _check_exchanged_heads(model, layout)
+    ways = layout.tensor_model_parallel_size * layout.context_parallel_size
+    for name, heads in sharded_heads(model):
+        if heads % ways:
+            raise UserError(
+                "layout TP x CP",
+                ways,
+                f"must divide {name} = {heads}",
+                f"nearest: {_nearest(divisors(heads), ways)}",
+            )
 
 
 def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:

@@ -22,7 +22,7 @@ from advisor.frameworks.protocols import Effect
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout, fits_layout
+from advisor.job.layout import ParallelLayout, has_whole_heads
 from advisor.plan.recompute_plan import Setting
 from advisor.request.optimizer_change import whole_tensors
 from advisor.request.origin import GIVEN
@@ -254,7 +254,7 @@ class Search:
     def _wait_for_dense(self, item: _Dense) -> None:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
         degrees = tuple(expert_degrees(self._resolution, tp))
-        if degrees and fits_layout(model, item.group):
+        if degrees and has_whole_heads(model, item.group):
             floors = self._floors[item.root]
             self._wait_at_floor(floors.of_dense(item.group, degrees, exact=item.exact), item)
 
