@@ -18,8 +18,6 @@ from advisor.search.too_large import HOLDING
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
-_UNFIT: Final = 2
-"""The tier of what does not fit."""
 _SHORT: Final = 8
 """Jobs that are short of memory, to be looked at once more."""
 _NO_PEAK: Final = 2**62
@@ -142,7 +140,7 @@ class Found:
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is not None:
                 unfit = False
-                if one.time.total < self.first and tier(found) < _UNFIT:
+                if one.time.total < self.first:
                     found = self._replayed(found)
                 if self._take(found):
                     break

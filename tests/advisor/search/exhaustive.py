@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import isclose
 
-from advisor.answer.evaluation import Evaluation
+from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.protocols import Effect
@@ -29,7 +29,7 @@ def best_of_all(resolution: Resolution, calibration: Calibration) -> Evaluation:
         found += (evaluator.evaluate(setting) for setting in stack.candidates(job))
     found.sort(key=lambda one: one.step_time_seconds)
     for one in found:
-        if tier(one) < 2 and tier(one.replayed) == 0:
+        if one.fit_probability > 1 - CLEAR and tier(one.replayed) == 0:
             return one.replayed
     return min((one.replayed if tier(one) < 2 else one for one in found), key=order)
 
