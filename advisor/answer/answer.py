@@ -163,8 +163,9 @@ class Optimum(Struct, frozen=True, kw_only=True):
     """What `--search optimum` has found and proven, by the model's times and bytes.
 
     best: None where nothing in the space fits. bound_seconds: no point of the space that fits takes
-    less; None where none fits. gap: step time of the best over that bound, less one; 0 where the
-    best is proven to be the optimum. gain: share by which it takes less than the best of the menu,
+    less; None where none fits, or the search was stopped before it had one. gap: step time of the
+    best over that bound, less one; 0 where the best is proven to be the optimum, None where there
+    is no bound. gain: share by which it takes less than the best of the menu,
     None where none of the menu fits. space: its decisions, a line each. num_points: how many points
     it has, None where they are not counted. evaluated and excluded_by_bound: how many of them were
     looked at, and how many a proven bound left out. beyond: what the framework cannot say, and what
@@ -173,7 +174,7 @@ class Optimum(Struct, frozen=True, kw_only=True):
 
     best: OptimumRow | None
     bound_seconds: float | None
-    gap: float
+    gap: float | None
     gain: float | None
     space: tuple[str, ...]
     num_points: int | None

@@ -106,7 +106,7 @@ def _optimum(advice: Answer) -> Block | None:
         return None
     from advisor.report.optimum_block import optimum_block
 
-    return optimum_block(advice.optimum)
+    return optimum_block(advice.optimum, stopped=advice.stopped)
 
 
 def _toss(advice: Answer) -> Block | None:

@@ -77,6 +77,7 @@ def plain_advice(
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
         optimum=answer.optimum,
+        stopped=answer.stopped,
     )
 
 

@@ -8,12 +8,13 @@ from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
+from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors
-from advisor.search.layout_search import Search
+from advisor.search.layout_search import Progress, Search
 from advisor.search.layouts import expert_degrees, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row
 from tests.advisor.search.small_jobs import SUITE, small
@@ -91,6 +92,16 @@ def test_what_fits_nowhere_is_an_answer_and_no_interruption() -> None:
     assert not answer.fits
     assert not answer.stopped
     assert answer.candidates
+
+
+def test_a_search_that_is_stopped_says_so() -> None:
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    answer = advise(Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT), stop)
+    plain = plain_advice(answer)
+    assert plain.stopped
+    assert plain.verdict.startswith("The search was stopped: row 1 (")
 
 
 def stages(found: Resolution) -> dict[int, set[int]]:
