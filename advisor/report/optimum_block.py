@@ -9,7 +9,8 @@ _SMALLEST_GAP = 5e-5
 
 
 def optimum_block(optimum: Optimum, *, stopped: bool = False) -> Block:
-    """The claim, or how far a search was that was stopped, with how many points were looked at; the space it is for; what lies beyond."""
+    """The claim, or how far a search was that was stopped, with how many points were looked at; the
+    space it is for; what lies beyond."""
     lines = [("  -", text) for text in optimum.space]
     return group(
         _claim(optimum, stopped=stopped),
