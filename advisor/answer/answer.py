@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -192,7 +193,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
     in 16 bits. usual: the job of that answer, where a search ranks others beside it; searched: a
-    search has chosen the layout; stopped: it was stopped, and its rows are the best so far. toss:
+    search has chosen the layout; beside_degrees: what a request gives to have the usual job with
+    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe behind; stopped: it was stopped, and its rows are the best so far. toss:
     two rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for
     it.
     """
@@ -212,6 +214,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     toss: Toss | None = None
     optimum: Optimum | None = None
     usual: Job | None = None
+    beside_degrees: Mapping[str, Any] = field(default_factory=dict)
     searched: bool = False
     stopped: bool = False
 

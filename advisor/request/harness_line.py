@@ -33,7 +33,7 @@ def harness_line(
     recipe: the published one that the job builds on, if any. UserError where no line says this job.
     """
     first, bare = _start(job, model, recipe, config_dir)
-    given = _differing(job, bare)
+    given = differing(job, bare)
     words = [first, f"gpus={given.gpus}"]
     for group, fields in (
         ("model", given.model_fields),
@@ -89,8 +89,8 @@ _DEGREES: Final = (
 _BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size")
 
 
-def _differing(job: Job, given: Given) -> Given:
-    """`given` with what makes it `job`."""
+def differing(job: Job, given: Given) -> Given:
+    """`given`, which has a layout, with what makes it `job`. UserError where nothing does."""
     from msgspec.structs import replace
 
     for _ in range(_ROUNDS):

@@ -12,9 +12,11 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
+from advisor.search.changed_options import CHOSEN
 from advisor.search.evaluate import evaluate_settings
 from advisor.search.fewest_changes import with_fewest_changes
 from advisor.search.found import Searched
@@ -67,7 +69,7 @@ def rank_layouts(
             searched.evaluated,
             () if first.fits else find_remedies(first, calibration, asked),
         ),
-        usual=_job_of(resolution),
+        usual=_usual_job(resolution, first.job),
         searched=True,
         stopped=searched.interrupted,
     )
@@ -99,6 +101,19 @@ def _without_recompute(row: Evaluation) -> list[Evaluation]:
     if not recomputes(row.setting):
         return []
     return list(evaluate_settings(row.job, (none,), row.calibration))
+
+
+def _usual_job(resolution: Resolution, first: Job) -> Job | None:
+    """The job of the usual answer; its options alone, on the degrees of the `first` row, where that
+    answer searches a layout of its own."""
+    if (job := _job_of(resolution)) is not None:
+        return job
+    options = resolution.layout or replace(ParallelLayout(), **resolution.layout_fields)
+    degrees = {name: getattr(first.layout, name) for name in CHOSEN if hasattr(options, name)}
+    try:
+        return resolution.job(replace(options, **degrees), first.config.micro_batch_size)
+    except UserError:
+        return None
 
 
 def _job_of(resolution: Resolution) -> Job | None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.base.fields import spelled
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
@@ -102,6 +103,21 @@ def test_a_search_that_is_stopped_says_so() -> None:
     plain = plain_advice(answer)
     assert plain.stopped
     assert plain.verdict.startswith("The search was stopped: row 1 (")
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("llama3_70b", "8xB200"), ("llama3_8b", "16xA100")])
+def test_the_changes_of_a_row_given_back_make_its_job(model: str, gpus: str) -> None:
+    """With a recipe for another number of GPUs, and without one, where changes are those of
+    options beside the usual answer's."""
+    answer = advise(Request(model=model, gpus=gpus, search=SearchScope.LAYOUT))
+    first, *rows = plain_advice(answer).candidates
+    assert "model.cross_entropy_fusion" in first.changes
+    for row in (first, *rows):
+        if row.changes:
+            pairs = tuple(f"{path}={spelled(value)}" for path, value in row.changes.items())
+            found = resolve(Request(model=model, gpus=gpus, overrides=pairs))
+            assert found.layout is not None
+            assert found.job(found.layout) == answer.candidates[row.rank - 1].evaluation.job
 
 
 def stages(found: Resolution) -> dict[int, set[int]]:
