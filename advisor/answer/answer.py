@@ -86,11 +86,12 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
 
 class Toss(Struct, frozen=True, kw_only=True):
     """Two rows of which nobody can say which is the faster: why, and the command that measures
-    both; empty where the model has no name that a command takes."""
+    both. beside: with which other options it runs them, or why there is no command."""
 
     ranks: tuple[int, int]
     why: str
     command: str = ""
+    beside: str = ""
 
 
 class Rejection(Struct, frozen=True, kw_only=True):
@@ -194,9 +195,9 @@ class Answer(Struct, frozen=True, kw_only=True):
     that the usual answer to the request has not, and beside the precision that it would not have
     in 16 bits. usual: the job of that answer, where a search ranks others beside it; searched: a
     search has chosen the layout; beside_degrees: what a request gives to have the usual job with
-    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe behind; stopped: it was stopped, and its rows are the best so far. toss:
-    two rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for
-    it.
+    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe behind; stopped:
+    it was stopped, and its rows are the best so far. toss: two rows to measure before one is
+    chosen. optimum: the proof, where `--search optimum` asked for it.
     """
 
     job: Job

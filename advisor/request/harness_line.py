@@ -14,6 +14,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
 from advisor.request.experiments import Experiment, named_experiment, read_experiment
 from advisor.request.given import Given
 from advisor.request.origin import changed_fields
@@ -97,7 +98,7 @@ def differing(job: Job, given: Given) -> Given:
         made = _made(given)
         more = {
             "model_fields": _fields(made.model, job.model),
-            "layout_fields": _fields(made.layout, job.layout),
+            "layout_fields": _layout_fields(made.layout, job.layout),
             "job_fields": _fields(made.config, job.config),
         }
         if not any(more.values()):
@@ -116,6 +117,14 @@ def _made(given: Given) -> Job:
 
 def _fields(made: Struct, wanted: Struct) -> Mapping[str, Any]:
     return {name: getattr(wanted, name) for name in changed_fields(made, wanted)}
+
+
+def _layout_fields(made: ParallelLayout, wanted: ParallelLayout) -> Mapping[str, Any]:
+    """A split as text goes with its VPP, which another PP would reset."""
+    found = dict(_fields(made, wanted))
+    if "pipeline_model_parallel_layout" in found:
+        found["virtual_pipeline_model_parallel_size"] = wanted.virtual_pipeline_model_parallel_size
+    return found
 
 
 def _spelled(value: object) -> str:
