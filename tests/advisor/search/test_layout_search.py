@@ -10,6 +10,7 @@ from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.plain_advice import plain_advice
+from advisor.report.wording import way_out
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
@@ -93,6 +94,14 @@ def test_what_fits_nowhere_is_an_answer_and_no_interruption() -> None:
     assert not answer.fits
     assert not answer.stopped
     assert answer.candidates
+
+
+def test_where_nothing_fits_the_first_row_is_the_nearest_of_all() -> None:
+    answer = advise(Request(model="llama3_70b", gpus="7xH100", search=SearchScope.LAYOUT))
+    assert not answer.fits
+    assert answer.candidates[0].evaluation.job.config.optimizer_cpu_offload
+    assert not any(remedy.effect_bytes < 0 for remedy in answer.remedies)
+    assert "--search layout" not in way_out(answer)
 
 
 def test_a_search_that_is_stopped_says_so() -> None:
