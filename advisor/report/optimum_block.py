@@ -50,6 +50,9 @@ def _proven(optimum: Optimum) -> str:
     said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
     if not optimum.gap or optimum.gap < _SMALLEST_GAP:
         return f"{said} is faster than row {row}{_gained(optimum)}"
+    if optimum.gap <= SAME_TIME:
+        tie = f"{SAME_TIME * 100:.2f} %"
+        return f"{said} is more than {tie} faster than row {row}{_gained(optimum)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
     return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
 

@@ -16,6 +16,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.best_first import BestFirst, Branch, Found
 from advisor.search.optimum.branches import branches, space
 from advisor.search.optimum.per_stage import per_stage
+from advisor.search.optimum.ties import least_changed
 from advisor.search.ranking import order, rank
 from advisor.search.remedies import find_remedies
 
@@ -37,7 +38,9 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
     searched = branches(usual.job, stack, calibration, given)
     found = _search(searched, stack, calibration, _fastest(settled))
     if found.evaluation is not None:
-        settled.append(found.evaluation)
+        best = least_changed(found.evaluation, usual.job, stack)
+        if all((one.job, one.setting) != (best.job, best.setting) for one in settled):
+            settled.append(best)
     candidates = _ranked(usual, settled, stack)
     proof = _proof(candidates, menu, solved, searched, found)
     answer = replace(

@@ -42,6 +42,7 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
     [
         ({"gain": 0.0001}, "row 1, and the best of the menu takes the same time"),
         ({"gain": None}, "row 1, and nothing of the menu fits"),
+        ({"gap": 0.0003}, "that fits is more than 0.05 % faster than row 1, which takes 3.1 %"),
         (
             {"gap": 0.05},
             "that fits takes less than 2.000 s, 5.00 % less than row 1, which takes 3.1 %",
