@@ -274,7 +274,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     the layout that the usual answer has not, and beside the precision that it would not have in 16
     bits, where a recipe for it says more. toss: two rows to measure before one is chosen, where the
     difference between them is not known. read_from: the file of ``--from``. optimum: the proof of
-    ``--search optimum``.
+    ``--search optimum``. stopped: whether a search was, so that its rows are the best so far.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -295,6 +295,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     explain: Explanation | None = None
     read_from: ReadFile | None = None
     optimum: Optimum | None = None
+    stopped: bool = False
 
     @property
     def best(self) -> Candidate | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -85,11 +86,12 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
 
 class Toss(Struct, frozen=True, kw_only=True):
     """Two rows of which nobody can say which is the faster: why, and the command that measures
-    both; empty where the model has no name that a command takes."""
+    both. beside: with which other options it runs them, or why there is no command."""
 
     ranks: tuple[int, int]
     why: str
     command: str = ""
+    beside: str = ""
 
 
 class Rejection(Struct, frozen=True, kw_only=True):
@@ -163,8 +165,9 @@ class Optimum(Struct, frozen=True, kw_only=True):
     """What `--search optimum` has found and proven, by the model's times and bytes.
 
     best: None where nothing in the space fits. bound_seconds: no point of the space that fits takes
-    less; None where none fits. gap: step time of the best over that bound, less one; 0 where the
-    best is proven to be the optimum. gain: share by which it takes less than the best of the menu,
+    less; None where none fits, or the search was stopped before it had one. gap: step time of the
+    best over that bound, less one; 0 where the best is proven to be the optimum, None where there
+    is no bound. gain: share by which it takes less than the best of the menu,
     None where none of the menu fits. space: its decisions, a line each. num_points: how many points
     it has, None where they are not counted. evaluated and excluded_by_bound: how many of them were
     looked at, and how many a proven bound left out. beyond: what the framework cannot say, and what
@@ -173,7 +176,7 @@ class Optimum(Struct, frozen=True, kw_only=True):
 
     best: OptimumRow | None
     bound_seconds: float | None
-    gap: float
+    gap: float | None
     gain: float | None
     space: tuple[str, ...]
     num_points: int | None
@@ -191,9 +194,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
     that the usual answer to the request has not, and beside the precision that it would not have
     in 16 bits. usual: the job of that answer, where a search ranks others beside it; searched: a
-    search has chosen the layout; stopped: it was stopped, and its rows are the best so far. toss:
-    two rows to measure before one is chosen. optimum: the proof, where `--search optimum` asked for
-    it.
+    search has chosen the layout; beside_degrees: what a request gives to have the usual job with
+    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe behind; stopped:
+    it was stopped, and its rows are the best so far. toss: two rows to measure before one is
+    chosen. optimum: the proof, where `--search optimum` asked for it.
     """
 
     job: Job
@@ -211,6 +215,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     toss: Toss | None = None
     optimum: Optimum | None = None
     usual: Job | None = None
+    beside_degrees: Mapping[str, Any] = field(default_factory=dict)
     searched: bool = False
     stopped: bool = False
 

@@ -160,7 +160,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--calibration", action=_Repeated)
     parser.add_argument("--precision", action=_Choice)
     parser.add_argument("--framework", action=_Choice)
-    parser.add_argument("--search", action=_Choice)
+    parser.add_argument("--search", action=_Scope)
     parser.add_argument("--format", dest="output", action=_Choice)
     parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
     parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
@@ -300,6 +300,16 @@ class _Choice(argparse.Action):
         if value not in names:
             raise _not_a_choice(option or self.dest, values, names)
         setattr(namespace, self.dest, _ENUMS.get(self.dest, str)(value))
+
+
+class _Scope(_Choice):
+    """Only one of them: each is a search of its own."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest)
+        super().__call__(parser, namespace, values, option)
+        if earlier not in (None, getattr(namespace, self.dest)):
+            raise UserError("--search", values, f"does not go with --search {earlier}", "give one")
 
 
 def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:

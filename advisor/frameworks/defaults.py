@@ -66,6 +66,10 @@ class AdapterDefaults:
         command = "backend=command", "command=./train.sh {recompute}", "device=cuda"
         return (*command, f"framework={self.command_dialect or self.framework}")
 
+    def harness_job(self, job: Job) -> Job:
+        """As it is."""
+        return job
+
     def unsaid(self, job: Job) -> str:
         """Nothing."""
         return ""

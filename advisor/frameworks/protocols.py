@@ -390,6 +390,10 @@ class Spelling(Protocol):
         that the user puts in."""
         ...
 
+    def harness_job(self, job: Job) -> Job:
+        """The job as that one runs it; UserError where it does not."""
+        ...
+
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """``NAME=value`` of variables without which the flags are refused or mean less."""
         ...

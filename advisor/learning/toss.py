@@ -8,14 +8,18 @@ from msgspec import Struct
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
+from advisor.job.job import Job
 from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
 from advisor.plan.recompute_plan import words_of
+from advisor.plan.split import EVEN
+from advisor.request.origin import changed_fields
 
 _WORTH: Final = 0.01
 """What must be won for a measurement to be worth its while, of a step."""
 _LIKELY: Final = 0.2
 """Probability from which winning that much is likely enough: one toss in five."""
 _MOST_ROWS: Final = 200
+_CHUNKS: Final = frozenset({"virtual_pipeline_model_parallel_size", *EVEN})
 
 
 class Difference(Struct, frozen=True):
@@ -63,7 +67,7 @@ def _alternatives(
 ) -> Iterator[RankedEvaluation]:
     """Rows of a page that fit and do something else: of the same job settings that are not
     dominated and neither repeat nor only add to what the first does, of any other job its fastest.
-    """
+    Jobs that differ in VPP and an option at most do the same."""
     own, seen = first.evaluation, {first.evaluation.job}
     for other in others:
         its = other.evaluation
@@ -75,7 +79,16 @@ def _alternatives(
                 yield other
         elif its.job not in seen:
             seen.add(its.job)
-            yield other
+            if own.setting != its.setting or not _does_the_same(own.job, its.job):
+                yield other
+
+
+def _does_the_same(one: Job, other: Job) -> bool:
+    """Whether the same ranks do the same work, in chunks of another size and with one option more
+    or less at most: what errs in one prediction errs in the other."""
+    options = [*changed_fields(one.model, other.model), *changed_fields(one.config, other.config)]
+    layout = frozenset(changed_fields(one.layout, other.layout))
+    return layout <= _CHUNKS and len(options) <= 1 and "micro_batch_size" not in options
 
 
 def _is_timed(row: RankedEvaluation) -> bool:

@@ -1,7 +1,8 @@
 """The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.fields import key_values
@@ -57,6 +58,7 @@ def page(
 
         columns = LayoutColumns(jobs, advice.usual or advice.job)
     table = Ranking(shown, columns, remarks(advice.candidates, shown, columns)) if shown else None
+    shared = shared_changes(shown, columns)
     blocks = [
         header(advice, search_layout=search_layout),
         table,
@@ -67,8 +69,9 @@ def page(
         _flags(advice, with_layout=with_layout_flags),
         _notes(
             shown,
-            shared=key_values(shared_changes(shown, columns)),
+            shared=key_values(shared),
             folded=rows.folded_words(advice.candidates),
+            with_degrees=_with_degrees(advice, shared),
         ),
         _rejected(advice) if show_rejected or not shown else None,
         _hint(advice, shown, rows.count_words(advice.candidates), show_rejected),
@@ -106,7 +109,7 @@ def _optimum(advice: Answer) -> Block | None:
         return None
     from advisor.report.optimum_block import optimum_block
 
-    return optimum_block(advice.optimum)
+    return optimum_block(advice.optimum, stopped=advice.stopped)
 
 
 def _toss(advice: Answer) -> Block | None:
@@ -188,10 +191,15 @@ def _command(label: str, words: str, comment: str, width: int) -> list[str]:
 
 
 def _notes(
-    shown: Sequence[RankedEvaluation], *, shared: str = "", folded: str = ""
+    shown: Sequence[RankedEvaluation],
+    *,
+    shared: str = "",
+    folded: str = "",
+    with_degrees: str = "",
 ) -> Block | None:
     """What single rows buy, rows with the same remark together; then the dominated rows, and those
-    whose GiB are an estimate; what all rows change, and how many are folded."""
+    whose GiB are an estimate; what all rows change, how many are folded, and what is to be given
+    with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes:
@@ -206,9 +214,26 @@ def _notes(
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
-    words = (("all rows", f"with {shared}" * bool(shared)), ("folded", folded))
+    words = (
+        ("all rows", f"with {shared}" * bool(shared)),
+        ("folded", folded),
+        ("to ask", with_degrees),
+    )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
     return beside(notes) if notes else None
+
+
+def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
+    """What the request loses where the degrees of a row are given, but for what rows have `shared`;
+    empty where that is nothing."""
+    if not advice.beside_degrees:
+        return ""
+    from advisor.report.job_changes import untold
+
+    beside = untold(advice.beside_degrees)
+    lost = key_values({path: value for path, value in beside.items() if path not in shared})
+    why = "its recipe is for another number of GPUs, and not built on where degrees are given"
+    return f"with the degrees of a row give {lost} as well: {why}" if lost else ""
 
 
 _ESTIMATED = "~ is an estimate: torch's allocator was replayed for the other rows alone"

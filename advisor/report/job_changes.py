@@ -47,6 +47,11 @@ def _changed(own: Struct, other: Struct) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in pairs if value != getattr(other, name)]
 
 
+def untold(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that stand in no column of degrees."""
+    return {path: value for path, value in values.items() if path not in _IN_COLUMNS}
+
+
 class LayoutColumns(Struct, frozen=True):
     """The columns that tell the layouts of `jobs` apart, and what no column says of each job beside
     `usual`."""
@@ -73,7 +78,7 @@ class LayoutColumns(Struct, frozen=True):
 
     def others(self, job: Job) -> dict[str, Any]:
         """Changes beside the usual job that stand in no column."""
-        return {path: value for path, value in _telling(job, self.usual) if path not in _IN_COLUMNS}
+        return untold(dict(_telling(job, self.usual)))
 
 
 def _plain(title: str, usual: Mapping[str, str]) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def layout_cells(job: Job) -> dict[str, str]:
 def apart(job: Job, other: Job) -> str:
     """``PP 2, VPP 8, micro batch 2``: what `job` has that `other` has not; empty where they are the
     same. DP is left out, which follows."""
-    rest = {path: value for path, value in _telling(job, other) if path not in _IN_COLUMNS}
+    rest = untold(dict(_telling(job, other)))
     return ", ".join(filter(None, [*degrees_apart(job, other), key_values(rest)]))
 
 

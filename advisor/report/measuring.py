@@ -44,13 +44,15 @@ def _is_told(term: LearnedTerm) -> bool:
 
 
 def toss_block(toss: Toss) -> Block:
-    """Two rows to measure before one is chosen, and the command that does it."""
+    """Two rows to measure before one is chosen, and the command that does it, with the options that
+    it has otherwise; or why there is none."""
     first, second = toss.ranks
     why = toss.why.partition(" are ")[2]
     head = f"Measure rows {first} and {second}: they are {why}."
     lines = toss.command.split(" && ") if toss.command else []
     commands = [Fitted(partial(_command, line)) for line in lines]
-    return group(head, *commands)
+    beside = [f"  ({toss.beside})"] if toss.beside else []
+    return group(head, *commands, *beside)
 
 
 def _command(line: str, width: int) -> list[str]:

@@ -8,22 +8,36 @@ _SMALLEST_GAP = 5e-5
 """Less is 0.00 % on a page."""
 
 
-def optimum_block(optimum: Optimum) -> Block:
-    """The claim, with how many points were looked at; the space it is for; what lies beyond."""
+def optimum_block(optimum: Optimum, *, stopped: bool = False) -> Block:
+    """The claim, or how far a search was that was stopped, with how many points were looked at; the
+    space it is for; what lies beyond."""
     lines = [("  -", text) for text in optimum.space]
     return group(
-        _claim(optimum),
+        _claim(optimum, stopped=stopped),
         *(beside([line], gap=1) for line in lines),
         *(f"Beyond it: {text}" for text in optimum.beyond),
     )
 
 
-def _claim(optimum: Optimum) -> str:
+def _claim(optimum: Optimum, *, stopped: bool) -> str:
     looked = f"{optimum.evaluated:,} evaluated"
     if optimum.excluded_by_bound:
         looked += f", {many(optimum.excluded_by_bound)} excluded by a proven bound"
     points = "" if optimum.num_points is None else f"{many(optimum.num_points)} points: "
-    return f"{_proven(optimum)} ({points}{looked})."
+    said = _so_far(optimum) if stopped else _proven(optimum)
+    return f"{said} ({points}{looked})."
+
+
+def _so_far(optimum: Optimum) -> str:
+    if optimum.bound_seconds is None:
+        return "Stopped before anything was proven"
+    said = f"Stopped; proven so far: what fits takes at least {optimum.bound_seconds:.3f} s"
+    if optimum.best is None or optimum.gap is None:
+        return said
+    less = 1 - 1 / (1 + optimum.gap)
+    of_menu = optimum.gain is not None and optimum.gain < SAME_TIME
+    gained = "" if of_menu else _gained(optimum)
+    return f"{said}, {less * 100:.1f} % less than row {optimum.best.rank}{gained}"
 
 
 def _proven(optimum: Optimum) -> str:
@@ -34,8 +48,11 @@ def _proven(optimum: Optimum) -> str:
             f"Nothing was found that fits; what does takes at least {optimum.bound_seconds:.3f} s"
         )
     said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
-    if optimum.gap < _SMALLEST_GAP:
+    if not optimum.gap or optimum.gap < _SMALLEST_GAP:
         return f"{said} is faster than row {row}{_gained(optimum)}"
+    if optimum.gap <= SAME_TIME:
+        tie = f"{SAME_TIME * 100:.2f} %"
+        return f"{said} is more than {tie} faster than row {row}{_gained(optimum)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
     return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
 

@@ -77,6 +77,7 @@ def plain_advice(
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
         optimum=answer.optimum,
+        stopped=answer.stopped,
     )
 
 
@@ -117,7 +118,8 @@ _WORDS: Final = frozenset(Recompute.__struct_fields__)
 def _beside(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
     """What its job changes, and its flags where it is not the answer's."""
     job = evaluation.job
-    found: dict[str, Any] = to_plain(changes(job, answer.usual or answer.job))
+    own = changes(job, answer.usual or answer.job)
+    found: dict[str, Any] = to_plain({**answer.beside_degrees, **own} if own else {})
     return found, {} if job == answer.job else _plain(all_job_flags(evaluation))
 
 

@@ -49,12 +49,18 @@ def verdict(advice: Answer) -> str:
     if not best.evaluation.fits:
         return _nothing_fits(advice)
     room = _room(best.evaluation)
-    if not recomputes(best.evaluation.setting):
+    spec = best.evaluation.setting.spec
+    none = not recomputes(best.evaluation.setting)
+    without = "" if none else _without_recompute(advice, best.evaluation)
+    if advice.stopped:
+        found = f"row {best.rank} ({spec}) is the fastest found so far that fits ({room})"
+        return f"The search was stopped: {found}.{without}"
+    if none:
         return f"No recompute needed: row {best.rank} (none) fits ({room})."
     what = "is the fastest that fits" if len(advice.candidates) > 1 else "fits"
     return (
-        f"Row {best.rank} is the choice: {best.evaluation.setting.spec} {what} ({room})."
-        f"{_without_recompute(advice, best.evaluation)}{_bought(advice, best.evaluation)}"
+        f"Row {best.rank} is the choice: {spec} {what} ({room})."
+        f"{without}{_bought(advice, best.evaluation)}"
     )
 
 
@@ -80,7 +86,9 @@ def _nothing_fits(advice: Answer) -> str:
         else ""
     )
     sure = "" if missing_bytes(nearest[0].evaluation) > 0 else f" with {LIKELY * 100:.0f} % safety"
-    return f"Nothing fits in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
+    stopped = "The search was stopped, and nothing found so far fits"
+    nothing = stopped if advice.stopped else "Nothing fits"
+    return f"{nothing} in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
 
 
 def _miss(candidate: RankedEvaluation) -> str:

@@ -14,6 +14,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
 from advisor.request.experiments import Experiment, named_experiment, read_experiment
 from advisor.request.given import Given
 from advisor.request.origin import changed_fields
@@ -33,7 +34,7 @@ def harness_line(
     recipe: the published one that the job builds on, if any. UserError where no line says this job.
     """
     first, bare = _start(job, model, recipe, config_dir)
-    given = _differing(job, bare)
+    given = differing(job, bare)
     words = [first, f"gpus={given.gpus}"]
     for group, fields in (
         ("model", given.model_fields),
@@ -89,15 +90,15 @@ _DEGREES: Final = (
 _BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size")
 
 
-def _differing(job: Job, given: Given) -> Given:
-    """`given` with what makes it `job`."""
+def differing(job: Job, given: Given) -> Given:
+    """`given`, which has a layout, with what makes it `job`. UserError where nothing does."""
     from msgspec.structs import replace
 
     for _ in range(_ROUNDS):
         made = _made(given)
         more = {
             "model_fields": _fields(made.model, job.model),
-            "layout_fields": _fields(made.layout, job.layout),
+            "layout_fields": _layout_fields(made.layout, job.layout),
             "job_fields": _fields(made.config, job.config),
         }
         if not any(more.values()):
@@ -116,6 +117,14 @@ def _made(given: Given) -> Job:
 
 def _fields(made: Struct, wanted: Struct) -> Mapping[str, Any]:
     return {name: getattr(wanted, name) for name in changed_fields(made, wanted)}
+
+
+def _layout_fields(made: ParallelLayout, wanted: ParallelLayout) -> Mapping[str, Any]:
+    """A split as text goes with its VPP, which another PP would reset."""
+    found = dict(_fields(made, wanted))
+    if "pipeline_model_parallel_layout" in found:
+        found["virtual_pipeline_model_parallel_size"] = wanted.virtual_pipeline_model_parallel_size
+    return found
 
 
 def _spelled(value: object) -> str:

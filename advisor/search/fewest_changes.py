@@ -10,12 +10,12 @@ from advisor.request.origin import changed_fields
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import CHOSEN, PARTS
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import tier
+from advisor.search.ranking import UNFIT, tier
 
 
 def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:
     """`row` with each option as the resolution has it, one after the other, where that takes no
-    more time and fits as well."""
+    more time and fits as well, or where nothing fits is no larger."""
     best = row
     for part in PARTS:
         usual = getattr(resolution, part) or getattr(row.job, part)
@@ -45,4 +45,5 @@ def _better(row: Evaluation, job: Job | None) -> Evaluation:
     other = evaluator.evaluate_timed(timed)
     if row.requests is not None:
         other = other.replayed
-    return other if tier(other) <= tier(row) else row
+    larger = other.peak_reserved_bytes > row.peak_reserved_bytes
+    return row if tier(other) > tier(row) or (larger and tier(row) == UNFIT) else other

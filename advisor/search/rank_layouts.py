@@ -12,14 +12,17 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
+from advisor.search.changed_options import CHOSEN
 from advisor.search.evaluate import evaluate_settings
 from advisor.search.fewest_changes import with_fewest_changes
 from advisor.search.found import Searched
 from advisor.search.known_jobs import known_jobs
 from advisor.search.layout_search import NEAR, Search, Watch
+from advisor.search.optimum.best_first import Found
 from advisor.search.optimum.branches import each_micro_batch
 from advisor.search.ranking import first_replayed, order, rank
 from advisor.search.remedies import find_remedies
@@ -39,21 +42,25 @@ def rank_layouts(
     searched = search.run(known)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
     first = min(first_replayed(rows), key=order)
-    if not asked and not searched.interrupted:
-        if faster := _beyond_the_menu(first, searched, resolution, calibration):
-            first = with_fewest_changes(faster, resolution)
+    stopped = searched.interrupted
+    if not asked and not stopped and type(calibration) is Calibration:
+        beyond = _beyond_the_menu(first, searched, resolution, calibration)
+        if beyond.evaluation is not None:
+            first = with_fewest_changes(beyond.evaluation, resolution)
             rows.append(first)
-        if first.fits and first.fit_probability < SURE:
-            surer = Search(resolution, calibration, options=True, likely=SURE, watch=watch)
-            found = surer.run((first.job, *known)).evaluations
-            sure = [row for row in found if row.fit_probability >= SURE]
-            rows += sorted(sure, key=order)[:1]
+        stopped = beyond.stopped
+    if not asked and not stopped and first.fits and first.fit_probability < SURE:
+        surer = Search(resolution, calibration, options=True, likely=SURE, watch=watch)
+        again = surer.run((first.job, *known))
+        sure = [row for row in again.evaluations if row.fit_probability >= SURE]
+        rows += sorted(sure, key=order)[:1]
+        stopped = again.interrupted
     rows += _without_recompute(first)
     evaluations = first_replayed(rows)
     candidates = rank(evaluations, notes_on(evaluations, stack))
     first = candidates[0].evaluation
     said = "every legal layout searched"
-    if searched.interrupted:
+    if stopped:
         said = "stopped: the best so far"
     elif not searched.whole:
         said = "so many layouts did not fit that the rest was not searched"
@@ -67,9 +74,9 @@ def rank_layouts(
             searched.evaluated,
             () if first.fits else find_remedies(first, calibration, asked),
         ),
-        usual=_job_of(resolution),
+        usual=_usual_job(resolution, first.job),
         searched=True,
-        stopped=searched.interrupted,
+        stopped=stopped,
     )
 
 
@@ -79,11 +86,9 @@ SURE: Final = 0.95
 
 def _beyond_the_menu(
     first: Evaluation, searched: Searched, resolution: Resolution, calibration: Calibration
-) -> Evaluation | None:
-    """What is faster than the first row, of all settings of the jobs that matter. None where
-    measured runs move settings one by one."""
-    if type(calibration) is not Calibration:
-        return None
+) -> Found:
+    """What is faster than the first row, of all settings of the jobs that matter; not for measured
+    runs, which move settings one by one."""
     jobs, usual = [first.job, *searched.short], _job_of(resolution)
     if usual is not None:
         stack = adapter_of(usual.config.framework)
@@ -99,6 +104,19 @@ def _without_recompute(row: Evaluation) -> list[Evaluation]:
     if not recomputes(row.setting):
         return []
     return list(evaluate_settings(row.job, (none,), row.calibration))
+
+
+def _usual_job(resolution: Resolution, first: Job) -> Job | None:
+    """The job of the usual answer; its options alone, on the degrees of the `first` row, where that
+    answer searches a layout of its own."""
+    if (job := _job_of(resolution)) is not None:
+        return job
+    options = resolution.layout or replace(ParallelLayout(), **resolution.layout_fields)
+    degrees = {name: getattr(first.layout, name) for name in CHOSEN if hasattr(options, name)}
+    try:
+        return resolution.job(replace(options, **degrees), first.config.micro_batch_size)
+    except UserError:
+        return None
 
 
 def _job_of(resolution: Resolution) -> Job | None:

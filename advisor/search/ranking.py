@@ -7,6 +7,8 @@ from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
 from advisor.base.units import GIB
 from advisor.plan.recompute_plan import Setting, recomputes
 
+UNFIT = 2
+"""The tier of what does not fit."""
 _EVEN = 0.5
 
 Order = tuple[int, float, bool, int]
@@ -16,7 +18,7 @@ Order = tuple[int, float, bool, int]
 def tier(evaluation: Evaluation) -> int:
     """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
     probability = evaluation.fit_probability
-    return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
+    return 0 if probability >= LIKELY else 1 if probability >= _EVEN else UNFIT
 
 
 def order(evaluation: Evaluation) -> Order:
@@ -25,7 +27,7 @@ def order(evaluation: Evaluation) -> Order:
     peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds
     level = tier(evaluation)
     something = recomputes(evaluation.setting)
-    if level == 2:
+    if level == UNFIT:
         return level, float(peak), something, 0
     return level, seconds, something, peak
 
@@ -43,24 +45,36 @@ def rank(
     ordered = sorted(evaluations, key=order)
     ranked = enumerate(zip(ordered, dominators(ordered), alike(ordered), strict=True), start=1)
     fitting = next((one for one in ordered if one.fits and not recomputes(one.setting)), None)
+    shown: list[Evaluation] = []
 
-    def folded(number: int, evaluation: Evaluation, by: int | None, same: int | None) -> bool:
+    def folded(evaluation: Evaluation, same: int | None) -> bool:
         own = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
-        baseline = own or evaluation is fitting
-        beaten = by is not None and by < number and _surely_no_larger(ordered[by - 1], evaluation)
-        return (beaten or same is not None) and not baseline and not kept(evaluation)
+        if own or evaluation is fitting or kept(evaluation):
+            return False
+        return same is not None or any(_surely_beats(one, evaluation) for one in shown)
 
-    return tuple(
-        RankedEvaluation(
-            rank=number,
-            evaluation=evaluation,
-            dominated_by=dominator,
-            same_as=same,
-            folded=folded(number, evaluation, dominator, same),
-            notes=notes(evaluation),
+    found = []
+    for number, (evaluation, dominator, same) in ranked:
+        is_folded = folded(evaluation, same)
+        shown += [] if is_folded else [evaluation]
+        found.append(
+            RankedEvaluation(
+                rank=number,
+                evaluation=evaluation,
+                dominated_by=dominator,
+                same_as=same,
+                folded=is_folded,
+                notes=notes(evaluation),
+            )
         )
-        for number, (evaluation, dominator, same) in ranked
-    )
+    return tuple(found)
+
+
+def _surely_beats(one: Evaluation, other: Evaluation) -> bool:
+    """Whether it takes no more time and no more memory."""
+    no_slower = one.step_time_seconds <= other.step_time_seconds
+    no_larger = one.peak_reserved_bytes <= other.peak_reserved_bytes
+    return no_slower and no_larger and _surely_no_larger(one, other)
 
 
 def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:

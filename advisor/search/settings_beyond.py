@@ -3,23 +3,21 @@ activations to the host are among them, which a search of layouts leaves out."""
 
 from collections.abc import Iterable
 
-from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.protocols import Decisions
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.plan.recompute_plan import Setting
-from advisor.search.optimum.best_first import BestFirst, Branch
+from advisor.search.optimum.best_first import BestFirst, Branch, Found
 from advisor.search.optimum.stage_splits import StageSplits
 from advisor.search.optimum.stage_table import StageTable
 
 
-def fastest_beyond_the_menu(
-    jobs: Iterable[Job], calibration: Calibration, below: float
-) -> Evaluation | None:
-    """The fastest that fits and takes less than `below` seconds; None where nothing does, or where
-    the menu is all. Jobs with as many layers in a chunk are looked at with the same settings."""
+def fastest_beyond_the_menu(jobs: Iterable[Job], calibration: Calibration, below: float) -> Found:
+    """The fastest that fits and takes less than `below` seconds; nothing where nothing does, or
+    where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
+    """
     branches: list[Branch] = []
     known: dict[int, Decisions | None] = {}
     for job in dict.fromkeys(jobs):
@@ -34,4 +32,4 @@ def fastest_beyond_the_menu(
     def is_legal(setting: Setting, job: Job) -> bool:
         return not adapter_of(job.config.framework).check(setting, job)
 
-    return BestFirst(branches, calibration, is_legal, below).run().evaluation
+    return BestFirst(branches, calibration, is_legal, below).run()

@@ -1,12 +1,19 @@
 """What is to be said of a whole answer: what its rows rest on, and the choice that is a toss."""
 
+from pathlib import Path
+from typing import Any
+
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, RankedEvaluation, Toss
 from advisor.base.errors import UserError
+from advisor.base.fields import key_values
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
 from advisor.learning.toss import likeliest_toss
 from advisor.request.request import Request
+from advisor.search.changed_options import changed
 
 
 def told(answer: Answer, calibration: Calibration, request: Request) -> Answer:
@@ -26,27 +33,49 @@ def _with_toss(answer: Answer, request: Request) -> Answer:
     found = likeliest_toss(answer.candidates)
     if found is None:
         return answer
-    rows = found.first, found.second
-    try:
-        command = _command(answer, rows, request)
-    except UserError:  # a model that only the caller has, say
-        command = ""
+    command, beside = _command(answer, (found.first, found.second), request)
     ranks = found.first.rank, found.second.rank
-    return replace(answer, toss=Toss(ranks=ranks, why=found.why, command=command))
+    toss = Toss(ranks=ranks, why=found.why, command=command, beside=beside)
+    return replace(answer, toss=toss)
 
 
-def _command(answer: Answer, rows: tuple[RankedEvaluation, ...], request: Request) -> str:
-    """One line where both are of one job, else one for each."""
+def _command(
+    answer: Answer, rows: tuple[RankedEvaluation, RankedEvaluation], request: Request
+) -> tuple[str, str]:
+    """One line where both are of one job, else one for each; and with which other options it runs
+    them, or why there is none."""
     if not isinstance(request.model, str):
-        return ""
+        return "", "the model has no name that a command takes"
+    one, two = (row.evaluation.job for row in rows)
+    try:
+        lost = {path: value for job in (one, two) for path, value in _lost(job).items()}
+        lines = _lines(answer, rows, request.model, request.config_dir)
+    except UserError as error:
+        return "", str(error)
+    apart = {path: value for path, value in lost.items() if path in changed(one, two)}
+    if apart:
+        return "", f"harness run takes both with {key_values(apart)}, in which they differ"
+    return " && ".join(lines), f"harness run takes them with {key_values(lost)}" if lost else ""
+
+
+def _lost(job: Job) -> dict[str, Any]:
+    """Options that `harness run` has another value of: ``GROUP.FIELD`` -> its value."""
+    return changed(job, adapter_of(job.config.framework).harness_job(job))
+
+
+def _lines(
+    answer: Answer,
+    rows: tuple[RankedEvaluation, RankedEvaluation],
+    model: str,
+    config_dir: Path | None,
+) -> list[str]:
     from advisor.request.harness_line import harness_line
 
     specs: dict[int, list[str]] = {}
     jobs = [row.evaluation.job for row in rows]
     for row in rows:
         specs.setdefault(jobs.index(row.evaluation.job), []).append(row.evaluation.setting.spec)
-    lines = [
-        harness_line(jobs[number], of, request.model, answer.recipe, request.config_dir)
+    return [
+        harness_line(jobs[number], of, model, answer.recipe, config_dir)
         for number, of in specs.items()
     ]
-    return " && ".join(lines)

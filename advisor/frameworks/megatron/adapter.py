@@ -436,6 +436,12 @@ class Megatron(Struct, frozen=True):
         """Megatron Core itself, as the harness runs it."""
         return "backend=megatron_core", "device=cuda"
 
+    def harness_job(self, job: Job) -> Job:
+        """See on_harness.harness_job."""
+        from advisor.frameworks.megatron.on_harness import harness_job
+
+        return harness_job(job)
+
     def unsaid(self, job: Job) -> str:
         """Sequence length and types, of which a recipe of Bridge is told the precision alone."""
         if self._is_lm:

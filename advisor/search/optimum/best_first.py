@@ -77,11 +77,12 @@ def problem_of(table: StageTable, choices: tuple[tuple[Choice, ...], ...]) -> Sp
 
 class Found(Struct, frozen=True, kw_only=True):
     """The first point that fits, None where none does; how many were evaluated whole; bound: no
-    point that fits takes less."""
+    point that fits takes less. stopped: by Ctrl-C, with a point that fits if one was at hand."""
 
     evaluation: Evaluation | None
     evaluated: int
     bound: float
+    stopped: bool = False
 
 
 class _Level(IntEnum):
@@ -116,26 +117,46 @@ class BestFirst:
         is_legal: Callable[[Setting, Job], bool],
         below: float = inf,
     ) -> None:
-        self._calibration, self._is_legal, self._below = calibration, is_legal, below
+        self._branches, self._calibration = branches, calibration
+        self._is_legal, self._below = is_legal, below
         self._numbers, self._evaluated, self._unsure = count(), 0, inf
         self._heap: list[tuple[float, int, _Node]] = []
-        for branch in branches:
-            for group in branch.decisions.groups:
-                node = _Node(branch=branch, table=branch.of(group), group=group)
-                self._wait(branch.bound(group, below), node)
+        self._last: tuple[float, int, _Node] | None = None
 
     def run(self) -> Found:
         """The first point in the order of their times that fits."""
+        try:
+            return self._found(self._first())
+        except KeyboardInterrupt:
+            return self._so_far()
+
+    def _first(self) -> Evaluation | None:
+        for branch in self._branches:
+            for group in branch.decisions.groups:
+                node = _Node(branch=branch, table=branch.of(group), group=group)
+                self._wait(branch.bound(group, self._below), node)
         while self._heap:
-            _, _, node = heappop(self._heap)
+            self._last = heappop(self._heap)
+            node = self._last[2]
             if node.split is not None:
                 found = self._settled(node, node.split)
                 if found is not None:
-                    return self._found(found)
+                    return found
             else:
                 for seconds, child in self._children(node):
                     self._wait(seconds, child)
-        return self._found(None)
+        return None
+
+    def _so_far(self) -> Found:
+        """The first of the splits that wait, whose stages fit each by itself; what was not looked
+        at takes at least as long as what was looked at last."""
+        if self._last is None:
+            return Found(evaluation=None, evaluated=0, bound=0.0, stopped=True)
+        waiting = sorted([self._last, *self._heap], key=lambda one: one[:2])
+        settled = (self._settled(node, node.split) for _, _, node in waiting if node.split)
+        evaluation = next(filter(None, settled), None)
+        bound = min(self._last[0], self._unsure)
+        return Found(evaluation=evaluation, evaluated=self._evaluated, bound=bound, stopped=True)
 
     def _wait(self, bound: float, node: _Node) -> None:
         if bound < self._below:

@@ -16,6 +16,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.optimum.best_first import BestFirst, Branch, Found
 from advisor.search.optimum.branches import branches, space
 from advisor.search.optimum.per_stage import per_stage
+from advisor.search.optimum.ties import least_changed
 from advisor.search.ranking import order, rank
 from advisor.search.remedies import find_remedies
 
@@ -37,7 +38,9 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
     searched = branches(usual.job, stack, calibration, given)
     found = _search(searched, stack, calibration, _fastest(settled))
     if found.evaluation is not None:
-        settled.append(found.evaluation)
+        best = least_changed(found.evaluation, usual.job, stack)
+        if all((one.job, one.setting) != (best.job, best.setting) for one in settled):
+            settled.append(best)
     candidates = _ranked(usual, settled, stack)
     proof = _proof(candidates, menu, solved, searched, found)
     answer = replace(
@@ -45,6 +48,7 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
         candidates=candidates,
         evaluated=usual.evaluated + len(added) + found.evaluated,
         optimum=proof,
+        stopped=found.stopped,
     )
     return _of_first_row(answer, usual, calibration)
 
@@ -137,24 +141,36 @@ def _proof(
         bound = seconds
     points = sum(branch.num_points for branch in searched) or num_menu
     evaluated = num_menu + found.evaluated
-    excluded = points - evaluated if searched else 0
+    excluded = points - evaluated if searched and not found.stopped else 0
     if solved is not None:
         excluded, evaluated = excluded + solved.excluded, evaluated + solved.evaluated
         points += solved.num_points or 0
     return Optimum(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
-        bound_seconds=bound if bound < inf else None,
-        gap=seconds / bound - 1 if first else 0.0,
+        bound_seconds=bound if 0 < bound < inf else None,
+        gap=_gap(seconds, bound) if first else 0.0,
         gain=1 - seconds / usual if usual < inf else None,
         space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
         num_points=points if solved is None or solved.num_points is not None else None,
         evaluated=evaluated,
         excluded_by_bound=max(0, excluded),
         beyond=(
-            *per_stage(searched, first.evaluation if first else None),
+            *(() if found.stopped else _beyond(searched, first)),
             *(solved.beyond if solved else ()),
         ),
     )
+
+
+def _gap(seconds: float, bound: float) -> float | None:
+    return seconds / bound - 1 if bound else None
+
+
+def _beyond(searched: list[Branch], first: RankedEvaluation | None) -> tuple[str, ...]:
+    """What is proven stands without it."""
+    try:
+        return per_stage(searched, first.evaluation if first else None)
+    except KeyboardInterrupt:
+        return ("stopped before it was known what recompute for each pipeline stage would win",)
 
 
 def _menu(number: int) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.record import defaults
 from advisor.frameworks.megatron.lowering import job_values, setting_values
+from advisor.frameworks.megatron.on_harness import harness_config
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
 from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -83,17 +83,9 @@ def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
 
 
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
-    """`job` with the layers, precision, optimizer and batch of `workload` on this backend: its mock
-    data has no mask, experts get equal shares, nothing is captured in CUDA graphs, optimizer states
-    are fp32 and not on the host."""
-    plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
-    config = replace(
-        job.config,
-        create_attention_mask=False,
-        moe_router_force_load_balancing=True,
-        precision=workload.precision,
-        **plain,
-    )
+    """`job` with the layers, precision, optimizer and batch of `workload` on this backend, see
+    harness_config."""
+    config = replace(harness_config(job.config), precision=workload.precision)
     layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
     return replace(job, model=megatron_model(workload), config=config, layout=layout)
 
@@ -102,21 +94,6 @@ def _overlaps_tp(workload: Workload) -> bool:
     """User buffers are shared with the other ranks: a rank alone has none."""
     alone = workload.backend is Backend.REHEARSAL
     return workload.layout.tp_comm_overlap and runs_transformer_engine(workload) and not alone
-
-
-_PLAIN_FIELDS: Final = (
-    "cuda_graph_impl",
-    "cuda_graph_modules",
-    "fp8_param_gather",
-    "use_precision_aware_optimizer",
-    "optimizer",
-    "optimizer_cpu_offload",
-    "main_params_dtype",
-    "exp_avg_dtype",
-    "exp_avg_sq_dtype",
-    "moe_load_imbalance",
-)
-_CONFIG_DEFAULTS: Final = defaults(JobConfig)
 
 
 def megatron_case(workload: Workload) -> MegatronCase:

@@ -217,6 +217,10 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--framework", "megatron-lm"], "did you mean megatron_lm"),
         (["--format", "yaml"], "--format = yaml: is not known here; "),
         (["--search", "x"], "--search = x"),
+        (
+            ["--search", "layout", "--search", "optimum"],
+            "--search = optimum: does not go with --search layout; give one",
+        ),
         (["--top", "0"], "--top = 0: must be at least 1"),
         (["--explain", "0"], "--explain = 0: must be at least 1"),
         (["--memory-budget", ""], "--memory-budget = '': is empty"),

@@ -76,3 +76,11 @@ def test_where_nothing_fits_there_is_no_choice() -> None:
     tight = replace(FIRST, evaluation=replace(FIRST.evaluation, fit_probability=0.3))
     assert likeliest_toss([tight, row(2, "full:block:4", 10.005)]) is None
     assert likeliest_toss([]) is None
+
+
+def test_the_same_work_in_other_chunks_is_no_toss() -> None:
+    chunked = replace(JOB, layout=replace(JOB.layout, virtual_pipeline_model_parallel_size=2))
+    masked = replace(chunked, config=replace(JOB.config, create_attention_mask=False))
+    two = replace(masked, config=replace(masked.config, expandable_segments=True))
+    found = [likeliest_toss([FIRST, row(2, "selective:mlp", 10.005, job)]) for job in (masked, two)]
+    assert [toss is None for toss in found] == [True, False]

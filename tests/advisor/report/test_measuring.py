@@ -40,9 +40,11 @@ def test_a_toss_ends_in_a_command_for_each_job() -> None:
         ranks=(1, 3),
         why="rows 1 and 3 are 1.5 % apart, and who knows",
         command="harness run recipe=a && harness run recipe=b",
+        beside="harness run takes them with a=b",
     )
     assert printed(toss_block(toss), Screen(width=80)).splitlines() == [
         "Measure rows 1 and 3: they are 1.5 % apart, and who knows.",
         "  harness run recipe=a",
         "  harness run recipe=b",
+        "  (harness run takes them with a=b)",
     ]

@@ -21,8 +21,9 @@ PROVEN: dict[str, Any] = {
 }
 
 
-def said(**changes: Any) -> str:
-    text = printed(optimum_block(Optimum(**{**PROVEN, **changes})), Screen(width=200))
+def said(*, stopped: bool = False, **changes: Any) -> str:
+    block = optimum_block(Optimum(**{**PROVEN, **changes}), stopped=stopped)
+    text = printed(block, Screen(width=200))
     return " ".join(text.split())
 
 
@@ -41,6 +42,7 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
     [
         ({"gain": 0.0001}, "row 1, and the best of the menu takes the same time"),
         ({"gain": None}, "row 1, and nothing of the menu fits"),
+        ({"gap": 0.0003}, "that fits is more than 0.05 % faster than row 1, which takes 3.1 %"),
         (
             {"gap": 0.05},
             "that fits takes less than 2.000 s, 5.00 % less than row 1, which takes 3.1 %",
@@ -59,3 +61,19 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
 )
 def test_each_outcome_has_its_words(changes: dict[str, Any], words: str) -> None:
     assert words in said(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"gap": 0.25, "gain": 0.0},
+            "Stopped; proven so far: what fits takes at least 2.000 s, 20.0 % less than row 1 (",
+        ),
+        ({"gap": 0.25}, "less than row 1, which takes 3.1 % less time than the best of the menu"),
+        ({"best": None, "gain": None}, "so far: what fits takes at least 2.000 s ("),
+        ({"bound_seconds": None, "gap": None}, "Stopped before anything was proven ("),
+    ],
+)
+def test_a_search_that_was_stopped_says_how_far_it_was(changes: dict[str, Any], words: str) -> None:
+    assert words in said(stopped=True, **changes)

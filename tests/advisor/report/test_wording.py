@@ -50,6 +50,19 @@ def test_the_choice_is_the_best_that_fits(make_advice, make_evaluation, hopeless
     assert missing_bytes(hopeless.candidates[0].evaluation) == 2 * GIB
 
 
+def test_what_a_stopped_search_has_found_is_not_said_to_be_the_choice(
+    make_advice, make_evaluation, hopeless: Answer
+) -> None:
+    found = make_advice(make_evaluation("none", 20, 2.0), make_evaluation("full:block:8", 10, 3.0))
+    assert verdict(replace(found, stopped=True)) == (
+        "The search was stopped: row 1 (none) is the fastest found so far that fits "
+        "(65.0 of 77.0 GiB, 97 % likely)."
+    )
+    assert verdict(replace(hopeless, stopped=True)).startswith(
+        "The search was stopped, and nothing found so far fits in 77.0 GiB"
+    )
+
+
 def test_a_risky_none_is_weighed_against_recompute(make_advice, make_evaluation) -> None:
     advice = make_advice(
         make_evaluation("selective:mlp", 20, 2.0), make_evaluation("none", 31, 0.0, 0.4)

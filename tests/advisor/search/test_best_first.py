@@ -140,6 +140,27 @@ def test_the_optimum_is_that_of_brute_force(toy: Toy, share: float) -> None:
     assert not STACK.check(found.evaluation.setting, found.evaluation.job)
 
 
+def test_a_search_that_is_stopped_gives_what_fits_and_how_far_it_was() -> None:
+    """Ctrl-C where the first point is asked about, which is the optimum."""
+    job = TOYS[2].job(budget_of(TOYS[2], 0.9))
+    calibration = load_calibration(job.gpu)
+    asked = []
+
+    def is_legal(setting: Setting, job: Job) -> bool:
+        asked.append(setting)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return True
+
+    whole = search(space_of(job, calibration), calibration)
+    stopped = BestFirst(space_of(job, calibration), calibration, is_legal).run()
+    assert (whole.stopped, stopped.stopped) == (False, True)
+    assert whole.evaluation is not None
+    assert stopped.evaluation is not None
+    assert stopped.evaluation.setting == whole.evaluation.setting
+    assert 0 < stopped.bound <= whole.bound * (1 + ROUNDING)
+
+
 def test_bounds_never_exceed_what_they_bound() -> None:
     """Of every setting and split of three toys: the bound of its group and of its own."""
     for toy in (TOYS[1], TOYS[2], TOYS[6]):

@@ -5,15 +5,18 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.base.fields import spelled
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
+from advisor.report.plain_advice import plain_advice
+from advisor.report.wording import way_out
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from advisor.search.floor import Floors
-from advisor.search.layout_search import Search
+from advisor.search.layout_search import Progress, Search
 from advisor.search.layouts import expert_degrees, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row
 from tests.advisor.search.small_jobs import SUITE, small
@@ -91,6 +94,39 @@ def test_what_fits_nowhere_is_an_answer_and_no_interruption() -> None:
     assert not answer.fits
     assert not answer.stopped
     assert answer.candidates
+
+
+def test_where_nothing_fits_the_first_row_is_the_nearest_of_all() -> None:
+    answer = advise(Request(model="llama3_70b", gpus="7xH100", search=SearchScope.LAYOUT))
+    assert not answer.fits
+    assert answer.candidates[0].evaluation.job.config.optimizer_cpu_offload
+    assert not any(remedy.effect_bytes < 0 for remedy in answer.remedies)
+    assert "--search layout" not in way_out(answer)
+
+
+def test_a_search_that_is_stopped_says_so() -> None:
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    answer = advise(Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT), stop)
+    plain = plain_advice(answer)
+    assert plain.stopped
+    assert plain.verdict.startswith("The search was stopped: row 1 (")
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("llama3_70b", "8xB200"), ("llama3_8b", "16xA100")])
+def test_the_changes_of_a_row_given_back_make_its_job(model: str, gpus: str) -> None:
+    """With a recipe for another number of GPUs, and without one, where changes are those of
+    options beside the usual answer's."""
+    answer = advise(Request(model=model, gpus=gpus, search=SearchScope.LAYOUT))
+    first, *rows = plain_advice(answer).candidates
+    assert "model.cross_entropy_fusion" in first.changes
+    for row in (first, *rows):
+        if row.changes:
+            pairs = tuple(f"{path}={spelled(value)}" for path, value in row.changes.items())
+            found = resolve(Request(model=model, gpus=gpus, overrides=pairs))
+            assert found.layout is not None
+            assert found.job(found.layout) == answer.candidates[row.rank - 1].evaluation.job
 
 
 def stages(found: Resolution) -> dict[int, set[int]]:

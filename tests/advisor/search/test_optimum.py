@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.answer import Answer
+from advisor.answer.answer import SAME_TIME, Answer
 from advisor.base.errors import UserError
 from advisor.cli.main import main
 from advisor.frameworks.registry import adapter_of
@@ -49,6 +49,19 @@ def test_the_optimum_is_never_slower_than_the_usual_answer(framework: str, budge
         assert first.step_time_seconds <= usual.candidates[0].evaluation.step_time_seconds
         assert optimum.gain is not None
         assert optimum.gain >= 0
+
+
+def test_of_what_takes_the_same_time_the_first_is_what_changes_least() -> None:
+    """An offload of a quarter of the layers is as fast as none, to the last digits."""
+    exchange = ("model.moe_token_dispatcher_type=flex", "model.moe_shared_expert_overlap=false")
+    beside = "layout.overlap_moe_expert_parallel_comm=true"
+    answer = ask(model="deepseek_v2_lite", overrides=(*exchange, beside))
+    first, *_ = answer.candidates
+    assert first.evaluation.setting.spec == "none"
+    assert first.evaluation.job.config.micro_batch_size == 2
+    assert answer.optimum is not None
+    assert answer.optimum.gap is not None
+    assert answer.optimum.gap <= SAME_TIME
 
 
 def test_every_row_is_legal_and_of_the_same_batch() -> None:

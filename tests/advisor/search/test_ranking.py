@@ -117,6 +117,26 @@ def test_a_replay_folds_no_estimate_that_is_smaller_by_its_own_measure(base: Eva
         assert replayed.folded
 
 
+def test_any_row_that_is_shown_folds_what_it_beats(base: Evaluation) -> None:
+    """The fastest that beats the last row is not surely smaller: by estimates it is larger."""
+    first, second, third = (
+        replace(
+            _like(base, peak, seconds, 1.0),
+            usual_reserved_bytes=usual,
+            requests=requests,
+            setting=selective("mlp"),
+        )
+        for peak, usual, requests, seconds in (
+            (50 * GIB, 60 * GIB, 9, 1.0),
+            (52 * GIB, 52 * GIB, None, 2.0),
+            (53 * GIB, 53 * GIB, None, 3.0),
+        )
+    )
+    ranked = rank([first, second, third])
+    assert [row.dominated_by for row in ranked] == [None, 1, 1]
+    assert [row.folded for row in ranked] == [False, False, True]
+
+
 def test_rows_alike_are_as_likely_to_fit_and_named_by_the_first(base: Evaluation) -> None:
     """Time to SAME_TIME, 0.05 %, and memory to a tenth of a GiB."""
     peaks = (60 * GIB, 60 * GIB + GIB // 25, 60 * GIB + GIB // 15, 60 * GIB, 60 * GIB)

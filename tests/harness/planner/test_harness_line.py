@@ -52,9 +52,11 @@ def test_the_line_is_the_job(given: dict[str, Any], capsys: pytest.CaptureFixtur
 def test_a_toss_between_layouts_comes_with_a_line_for_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    request = Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT)
+    """Of a split as text, whose VPP is the recipe's but not the PP."""
+    request = Request(model="deepseek_v3", gpus="2048xH100", search=SearchScope.LAYOUT)
     answer = advise(request)
     assert answer.toss is not None
+    assert "job.exp_avg_dtype=float32" in answer.toss.beside
     by_rank: Callable[[int], Any] = lambda rank: answer.candidates[rank - 1].evaluation  # noqa: E731
     lines = answer.toss.command.split(" && ")
     assert len(lines) == 2
@@ -62,6 +64,15 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
         assert by_rank(rank).setting.spec in dry_run(line, capsys)
         config = compose(shlex.split(line)[2:])
         assert find_target(config, machine_of(config, dry_run=True)).job == by_rank(rank).job
+
+
+def test_no_line_measures_rows_apart_in_what_the_backend_has_not() -> None:
+    answer = advise(Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT))
+    assert answer.toss is not None
+    assert answer.toss.command == ""
+    assert answer.toss.beside == (
+        "harness run takes both with job.use_precision_aware_optimizer=false, in which they differ"
+    )
 
 
 def test_a_model_without_its_gpus() -> None:
