@@ -118,7 +118,7 @@ def test_layout_flags_of_the_70b_job(make_job) -> None:
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 "
         "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
         "--seq-length 4096 --micro-batch-size 1 --global-batch-size 32 --bf16 "
-        "--attention-backend auto"
+        "--attention-backend auto --hidden-dropout 0 --attention-dropout 0"
     )
     parsed(layout_flags(job, V19))
 
@@ -174,7 +174,7 @@ def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None
 def test_graph_flags_by_release(core, impl, modules, flags, make_job) -> None:
     job = make_job(cuda_graph_impl=impl, cuda_graph_modules=modules)
     written = layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core))
-    assert written.endswith(("--attention-backend auto " + flags).strip())
+    assert written.endswith(("--attention-dropout 0 " + flags).strip())
     parsed(written, core)
 
 
