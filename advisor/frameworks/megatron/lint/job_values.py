@@ -153,7 +153,7 @@ def _implementation(
         if name in said:
             yield "model.bias_activation_fusion", said[name]
     recipe = said.get("fp8_recipe")
-    if recipe is not None and "fp8" not in said:
+    if recipe is not None and not read.given.values.get("fp8"):
         yield "job.fp8_recipe", recipe
     reduced = _gradients(said)
     if reduced is not None:

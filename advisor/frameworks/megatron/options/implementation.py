@@ -129,7 +129,7 @@ class Loss(Options):
         "model.cross_entropy_fusion",
         value=fuses_loss,
         printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
+        told=Said.ALWAYS,
         told_nemo=Said.ALWAYS,
         nemo_1="",
     )

@@ -69,7 +69,7 @@ def _release(text: str) -> tuple[int, int]:
 def _path(given: str | None, usual: str, name: str) -> str:
     """A path is given whole, or as the section that holds the name; the usual one by default."""
     section = usual if given is None else given
-    if not section or name.endswith(section.rpartition(".")[2]):
+    if not section or name == section.rpartition(".")[2]:
         return section
     return f"{section}.{name}"
 
