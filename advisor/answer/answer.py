@@ -130,7 +130,8 @@ class LearnedNote(Struct, frozen=True, kw_only=True):
     sources: their folders. trials: how many were used; left_out: why others were not, with their
     number. within: the jobs that it holds for, in words, and step_time and memory by term; empty
     where it holds for no row. outside: why it does not for the job of the answer; empty where it
-    does.
+    does. scatter: how many times as far step times and allocated bytes lie off one calibration as
+    its standard deviations say, by which those are widened; 1 where runs agree.
     """
 
     sources: tuple[str, ...]
@@ -140,6 +141,7 @@ class LearnedNote(Struct, frozen=True, kw_only=True):
     outside: str = ""
     step_time: dict[str, LearnedTerm] = field(default_factory=dict)
     memory: dict[str, LearnedTerm] = field(default_factory=dict)
+    scatter: dict[str, float] = field(default_factory=dict)
 
 
 class CalibrationNote(Struct, frozen=True, kw_only=True):

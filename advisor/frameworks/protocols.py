@@ -189,7 +189,9 @@ class Solved(Struct, frozen=True, kw_only=True):
 
 def no_file(framework: str) -> UserError:
     """The answer where a framework is told its settings by options or in Python alone."""
-    return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
+    return UserError(
+        "--format", "file", f"{framework} takes this setting without a file", "use --format flags"
+    )
 
 
 def not_rehearsed(framework: str, number: int) -> UserError:

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from math import exp, sqrt
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ from advisor.learning.time_residual import JobTimes
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
 from advisor.plan.recompute_plan import Setting, words_of
+
+_WIDEST: Final = 0.95
+"""Half-width of a band, which leaves times above 0."""
 
 
 class Applied(Struct, frozen=True):
@@ -37,7 +41,8 @@ class Applied(Struct, frozen=True):
         words = words_of(setting)
         found = self.times.estimate(setting.promoted, words, shares(time))
         total = time.total * exp(found.log_factor - self.learned.common)
-        return self.times.corrected(time, words, total), min(error, BAND * found.sigma)
+        widest = error if self.times.scatter == 1 else _WIDEST
+        return self.times.corrected(time, words, total), min(widest, BAND * found.sigma)
 
     @property
     def least_factor(self) -> float:

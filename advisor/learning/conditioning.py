@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
 
 from msgspec import Struct
 
@@ -9,10 +10,13 @@ Vector = tuple[float, ...]
 
 
 class Posterior(Struct, frozen=True):
-    """Unknowns after the observations: their means, and the covariance of their errors."""
+    """Unknowns after the observations: their means, and the covariance of their errors. misfit: the
+    sum of squares by which the observations lie off what was expected of them before any, each in
+    its standard deviation given the others; about their number where all is as it was stated."""
 
     mean: Vector
     covariance: tuple[Vector, ...]
+    misfit: float = 0.0
 
     def of(self, design: Sequence[float]) -> tuple[float, float]:
         """Mean and variance of the sum of the unknowns, weighed by `design`."""
@@ -29,10 +33,12 @@ class Posterior(Struct, frozen=True):
 
 
 class Information(Struct):
-    """Precision matrix and its product with the means; observations add to both."""
+    """Precision matrix and its product with the means; observations add to both, and their squares
+    to `squares`."""
 
     matrix: list[list[float]]
     vector: list[float]
+    squares: float = 0.0
 
     def add(self, design: Sequence[float], value: float, weight: float) -> None:
         """An observation of the sum of the unknowns weighed by `design`; weight: one over its
@@ -42,12 +48,29 @@ class Information(Struct):
                 row[column] += weight * x * y
         for number, x in enumerate(design):
             self.vector[number] += weight * x * value
+        self.squares += weight * value**2
 
     def posterior(self) -> Posterior:
         """The unknowns; the matrix must be positive definite, as one of proper priors is."""
         covariance = _inverse(self.matrix)
         mean = tuple(sum(map(_product, row, self.vector)) for row in covariance)
-        return Posterior(mean, covariance)
+        misfit = self.squares - sum(map(_product, mean, self.vector))
+        return Posterior(mean, covariance, max(0.0, misfit))
+
+
+_SURPRISE: Final = 3.09
+"""Of one in a thousand, in standard deviations of a normal distribution."""
+
+
+def scatter(misfit: float, observations: int) -> float:
+    """How many times as far the observations lie as was stated, root mean square; 1 where chance
+    gives as much in more than one case of a thousand (chi squared; Wilson and Hilferty 1931)."""
+    if not observations:
+        return 1.0
+    spread = 2 / (9 * observations)
+    usual = (1 - spread + _SURPRISE * sqrt(spread)) ** 3
+    found = misfit / observations
+    return sqrt(found) if found > usual else 1.0
 
 
 def prior(sigmas: Sequence[float]) -> Information:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.learning.conditioning import Posterior, prior
+from advisor.learning.conditioning import Posterior, prior, scatter
 
 _ROW_SIGMA: Final = 0.001
 """Of allocated bytes from setting to setting: 38 peaks of results/measured are off by 0.03 % in the
@@ -91,11 +91,17 @@ class MemoryResidual(Struct, frozen=True, kw_only=True, dict=True):
         ]
         return _shift(errors, self.width.outside, _OUTSIDE_ROW_SIGMA)
 
+    @cached_property
+    def scatter(self) -> float:
+        """How many times as far allocated bytes lie off one prediction as its width says."""
+        rows = sum(row.measured_allocated is not None for row in self.rows)
+        return scatter(self.states.misfit, rows)
+
     def allocated(self, fixed: int, allocated: int) -> Shift:
         """Of allocated bytes of which so many are `fixed`."""
         share = fixed / allocated
         mean, variance = self.states.of((share, 1 - share))
-        return Shift(mean, sqrt(variance + _ROW_SIGMA**2))
+        return Shift(mean, self.scatter * sqrt(variance + _ROW_SIGMA**2))
 
 
 def _shift(errors: list[float], width: float, row_sigma: float) -> Shift:

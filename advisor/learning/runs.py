@@ -111,7 +111,7 @@ def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | No
     trial = _mapping(result, "trial")
     workload = _mapping(trial, "workload")
     _check_device(result, workload, gpu, config_dir)
-    status = result.get("status")
+    status = convert(result.get("status"), str, "", "status")
     if status == _UNSTABLE and not _bytes_hold(result):
         raise _LeftOutError("unstable")
     if status not in (_OK, _UNSTABLE, _OUT_OF_MEMORY):

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.job.job import Job
-from advisor.learning.conditioning import Information, Posterior, prior
+from advisor.learning.conditioning import Information, Posterior, prior, scatter
 from advisor.learning.step_errors import (
     BAND,
     TERMS,
@@ -92,6 +92,11 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
         """Errors of TERMS, and of a job that was not run."""
         return self._posterior(None)
 
+    @cached_property
+    def scatter(self) -> float:
+        """How many times as far the runs lie off one calibration as its widths say."""
+        return scatter(self.posterior.misfit, len(self.rows))
+
     def of_job(self, job: Job) -> "JobTimes":
         """What is known of the steps of one job."""
         rows = self._by_job.get(job, ())
@@ -100,6 +105,7 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
             posterior=self._posterior(job) if rows else self.posterior,
             words=self.words,
             prior_sigmas=self._prior_sigmas,
+            scatter=self.scatter,
         )
 
     @property
@@ -131,12 +137,14 @@ def _observe(found: Information, rows: Iterable[TimeRow], *, own: bool) -> None:
 
 
 class JobTimes(Struct, frozen=True, kw_only=True):
-    """What is known of the steps of one job: errors of TERMS and of the job, rows that were run."""
+    """What is known of the steps of one job: errors of TERMS and of the job, rows that were run.
+    scatter: what all standard deviations are multiplied with."""
 
     rows: dict[Setting, TimeRow]
     posterior: Posterior
     words: frozenset[str]
     prior_sigmas: tuple[float, ...]
+    scatter: float = 1.0
 
     def estimate(self, setting: Setting, words: frozenset[str], of: Shares) -> StepEstimate:
         """Of `setting`. What it does and no run did keeps its shipped time and width; a setting
@@ -147,10 +155,11 @@ class JobTimes(Struct, frozen=True, kw_only=True):
         variance += sum((of[n] * self.prior_sigmas[n]) ** 2 for n in unknown)
         row, own = self.rows.get(setting), setting_sigma(words) ** 2
         if row is None:
-            return StepEstimate(mean, sqrt(variance + own))
+            return StepEstimate(mean, self.scatter * sqrt(variance + own))
         kept = own / (own + row.variance)
         mean += kept * (row.error - mean)
-        return StepEstimate(mean, sqrt((1 - kept) ** 2 * variance + kept * row.variance))
+        left = (1 - kept) ** 2 * variance + kept * row.variance
+        return StepEstimate(mean, self.scatter * sqrt(left))
 
     def corrected(self, time: TimeBreakdown, words: frozenset[str], total: float) -> TimeBreakdown:
         """`time` that sums to `total`, its terms in the proportion that their errors say."""
@@ -184,7 +193,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
     @property
     def widths(self) -> Widths:
         """Of the differences between two of its settings, or between it and a like job."""
-        sigmas = [self.posterior.sigma(number) for number in range(_JOB + 1)]
+        sigmas = [self.scatter * self.posterior.sigma(number) for number in range(_JOB + 1)]
         _, recompute, communication, host, offload, job = sigmas
         return Widths(
             recompute=recompute,
@@ -192,7 +201,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
             host=host,
             offload=offload,
             job=job,
-            setting=WIDTHS.setting,
+            setting=self.scatter * WIDTHS.setting,
         )
 
 

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
-from advisor.base.units import parse_gpus
+from advisor.base.units import nearest_divisors, parse_gpus
 from advisor.lint.target import read_target, reads
+from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS
 from advisor.reading.read_configuration import (
@@ -29,6 +30,7 @@ from advisor.reading.read_configuration import (
 from advisor.request.request import Request
 
 _FLAG: Final = "--from"
+_CHUNKS: Final = "virtual_pipeline_model_parallel_size"
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
 
 
@@ -115,6 +117,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
                 f"does not tell the {name}",
                 f"add {flag} {example}",
             )
+    if configuration.layers_per_chunk and not is_given(f"layout.{_CHUNKS}", given):
+        values[_CHUNKS] = _num_chunks(configuration.layers_per_chunk, values)
     if configuration.num_microbatches:
         batch = _batch(configuration.num_microbatches, values)
         values |= batch
@@ -155,6 +159,18 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
             "add model.vocab_size=N, or --model",
         )
     return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
+
+
+def _num_chunks(layers_per_chunk: int, values: Mapping[str, Any]) -> int:
+    """Model chunks of a pipeline stage; UserError where they do not hold the layers evenly."""
+    num_layers = load_model(values["model"], values.get("config_dir")).num_layers
+    stages = values.get("pipeline_model_parallel_size") or 1
+    chunks, left = divmod(num_layers, stages * layers_per_chunk)
+    if left or not chunks:
+        of_model = f"does not divide the {num_layers} layers over {stages} pipeline stages"
+        nearest = nearest_divisors(num_layers // stages, layers_per_chunk)
+        raise UserError("layers of a virtual pipeline stage", layers_per_chunk, of_model, nearest)
+    return chunks
 
 
 def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:

@@ -70,7 +70,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     no prediction is.
     untaken: options that are known and that no prediction takes. unknown: those whose value is not.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
-    of one rank in a step, where no global batch is said.
+    of one rank in a step, where no global batch is said; layers_per_chunk: those of a model chunk,
+    where the chunks follow from a model that the document does not spell out.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -93,6 +94,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     unknown: tuple[UnknownValue, ...] = ()
     shape: Mapping[str, ReadValue] = field(default_factory=dict)
     num_microbatches: int | None = None
+    layers_per_chunk: int | None = None
     settings: Any = None
     whole: bool = False
 

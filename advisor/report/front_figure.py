@@ -1,6 +1,7 @@
 """`--plot-kind front`: memory against step time of every row, and the Pareto front as a step line.
 
-A label stands in the margin at the height of its point, or as near as its neighbours let it.
+A point has the number of its row, and in the margin a label at its height, or as near as the others
+let it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,11 @@ _LABEL_WIDTH: Final = 58  # characters
 _BLUE, _VERMILION, _GREY, _LIGHT = "#0072B2", "#D55E00", "#666666", "#BBBBBB"
 _FONT: Final = 8
 _LINE: Final = 0.16
-"""Inches of one line of a label."""
+_CHARACTER: Final = 0.075
+"""Inches of one line of a label, and of a wide character."""
+_WIDTH, _LEFT = 12.0, 0.72
+_GAP: Final = 0.24
+"""Inches of the picture, before its axes, and between those and the labels."""
 _ABOVE, _BELOW = 0.5, 1.0
 """Inches for the title, and for axis and legend."""
 
@@ -53,11 +58,13 @@ def front_figure(advice: Answer, title: str) -> "Figure":
     picture = _picture(advice)
     lines = sum(len(label) + 0.5 for label in picture.labels)
     height = max(4.6, _ABOVE + _BELOW + _LINE * lines)
-    figure = Figure(figsize=(12, height))
-    axes = figure.add_axes((0.06, _BELOW / height, 0.53, 1 - (_ABOVE + _BELOW) / height))
+    figure = Figure(figsize=(_WIDTH, height))
+    margin = _GAP + _CHARACTER * max(len(line) for label in picture.labels for line in label)
+    wide = 1 - (_LEFT + margin) / _WIDTH
+    axes = figure.add_axes((_LEFT / _WIDTH, _BELOW / height, wide, 1 - (_ABOVE + _BELOW) / height))
     figure.suptitle(title, fontsize=11, y=1 - 0.15 / height, verticalalignment="top")
     _draw_rows(axes, picture)
-    _label_margin(axes, picture, height - _ABOVE - _BELOW)
+    _label_margin(axes, picture, height - _ABOVE - _BELOW, wide * _WIDTH)
     figure.legend(loc="lower center", ncols=7, fontsize=_FONT)
     return figure
 
@@ -133,29 +140,42 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], length: float) -> li
     return found
 
 
-def _label_margin(axes: "Axes", picture: _Picture, height: float) -> None:
-    """Rank, setting and figures of each row right of the axes, with a thin line to its point."""
+def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -> None:
+    """Rank, setting and figures of each row right of the axes, of so many inches; a thin line joins
+    them to the height of its point, where its rank stands again."""
     low, high = axes.get_ylim()
     sizes = [_LINE * (len(label) + 0.5) for label in picture.labels]
     places = [
         (row.evaluation.step_time_seconds - low) / (high - low) * height for row in picture.labelled
     ]
     middles = spread(places, sizes, height)
-    for row, label, middle in zip(picture.labelled, picture.labels, middles, strict=True):
+    rows = zip(picture.labelled, picture.labels, places, middles, strict=True)
+    for row, label, place, middle in rows:
+        weight = "bold" if row is picture.best else "normal"
+        axes.annotate(
+            str(row.rank),
+            xy=_point(row),
+            xytext=(5, 5),
+            textcoords="offset points",
+            fontsize=_FONT,
+            fontweight=weight,
+        )
         axes.annotate(
             "\n".join(label),
-            xy=_point(row),
-            xytext=(1.03, middle / height),
+            xy=(1, place / height),
+            xycoords="axes fraction",
+            xytext=(1 + _GAP / wide, middle / height),
             textcoords="axes fraction",
             fontsize=_FONT,
-            fontweight="bold" if row is picture.best else "normal",
+            fontweight=weight,
             verticalalignment="center",
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": _LIGHT,
+                "color": _GREY,
                 "linewidth": 0.6,
-                "zorder": 0,
+                "shrinkA": 2,
+                "shrinkB": 0,
                 "relpos": (0, 0.5),
             },
         )

@@ -1,5 +1,6 @@
 """What measured runs say of the answer, and what is to be measured next, in words."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -19,6 +20,7 @@ _TERMS: Final = {
     "unused": "unused by the allocator",
     "outside": "context and communicators",
 }
+_SCATTERED: Final = {"step_time": "step times", "memory": "bytes"}
 
 
 def learned_words(learned: LearnedNote) -> list[str]:
@@ -35,7 +37,17 @@ def learned_words(learned: LearnedNote) -> list[str]:
         if _is_told(term)
     ]
     beside = [f"not for row 1: {learned.outside}"] if learned.outside else []
-    return [*said, f"hold for {learned.within}", *beside, *moved]
+    return [*said, f"hold for {learned.within}", *beside, *moved, *_doubts(learned)]
+
+
+def _doubts(learned: LearnedNote) -> Iterator[str]:
+    """That runs contradict each other or all that was known, and by how much."""
+    far = [f"{_SCATTERED[name]} {by:.0f}" for name, by in learned.scatter.items() if by > 1]
+    if far:
+        yield (
+            f"doubtful: {' and '.join(far)} times as far off as runs of one kind are (unlike or "
+            "disturbed runs?); bands are widened by that"
+        )
 
 
 def _is_told(term: LearnedTerm) -> bool:

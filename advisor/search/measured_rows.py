@@ -124,6 +124,7 @@ def _note(answer: Answer, its: Applied) -> CalibrationNote:
         within=kind.range.words,
         step_time=_step_terms(kind),
         memory=_memory_terms(kind),
+        scatter={"step_time": kind.times.scatter, "memory": kind.memory.scatter},
     )
     if its.kind is None:
         return replace(before, learned=note)
@@ -144,7 +145,7 @@ def _step_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
     return {
         name: LearnedTerm(
             mean=posterior.mean[number],
-            sigma=posterior.sigma(number),
+            sigma=posterior.sigma(number) * kind.times.scatter,
             shipped_sigma=shipped[number],
         )
         for number, name in enumerate(TERMS)
@@ -157,7 +158,9 @@ def _memory_terms(kind: KindResiduals) -> dict[str, LearnedTerm]:
     states = memory.states
     found = {
         name: LearnedTerm(
-            mean=states.mean[number], sigma=states.sigma(number), shipped_sigma=width.allocated
+            mean=states.mean[number],
+            sigma=states.sigma(number) * memory.scatter,
+            shipped_sigma=width.allocated,
         )
         for number, name in enumerate(_STATES)
     }

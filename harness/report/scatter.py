@@ -1,6 +1,7 @@
 """Pictures of all settings: memory against time and throughput, predicted against measured."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -24,8 +25,8 @@ MOST: Final = 24
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """One setting that was measured. number: its place in the plan, which is that of its rank.
-    stable: whether its times are to be trusted."""
+    """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
+    not rank one behind all ranks. stable: whether its times are to be trusted."""
 
     number: int
     name: str
@@ -38,7 +39,9 @@ class Point(Struct, frozen=True, kw_only=True):
 def points(facts: Facts) -> tuple[Point, ...]:
     """Settings with a step time and a peak, in the plan's order; MOST at most."""
     found = []
-    for number, setting in enumerate(facts.plan.settings, start=1):
+    unranked = count(max((one.rank or 0 for one in facts.plan.settings), default=0) + 1)
+    for setting in facts.plan.settings:
+        number = next(unranked) if setting.rank is None else setting.rank
         one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
         memory = one.peak_bytes(facts.peak)
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:

@@ -1,14 +1,18 @@
 """The points of a sweep: recompute settings x micro batches x layouts, and which are legal."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
+from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import RecomputeSettings
 from advisor.frameworks.registry import adapter_of
+from advisor.hardware.budget import check_budget
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
@@ -25,6 +29,8 @@ from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
 from harness.trial.trial import AsRun, Backend, Device, Workload, layout_name
+
+_BUDGET: Final = "sweep.memory_budget"
 
 
 class Point(Struct, frozen=True, kw_only=True):
@@ -96,16 +102,34 @@ class Space(Struct, frozen=True):
 
 def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
     """Every point; UserError where none is legal."""
-    target = _within(find_target(config, machine), options.budget_bytes())
+    target = find_target(config, machine)
+    if machine.device is not Device.CPU:
+        check_budget(options.budget_bytes(), target.job.gpu, _BUDGET)
+    target = _within(target, options.budget_bytes())
     found = dict(_Builder(config, machine, options, target).points())
     if all(planned.skip for planned in found.values()):
-        raise UserError(
-            "sweep",
-            config.experiment_name,
-            "has no legal point",
-            "sweep.micro_batch_sizes, sweep.layouts or recompute.settings",
-        )
+        raise _nothing_to_run(config.experiment_name, found, options)
     return Space(found, target)
+
+
+def _nothing_to_run(
+    name: str, found: Mapping[Point, PlannedSetting], options: SweepOptions
+) -> UserError:
+    """What keeps every point from being run: the budget where some only need more, else the reason
+    that most have."""
+    other = "change sweep.micro_batch_sizes, sweep.layouts or recompute.settings"
+    told = [planned.trial.prediction for planned in found.values()]
+    peaks = [one.peak_reserved_bytes for one in told if one and one.peak_reserved_bytes]
+    budget = options.budget_bytes()
+    if budget is not None and peaks and min(peaks) > budget:
+        relation = f"fits none of {len(found)} points, of which the least needs"
+        least = human_bytes(min(peaks))
+        return UserError(
+            _BUDGET, human_bytes(budget), f"{relation} {least}", f"raise it, or {other}"
+        )
+    (reason, number), *_ = Counter(planned.skip for planned in found.values()).most_common()
+    relation = f"has no legal point: {reason} ({number} of {len(found)})"
+    return UserError("sweep", name, relation, other)
 
 
 def _within(target: Target, budget: int | None) -> Target:

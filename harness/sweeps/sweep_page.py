@@ -109,7 +109,11 @@ def _not_run(space: Space) -> list[str]:
     lines = [f"{skipped.total()} points are not run:"]
     lines += [f"- {number}: {reason}." for reason, number in skipped.most_common(_MOST_REASONS)]
     more = len(skipped) - _MOST_REASONS
-    return [*lines, f"- and for {more} reasons more."] if more > 0 else lines
+    return (
+        [*lines, f"- and for {more} more {'reason' if more == 1 else 'reasons'}."]
+        if more > 0
+        else lines
+    )
 
 
 def _assumptions(space: Space) -> list[str]:

@@ -12,6 +12,7 @@ import advisor
 from advisor.answer.answer import Answer, Basis
 from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import Provenance
+from advisor.report.measuring import learned_words
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
@@ -219,3 +220,24 @@ def test_what_ran_out_of_memory_does_not_fit(shipped: list[Answer], tmp_path: Pa
     assert row.measured.ran_out
     assert row.evaluation.fit_probability == 0.0
     assert advice.candidates[0] is not row
+
+
+def test_runs_that_contradict_each_other_are_doubted(shipped: list[Answer], tmp_path: Path) -> None:
+    """Leftovers of two unlike machines in one folder: said with how far they scatter, and bands are
+    no narrower than the shipped one. Runs of one machine pass."""
+    for number, row in enumerate(fitting_rows(*shipped)[::6]):
+        unlike = SimulatedDevice(base=(0.6, 2.2)[number % 2], activations=(-0.3, 0.2)[number % 2])
+        unlike.run([row], tmp_path / "unlike" / str(number))
+    doubted, trusted = request(2, 1, 1, tmp_path / "unlike"), request(2, 1, 1, tmp_path / "like")
+    SimulatedDevice().run(corners(shipped), tmp_path / "like")
+    answer, learned = advise(doubted), advise(trusted).calibration.learned
+    assert answer.calibration.learned is not None
+    assert learned is not None
+    assert set(learned.scatter.values()) == {1.0}
+    assert min(answer.calibration.learned.scatter.values()) > 5
+    (words,) = (said for said in learned_words(answer.calibration.learned) if "doubtful" in said)
+    assert "step times" in words
+    assert "bytes" in words
+    for row in answer.candidates:
+        its = row.evaluation
+        assert its.step_time_high_seconds / its.step_time_seconds > 1.12

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
     bridge_layout_overrides,
     bridge_overrides,
-    left_to_recipe,
+    left_to_bridge,
 )
 from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers, stream_pools
 from advisor.frameworks.megatron.candidates import (
@@ -33,7 +33,11 @@ from advisor.frameworks.megatron.muon import (
     muon_memory,
     without_narrow_weights,
 )
-from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.nemo import (
+    left_to_nemo,
+    nemo_layout_overrides,
+    nemo_overrides,
+)
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.plan import (
     chunk_plan,
@@ -443,11 +447,10 @@ class Megatron(Struct, frozen=True):
         return harness_job(job)
 
     def unsaid(self, job: Job) -> str:
-        """Sequence length and types, of which a recipe of Bridge is told the precision alone."""
+        """Of a command line of Megatron-LM nothing."""
         if self._is_lm:
             return ""
-        left = left_to_recipe(job, precision=self.framework == Framework.NEMO)
-        return f"left to the recipe: {', '.join(left)}"
+        return left_to_nemo(job) if self.framework == Framework.NEMO else left_to_bridge(job)
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """It reads none."""

@@ -15,7 +15,7 @@ from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.hybrid import Hybrid
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
@@ -38,6 +38,7 @@ LAYOUT_SECTIONS: Final = (
     Loop,
     NumberTypes,
     Implementation,
+    Dropout,
     Loss,
     CudaGraphs,
 )

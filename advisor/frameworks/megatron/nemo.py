@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
@@ -85,3 +86,20 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
 def _group(row: Option) -> int:
     """The strategy's fields first, the data's last."""
     return 0 if row.nemo.startswith(STRATEGY) else 2 if row.nemo.startswith("data") else 1
+
+
+def left_to_nemo(job: Job) -> str:
+    """What of a job the overrides do not say: data sets have the sequence length as well, and the
+    recipe's precision overwrites the types."""
+    config = job.config
+    said = {
+        f"precision {config.precision}": True,
+        f"sequence {config.seq_length}": True,
+        f"gradients in {config.main_grads_dtype}": config.main_grads_dtype is not DType.FP32,
+        f"precision-aware optimizer with moments in {config.exp_avg_dtype}": (
+            config.use_precision_aware_optimizer
+        ),
+        "weights in 8 bits alone (fp8_param_gather)": config.fp8_param_gather,
+        "optimizer on the host": config.optimizer_cpu_offload,
+    }
+    return f"left to the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"

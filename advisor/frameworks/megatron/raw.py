@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.hybrid import Hybrid
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.inference import Inference
 from advisor.frameworks.megatron.options.model_shape import Shape
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
@@ -33,6 +33,7 @@ class RawSettings(
     Hybrid,
     Shape,
     Implementation,
+    Dropout,
     Loss,
     Precision,
     Recompute,

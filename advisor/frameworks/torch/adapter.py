@@ -70,7 +70,8 @@ _AS_WITHOUT: Final = (
     "it, which is more"
 )
 _PLAN_NOTE: Final = (
-    "--format file writes recompute_plan.py, whose apply_plan(model.layers) wraps the blocks"
+    "--format file > recompute_plan.py is the module whose apply_plan(model.layers) wraps the "
+    "blocks"
 )
 
 

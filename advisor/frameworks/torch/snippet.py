@@ -3,7 +3,7 @@
 Order: checkpoints first, then compile, then fully_shard (torchtitan, accelerate). Names are those
 of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, torch.distributed.optim,
 checkpoint_wrapper, device_mesh and tensor.experimental (context_parallel); apply_plan is that of
-recompute_plan.py, which ``--format file`` writes.
+recompute_plan.py, which ``--format file`` prints.
 """
 
 from typing import Final

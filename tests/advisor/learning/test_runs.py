@@ -79,7 +79,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
         ({"memory": [{"allocated": -1}]}, "cannot be read"),
         ({"memory": {"allocated": 1}}, "cannot be read"),
         ({"environment": {"gpus": ["H100"]}}, "cannot be read"),
-        ({"status": ["ok"]}, "ended as"),
+        ({"status": ["ok"]}, "cannot be read"),
     ],
 )
 def test_what_nothing_is_learned_from_is_counted(

@@ -128,8 +128,9 @@ def test_form_of_the_page(tight: Answer) -> None:
         " train.micro_batch_size=0 train.global_batch_size=0 \\\n"
         " ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true \\\n"
         " ddp.overlap_param_gather=true mixed_precision=bf0_mixed \\\n"
-        " model.recompute_granularity=selective 'model.recompute_modules=[mlp]' \\\n"
-        " model.recompute_method=null model.recompute_num_layers=null\n"
+        " model.cross_entropy_loss_fusion=false model.recompute_granularity=selective \\\n"
+        " 'model.recompute_modules=[mlp]' model.recompute_method=null \\\n"
+        " model.recompute_num_layers=null\n"
         " # left to the recipe: sequence 0\n"
         "\n"
         "row 0 buys nothing: flash attention keeps no scores\n"
@@ -340,7 +341,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
     assert "left to the recipe" not in lm
-    comment = "# left to the recipe: sequence 4096, gradients in bfloat16"
+    comment = "# left to the recipe: sequence 4096 · mixed_precision.… is for a recipe that"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

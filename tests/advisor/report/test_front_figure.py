@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from advisor.answer.answer import Answer
 from advisor.report.figures import write_figure
@@ -43,7 +43,8 @@ def test_no_label_covers_another_and_all_are_in_the_picture(
 ) -> None:
     figure = drawn(request.getfixturevalue(name))
     (axes,) = figure.axes
-    boxes = [Text.get_window_extent(label) for label in axes.texts]  # without its line
+    labels = [text for text in axes.texts if not text.get_text().isdigit()]
+    boxes = [Text.get_window_extent(label) for label in labels]  # without its line
     boxes += [axes.get_window_extent(), figure.legends[0].get_window_extent()]
     assert len(boxes) > 3
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
@@ -69,8 +70,11 @@ def test_the_front_the_budget_and_the_choice(crowded: Answer) -> None:
         "budget 77.0 GiB",
     ]
     bold = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]
-    assert len(bold) == 1
-    assert bold[0].startswith("1  full:block:11")
+    at_point, label = bold
+    assert at_point == "1"
+    assert label.startswith("1  full:block:11")
+    ends = [text.xy[0] for text in axes.texts if isinstance(text, Annotation) and text.arrow_patch]
+    assert set(ends) == {1}, "lines to labels begin at the axes' edge, beside the front"
     assert any("VPP 10" in text.get_text() for text in axes.texts)
 
 

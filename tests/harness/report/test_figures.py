@@ -88,9 +88,14 @@ def test_the_front_is_what_nothing_beats_in_both() -> None:
     assert best_of([three]) == [three]
 
 
-def test_points_are_numbered_by_their_place_in_the_plan(gpu_facts: Facts) -> None:
-    """4 to 7 have no times; 3 is unstable, and measured."""
+def test_points_are_numbered_by_rank_as_in_tables(gpu_facts: Facts) -> None:
+    """4 to 7 have no times; 3 is unstable, and measured. A sweep runs them in another order."""
     assert [one.number for one in points(gpu_facts)] == [1, 2, 3]
+    ranks = (4, None, 2, *(None for _ in gpu_facts.plan.settings[3:]))
+    settings = zip(gpu_facts.plan.settings, ranks, strict=True)
+    swept = tuple(replace(one, rank=rank) for one, rank in settings)
+    found = points(replace(gpu_facts, plan=replace(gpu_facts.plan, settings=swept)))
+    assert [one.number for one in found] == [4, 5, 2]
 
 
 def test_a_time_that_is_not_to_be_trusted_is_ringed(gpu_facts: Facts) -> None:

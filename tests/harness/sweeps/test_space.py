@@ -3,8 +3,11 @@
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.base.units import human_bytes
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.layout import ParallelLayout
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 from harness.planner.device import Machine
 from harness.planner.run_request import compose_sweep
 from harness.sweeps.space import Point, layout_name, make_space
@@ -88,23 +91,24 @@ def test_unlikely_points_are_skipped_where_the_advisor_predicts() -> None:
         "sweep.micro_batch_sizes=[1,128]",
         "job.global_batch_size=128",
     ]
-    machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
     config, options = compose_sweep(overrides)
-    planned = make_space(config, machine, options).planned
+    planned = make_space(config, H200, options).planned
     large = planned[Point(layout="dp1", micro_batch_size=128, recompute="none")]
     assert large.skip.startswith("by the advisor less likely to fit than")
     _, all_of_them = compose_sweep([*overrides, "sweep.min_fit_probability=0"])
-    everything = make_space(config, machine, all_of_them).planned
+    everything = make_space(config, H200, all_of_them).planned
     assert not any(p.skip for p in everything.values())
 
 
+TWO_SETTINGS = ["experiment=llama3_8b_1xh200", "recompute.settings=[none,full:uniform:1]"]
+H200 = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
+
+
 def test_what_fits_is_judged_by_the_sweep_s_budget() -> None:
-    overrides = ["experiment=llama3_8b_1xh200", "recompute.settings=[none,full:uniform:1]"]
-    machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
     chances = {}
     for budget in ("", "125GiB"):
-        config, options = compose_sweep([*overrides, f"sweep.memory_budget={budget}"])
-        space = make_space(config, machine, options)
+        config, options = compose_sweep([*TWO_SETTINGS, f"sweep.memory_budget={budget}"])
+        space = make_space(config, H200, options)
         (planned,) = (p for p in space.planned.values() if p.spec == "none")
         assert planned.trial.prediction is not None
         chances[space.room_bytes] = planned.trial.prediction.fit_probability
@@ -113,8 +117,30 @@ def test_what_fits_is_judged_by_the_sweep_s_budget() -> None:
 
 
 def test_a_space_without_a_legal_point_is_a_user_error(space_of: MakeSpace) -> None:
-    with pytest.raises(UserError, match="has no legal point"):
+    with pytest.raises(UserError, match=r"has no legal point: .*; change sweep\.micro_batch_sizes"):
         space_of(CORNERS, "sweep.micro_batch_sizes=[4]")
+
+
+def test_a_budget_that_no_point_fits_is_named_with_the_least_that_does() -> None:
+    config, options = compose_sweep([*TWO_SETTINGS, "sweep.memory_budget=1GiB"])
+    with pytest.raises(UserError) as caught:
+        make_space(config, H200, options)
+    assert (caught.value.field, caught.value.value) == ("sweep.memory_budget", "1.00 GiB")
+    config, options = compose_sweep(TWO_SETTINGS)
+    told = [p.trial.prediction for p in make_space(config, H200, options).planned.values()]
+    least = min(one.peak_reserved_bytes or 0 for one in told if one is not None)
+    assert caught.value.relation.endswith(f"of which the least needs {human_bytes(least)}")
+
+
+def test_a_budget_above_the_card_is_refused_as_advise_refuses_it() -> None:
+    config, options = compose_sweep([*TWO_SETTINGS, "sweep.memory_budget=150GiB"])
+    with pytest.raises(UserError) as swept:
+        make_space(config, H200, options)
+    with pytest.raises(UserError) as asked:
+        resolve(Request(model="llama3_8b", gpus="1xH200", memory_budget="150GiB"))
+    assert str(swept.value).removeprefix("sweep.memory_budget") == str(asked.value).removeprefix(
+        "--memory-budget"
+    )
 
 
 def test_names_of_layouts() -> None:

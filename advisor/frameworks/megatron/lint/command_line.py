@@ -60,7 +60,7 @@ def read_command(command: Command) -> ReadSettings | None:
     for word in command.words:
         path, equals, value = word.text.partition("=")
         if equals and "." in path:
-            read.put_loose(path.rpartition(".")[2], value, path, word.place)
+            read.put_loose(path.rpartition(".")[2], _bare(value), path, word.place)
         override = _OVERRIDE.fullmatch(word.text)
         if override:
             _put_override(read, override, word)
@@ -138,10 +138,18 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
     if section == MIXED_PRECISION and name is None:
         read.put_loose(section, value, section, word.place)
         put_mixed_precision(read, value, word.place)
+        in_fp32 = not value.startswith("fp16")  # of the named forms
+        read.put("grad_reduce_in_fp32", in_fp32, section, word.place)
         return
     name = RENAMED.get(name or "", name or "")
-    if section != MIXED_PRECISION and name in KINDS:
-        read.put(name, value, f"{section}.{name}", word.place)
+    if name in KINDS:
+        read.put(name, _bare(value), f"{section}.{name}", word.place)
+
+
+def _bare(value: str) -> str:
+    """A text without the quotes in which Hydra takes its own signs."""
+    quoted = len(value) > 1 and value[0] == value[-1] == '"'
+    return value[1:-1] if quoted else value
 
 
 def _check_spellings(command: Command, read: ReadSettings) -> None:

@@ -36,6 +36,7 @@ BATCH: Final = {
     "micro_batch_size": "micro_batch_size",
     "global_batch_size": "global_batch_size",
 }
+CHUNKS: Final = "layout.virtual_pipeline_model_parallel_size"
 _OFF_BY_DEFAULT: Final = (
     "use_distributed_optimizer",
     "overlap_grad_reduce",
@@ -108,12 +109,12 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
     per_stage = read.loose.get("num_layers_per_virtual_pipeline_stage")
     chunks = settings.virtual_pipeline_model_parallel_size
     if per_stage is not None and chunks:
-        yield "layout.virtual_pipeline_model_parallel_size", _as(per_stage, chunks)
+        yield CHUNKS, _as(per_stage, chunks)
     text = read.loose.get("pipeline_model_parallel_layout")
     if text is not None and known(text.value):
         made = len(chunk_texts(str(text.value))) // settings.pipeline_model_parallel_size
         if made:
-            yield "layout.virtual_pipeline_model_parallel_size", _as(text, made)
+            yield CHUNKS, _as(text, made)
     if read.given.framework == Framework.MEGATRON_LM:
         yield from _left_out(read)
 
@@ -151,6 +152,9 @@ def _implementation(
     for name in _ACTIVATION_FUSIONS:
         if name in said:
             yield "model.bias_activation_fusion", said[name]
+    recipe = said.get("fp8_recipe")
+    if recipe is not None and not read.given.values.get("fp8"):
+        yield "job.fp8_recipe", recipe
     reduced = _gradients(said)
     if reduced is not None:
         yield "job.main_grads_dtype", reduced

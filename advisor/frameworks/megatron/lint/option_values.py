@@ -8,7 +8,7 @@ from advisor.base.fields import field_types, optional_type, parse
 from advisor.frameworks.megatron.lint.given_options import KINDS, Kind, convert
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.option import Option, dashed
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.table import (
@@ -44,14 +44,13 @@ OF_EXPERTS: Final = (
 """Options of experts that no shape of a model implies."""
 _HOW_IT_RUNS: Final = frozenset(
     (
-        *(row.name for part in (Implementation, Loss, Precision) for row in rows_of(part)),
+        *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in rows_of(part)),
         *OF_EXPERTS,
-        "hidden_dropout",
-        "attention_dropout",
         "activation_func_fp8_input_store",
+        "mtp_num_layers",
     )
 )
-"""Options of a model that are not its shape."""
+"""Options of a model that are not its shape; multi-token prediction is trained or left out."""
 _TYPES: Final = {"fp8": "float8"}
 
 

@@ -6,6 +6,7 @@ from advisor.frameworks.megatron.lint.checks import findings, launched, understo
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.job_values import (
+    CHUNKS,
     num_gpus,
     num_microbatches,
     read_values,
@@ -69,12 +70,13 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     at = recompute_values(read)
     tells_recompute = at or not read.partial  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != RECOMPUTE for one in unknown)
+    values = read_values(read, settings, said)
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
         place=read.place,
         branch=branch,
-        values=read_values(read, settings, said),
+        values=values,
         shape=shape_values(read, said),
         recompute=recompute_spec(settings) if tells_recompute else None,
         recompute_at=at,
@@ -84,6 +86,7 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         unknown=unknown,
         num_gpus=num_gpus(read),
         num_microbatches=num_microbatches(read),
+        layers_per_chunk=None if CHUNKS in values else read.given.layers_per_virtual_stage,
         whole=_is_whole(read),
     )
 

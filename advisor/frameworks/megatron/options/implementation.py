@@ -114,6 +114,13 @@ class Implementation(Options):
     test_mode: bool = harmless(False, "of tests", flag="")
 
 
+class Dropout(Options):
+    """Options of dropout, of which Megatron-LM has some unless a command line says none."""
+
+    hidden_dropout: float = option(0.1, "model", printed=Said.DIFFERENT, text="g")
+    attention_dropout: float = option(0.1, "model", printed=Said.DIFFERENT, text="g")
+
+
 class Loss(Options):
     """Options of the loss."""
 
@@ -122,7 +129,7 @@ class Loss(Options):
         "model.cross_entropy_fusion",
         value=fuses_loss,
         printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
+        told=Said.ALWAYS,
         told_nemo=Said.ALWAYS,
         nemo_1="",
     )

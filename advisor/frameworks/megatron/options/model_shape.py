@@ -56,8 +56,6 @@ class Shape(Options):
     layernorm_zero_centered_gamma: bool = option(False, "model", flag="--apply-layernorm-1p")
     qk_layernorm: bool = option(False, "model")
     qk_l2_norm: bool = option(False, "model", since="0.16")
-    hidden_dropout: float = option(0.1, "model")
-    attention_dropout: float = option(0.1, "model")
     add_bias_linear: bool | None = option(
         None, "model", config=True, launcher=True, flag="", off="--disable-bias-linear"
     )

@@ -22,18 +22,33 @@ from advisor.frameworks.megatron.options.values import (
     is_16_bit,
     is_quantized,
     mixed_precision,
-    names_precision,
     offloads_optimizer,
     optimizer_type,
     reads_recipe,
     reduces_in_bf16,
     reduces_in_fp32,
+    torch_type,
 )
 
 _SCALING: Final = "a number of the scaling recipe"
 _KITCHEN: Final = "kernels of another library are not modelled"
-_STATE: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, "bridge": "optimizer"}
-_HOST: Final[dict[str, Any]] = {**_STATE, "when": offloads_optimizer}
+_STATE: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.DIFFERENT,
+    "bridge": "optimizer",
+}
+_HOST: Final[dict[str, Any]] = {
+    **_STATE,
+    "when": offloads_optimizer,
+    "told_when": offloads_optimizer,
+}
+
+
+def _typed(field: str) -> dict[str, Any]:
+    """A type of the optimizer's tensors, by the names of Megatron-LM and of torch."""
+    return {"value": optimizer_type(field), "recipe_value": torch_type(field), **_STATE}
+
+
 _END: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": ends_in_16_bits}
 
 
@@ -57,8 +72,6 @@ class Precision(Options):
         value=mixed_precision,
         flag="",
         bridge="mixed_precision",
-        told=Said.ALWAYS,
-        told_when=names_precision,
     )
     fp8: str | None = option(
         None, "job.precision", value=fp8_format, flag="--fp8-format", printed=Said.DIFFERENT
@@ -103,16 +116,17 @@ class Precision(Options):
     main_grads_dtype: str = harmless(
         "fp32", "follows from the gradient buffer's type", bridge="optimizer"
     )
-    main_params_dtype: str = option(
-        "fp32", "job", value=optimizer_type("main_params_dtype"), **_STATE
-    )
-    exp_avg_dtype: str = option("fp32", "job", value=optimizer_type("exp_avg_dtype"), **_STATE)
-    exp_avg_sq_dtype: str = option(
-        "fp32", "job", value=optimizer_type("exp_avg_sq_dtype"), **_STATE
-    )
+    main_params_dtype: str = option("fp32", "job", **_typed("main_params_dtype"))
+    exp_avg_dtype: str = option("fp32", "job", **_typed("exp_avg_dtype"))
+    exp_avg_sq_dtype: str = option("fp32", "job", **_typed("exp_avg_sq_dtype"))
     optimizer_cpu_offload: bool = option(False, "job", **_STATE, since="0.12")
     optimizer_offload_fraction: float = option(
-        0.0, "job", launcher=1.0, text="g", **{**_HOST, "printed": Said.ALWAYS}, since="0.12"
+        0.0,
+        "job",
+        launcher=1.0,
+        text="g",
+        **{**_HOST, "printed": Said.ALWAYS, "told": Said.ALWAYS},
+        since="0.12",
     )
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(

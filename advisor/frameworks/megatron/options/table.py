@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.megatron.options.hybrid import Hybrid
-from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.inference import Inference
 from advisor.frameworks.megatron.options.model_shape import Shape
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
@@ -47,6 +47,7 @@ SECTIONS: Final = (
     Section(Hybrid, "Mixers other than attention"),
     Section(Shape, "Shape of the model"),
     Section(Implementation, "Kernels and fusions"),
+    Section(Dropout, "Dropout"),
     Section(Loss, "Loss"),
     Section(Precision, "Number types"),
     Section(Recompute, "Recompute and activation offload"),
@@ -68,7 +69,7 @@ def _release(text: str) -> tuple[int, int]:
 def _path(given: str | None, usual: str, name: str) -> str:
     """A path is given whole, or as the section that holds the name; the usual one by default."""
     section = usual if given is None else given
-    if not section or name.endswith(section.rpartition(".")[2]):
+    if not section or name == section.rpartition(".")[2]:
         return section
     return f"{section}.{name}"
 

@@ -1,5 +1,6 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours."""
 
+from collections.abc import Callable
 from typing import Final
 
 from advisor.base.dtypes import DType, Precision
@@ -203,19 +204,6 @@ def reads_recipe(job: Described) -> bool:
     return config.precision.is_fp8 or (aware and config.fp8_recipe not in (None, Fp8Recipe.DELAYED))
 
 
-def keeps_precision(job: Described) -> bool:
-    """Whether a recipe of Bridge keeps its mixed_precision, of which the optimizer's recipe alone
-    is told: another than the one that Bridge leaves there without FP8."""
-    config = job.config
-    aware = config.use_precision_aware_optimizer and not config.precision.is_fp8
-    return aware and config.fp8_recipe not in (None, Fp8Recipe.TENSORWISE)
-
-
-def names_precision(job: Described) -> bool:
-    """Whether a recipe of Bridge is told the name of a precision."""
-    return not keeps_precision(job)
-
-
 MIXED_PRECISION: Final = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
@@ -267,6 +255,17 @@ _TYPE_NAMES: Final = {
 def optimizer_type(field: str) -> ValueOf:
     """Megatron-LM's name of a type of the optimizer's tensors."""
     return lambda job, revision: _TYPE_NAMES[getattr(job.config, field)]
+
+
+def torch_type(field: str) -> Callable[[Described], object]:
+    """torch's name of a type of the optimizer's tensors; an 8-bit one is held as uint8."""
+    held = {DType.FLOAT8: DType.UINT8}
+
+    def named(job: Described) -> object:
+        kind = getattr(job.config, field)
+        return f"torch.{held.get(kind, kind)}"
+
+    return named
 
 
 def deals_whole_tensors(job: Described, revision: Revision) -> object:

@@ -38,6 +38,8 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
         "decoder-last-pipeline-num-layers",
     ):
         new.add_argument(f"--{name}", type=int)
+    for name in ("hidden-dropout", "attention-dropout"):
+        new.add_argument(f"--{name}", type=float, default=0.1)
     for name in (
         "sequence-parallel",
         "tp-comm-overlap",

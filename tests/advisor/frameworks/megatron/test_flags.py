@@ -118,7 +118,7 @@ def test_layout_flags_of_the_70b_job(make_job) -> None:
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 "
         "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
         "--seq-length 4096 --micro-batch-size 1 --global-batch-size 32 --bf16 "
-        "--attention-backend auto"
+        "--attention-backend auto --hidden-dropout 0 --attention-dropout 0"
     )
     parsed(layout_flags(job, V19))
 
@@ -174,7 +174,7 @@ def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None
 def test_graph_flags_by_release(core, impl, modules, flags, make_job) -> None:
     job = make_job(cuda_graph_impl=impl, cuda_graph_modules=modules)
     written = layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core))
-    assert written.endswith(("--attention-backend auto " + flags).strip())
+    assert written.endswith(("--attention-dropout 0 " + flags).strip())
     parsed(written, core)
 
 
@@ -324,6 +324,8 @@ def test_bridge_layout_overrides(make_job) -> None:
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=2,
         precision="fp8_current",
+        fp8_param_gather=True,
+        first_last_layers_bf16=True,
         cuda_graph_impl="full_iteration",
     )
     written = bridge_layout_overrides(job, BRIDGE)
@@ -333,7 +335,8 @@ def test_bridge_layout_overrides(make_job) -> None:
         "model.virtual_pipeline_model_parallel_size=null model.cuda_graph_impl=full_iteration "
         "'model.cuda_graph_modules=[]' train.micro_batch_size=1 train.global_batch_size=32 "
         "ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true "
-        "ddp.overlap_param_gather=true mixed_precision=bf16_with_fp8_current_scaling_mixed"
+        "ddp.overlap_param_gather=true mixed_precision=bf16_with_fp8_current_scaling_mixed "
+        "model.cross_entropy_loss_fusion=false"
     )
     old = bridge_layout_overrides(job, resolve_revision(Framework.MEGATRON_BRIDGE, "0.3"))
     assert "model.cuda_graph_impl=local 'model.cuda_graph_scope=[full_iteration]'" in old
@@ -358,6 +361,49 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(
     told = bridge_layout_overrides(job, BRIDGE).split()
     assert ("mixed_precision=bf16_mixed" in told) == (not override)
     assert [word for word in told if "fp8_recipe" in word] == [override] * bool(override)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"precision": "bf16"}, "=bf16_mixed"),
+        (
+            {"precision": "bf16", "main_grads_dtype": "bfloat16"},
+            ".fp8=null .grad_reduce_in_fp32=false",
+        ),
+        (
+            {"precision": "fp16"},
+            ".fp8=null .fp16=true .bf16=false .params_dtype=torch.float16 "
+            ".pipeline_dtype=torch.float16 .grad_reduce_in_fp32=true",
+        ),
+        ({"precision": "fp16", "main_grads_dtype": "bfloat16"}, "=fp16_mixed"),
+        (
+            {"precision": "fp8_delayed", "fp8_param_gather": True},
+            "=bf16_with_fp8_delayed_scaling_mixed",
+        ),
+        ({"precision": "fp8_blockwise"}, "=bf16_with_fp8_subchannel_scaling_mixed"),
+        (
+            {"precision": "fp8_current", "fp8_param_gather": True},
+            ".fp8=hybrid .fp8_recipe=tensorwise .fp8_param_gather=true "
+            ".first_last_layers_bf16=false .grad_reduce_in_fp32=true",
+        ),
+    ],
+)
+def test_bridge_is_told_types_that_no_named_precision_has(changes, told, make_job) -> None:
+    """Bridge overwrites types with those of mixed_precision, by name or field."""
+    words = bridge_layout_overrides(make_job(**changes), BRIDGE).split()
+    found = [word for word in words if word.startswith("mixed_precision")]
+    assert " ".join(found).replace("mixed_precision", "") == told
+
+
+def test_bridge_is_told_of_the_optimizer(make_job) -> None:
+    aware = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bfloat16"}
+    written = bridge_layout_overrides(make_job(**aware, optimizer_cpu_offload=True), BRIDGE)
+    assert (
+        "optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 "
+        "optimizer.optimizer_cpu_offload=true optimizer.optimizer_offload_fraction=1.0"
+    ) in written
+    assert "optimizer." not in bridge_layout_overrides(make_job(), BRIDGE)
 
 
 def test_recipes_are_told_of_steps_that_repeat_to_the_bit(make_job) -> None:
