@@ -86,6 +86,7 @@ class CachingAllocator:
 
     def allocate(self, num_bytes: int, stream: int = 0) -> Block:
         """A block for a request of `num_bytes`; the caller gives it back with `release`."""
+        assert num_bytes >= 0, num_bytes
         size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK or _SMALLEST_BLOCK
         key = (stream, size <= _SMALL_REQUEST)
         pool = self._pools.get(key) or self._new_pool(*key)

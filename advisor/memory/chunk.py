@@ -285,16 +285,20 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
 
 
 def beside_each(blocks: Sequence[Block], found: WorkingSet) -> list[tuple[ShardingOverhead, int]]:
-    """What is beside each block of a chunk, and the bytes that later ones have left."""
+    """What is beside each block of a chunk, and the bytes that later ones have left. In either pass
+    the gathered parameters of later ones are not there: static memory has them throughout."""
     named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
     layers = [index for index, block in enumerate(blocks) if block.name not in named]
     ends_of_layers = {layers[0]: found.first_layer, layers[-1]: found.last_layer}
-    each, left = [], 0
+    each, left, absent = [], 0, 0
     for index in range(len(blocks) - 1, -1, -1):
         block = blocks[index]
         beside = named.get(block.name) or ends_of_layers.get(index, found.layer)
-        each.append((beside, left))
-        left += beside.left * block.count * max(1, len(block.several))
+        entry, forward = beside.entry - absent, beside.forward - absent
+        each.append((replace(beside, entry=entry, forward=forward), left - absent))
+        copies = block.count * max(1, len(block.several))
+        left += beside.left * copies
+        absent += beside.stays * copies
     return each[::-1]
 
 
@@ -311,7 +315,7 @@ def _raised_checkpoint(block: Block, beside: ShardingOverhead, left: int) -> Blo
     alone = beside.backward - beside.ahead + left
     passes = [Peak(0, "")] * 2
     for index, layer in enumerate(block.several):
-        shards = (number - 1 - index) * beside.left
+        shards = (number - 1 - index) * (beside.left - beside.stays)
         ahead = 0 if index else beside.ahead
         others = index * each
         runs_last = index == number - 1

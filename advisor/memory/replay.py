@@ -148,15 +148,17 @@ def replay(
     it does not get by with `capacity` bytes, what lies free returned to the driver when needed.
 
     Main parameters are made with the model, Adam's two moments when it first steps, after the
-    copies that its step makes. Microbatches beyond those that fill the pipeline repeat what was.
+    copies that its step makes; weights that the traces have by `stays` come and go with them.
+    Microbatches beyond those that fill the pipeline repeat what was.
     graphs: captured behind the first step, when what lies free is returned to the driver (torch
     2.13 cuda/graphs.py, __enter__).
     """
     rank = Rank(expandable_segments=expandable_segments, capacity=capacity)
     static = held.static
-    weights = rank.take(_cut(static.weights, held.weights))
+    between_steps = static.weights - sum(traces[each].stays for each in classes)
+    weights = rank.take(_cut(between_steps, held.weights))
     if held.in_buffers:
-        rank.take((static.weights, static.gradients))
+        rank.take((between_steps, static.gradients))
         rank.give_back(weights)
     else:
         rank.take(_cut(static.gradients, held.weights))

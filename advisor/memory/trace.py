@@ -38,7 +38,7 @@ Name = tuple[int, int, str]
 """0, or 1 of what a unit hands to the next; the layer of the unit; the storage's own name."""
 Event = tuple[Name, int]
 _Own = tuple[str, int]
-_INPUT, _GRADIENT, _GATHERED, _LEFT, _OWN, _STRIDE = 0, 1, 2, 3, 4, 1 << 20
+_INPUT, _GRADIENT, _GATHERED, _LEFT, _STAYS, _OWN, _STRIDE = 0, 1, 2, 3, 4, 5, 1 << 20
 """Numbers of names: of a unit's input, its gradient, of what is beside the unit, of its own ones;
 those of the next unit lie a stride behind."""
 
@@ -82,10 +82,12 @@ class UnitTrace(Struct, frozen=True):
 
 class ChunkTrace(Struct, frozen=True):
     """Requests of one microbatch through one chunk: those of each unit, with what its place adds to
-    the numbers of names."""
+    the numbers of names. stays: bytes of the parameters among them that static memory has
+    throughout."""
 
     forward: tuple[tuple[int, tuple[Request, ...]], ...]
     backward: tuple[tuple[int, tuple[Request, ...]], ...]
+    stays: int = 0
 
 
 @lru_cache(maxsize=1024)
@@ -98,8 +100,9 @@ def chunk_trace(
 ) -> ChunkTrace:
     """Requests of a chunk under `plan`, as chunk.chunk_footprint adds them up; `first` holds the
     embedding, `last` norm, head and loss. Left out: requests up to NEGLIGIBLE bytes, attention
-    masks. working_set: what is gathered and reduced beside each unit, as one request a pass, and
-    what it leaves (of a checkpoint around several layers, those of its replay)."""
+    masks. working_set: what is gathered and reduced beside each unit, as one request a pass, what
+    stays of it between the passes, and what it leaves (of a checkpoint around several layers, those
+    of its replay)."""
     units = [
         ("layer", _checkpoint(shape, segment) if segment.whole else _layer(shape, segment))
         for segment in plan.segments
@@ -126,6 +129,7 @@ def chunk_trace(
             (end, ((_GRADIENT, 0),)),
             (0, ((_GRADIENT, 0),)),
         ),
+        sum(size for _, unit in units for number, size in unit.forward if number == _STAYS),
     )
 
 
@@ -139,12 +143,13 @@ def _with_working_set(
     raised = []
     for index, (name, unit) in enumerate(units):
         beside = named.get(name) or ends.get(index, found.layer)
-        gone, left = (_GATHERED, 0), (_LEFT, max(0, beside.left * unit.layers))
+        gone, left = (_GATHERED, 0), (_LEFT, beside.left * unit.layers)
         gathered = beside.backward
         if unit.layers > 1:
             gathered += unit.layers * beside.again - beside.ahead
-        forward = ((_GATHERED, beside.forward), *unit.forward, gone)
-        backward = ((_GATHERED, gathered), *unit.backward, gone, left)
+        stays = (_STAYS, beside.stays * unit.layers)
+        forward = ((_GATHERED, beside.forward), stays, *unit.forward, gone)
+        backward = ((_GATHERED, gathered), *unit.backward, gone, (_STAYS, 0), left)
         raised.append((name, UnitTrace(forward, backward)))
     return raised
 

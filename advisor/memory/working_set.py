@@ -10,23 +10,25 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
     its input alone, at `exit` from its backward beside the gradient that it hands on, its own
     weights' gradients included; and what it leaves behind when it has gone back: its gradient
-    shards, less gathered parameters that it then frees. ahead: of `backward` and `exit`, what is
-    gathered for the block that goes back next. again: what one layer's gathering takes where a
-    checkpoint around several gathers them all again."""
+    shards. stays: its gathered parameters that stay from its forward until it has gone back; static
+    memory has those of all blocks. ahead: of `backward` and `exit`, what is gathered for the block
+    that goes back next. again: what one layer's gathering takes where a checkpoint around several
+    gathers them all again."""
 
     entry: int = 0
     forward: int = 0
     backward: int = 0
     exit: int = 0
     left: int = 0
+    stays: int = 0
     ahead: int = 0
     again: int = 0
 
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each block of a model runs; last_layer is the one whose
-    backward comes first. step: bytes when the optimizer runs. weight_grads_dtype and
-    adds_weight_grads: see RankShape."""
+    backward comes first. step: bytes when the optimizer runs, less what blocks have by `stays`.
+    weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
     first_layer: ShardingOverhead = ShardingOverhead()

@@ -83,9 +83,8 @@ def fsdp_static(
     gradients = shard if sharding.accumulates else 0
     if sharding.accumulates_whole:
         gradients = sharding.reduced(elements)
-    stays = 0 if sharding.reshards else sharding.gathered(elements)
     return StaticMemory(
-        weights=shard + stays,
+        weights=shard + _staying(sharding, elements),
         gradients=gradients,
         optimizer=_ADAM_MOMENTS * shard if moments is None else moments,
     )
@@ -155,10 +154,14 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
     elements = layers.all + embedding + head
-    ends = (0, 0) if together or sharding.flat else (embedding, head)
+    root = embedding + head if together or sharding.flat else 0
+    found = _with_left(found, layers, *((0, 0) if root else (embedding, head)), sharding)
+    if root:
+        stays = _staying(sharding, root)
+        found = replace(found, embedding=replace(found.embedding, stays=stays))
     return replace(
-        _with_left(found, layers, *ends, sharding),
-        step=_appearing(sharding, elements, layers.experts),
+        found,
+        step=_appearing(sharding, elements, layers.experts) - _staying(sharding, elements),
     )
 
 
@@ -220,7 +223,7 @@ def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
     same = sharding.reduce_dtype is sharding.weights_dtype
     cast = 0 if same else -(-reduced // sharding.ranks)
     most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
-    return most + reduced - (0 if sharding.reshards else sharding.gathered(elements))
+    return most + reduced - _staying(sharding, elements)
 
 
 def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
@@ -239,28 +242,19 @@ def _groups_of_their_own(
     """Embedding is a group, norm and output are one that is not freed between the passes
     (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
     when the root's forward returns.
-
-    Parameters that stay gathered are counted throughout (fsdp_static): what is not there yet is
-    taken off.
     """
     gathers, layer = sharding.reshards, layers.largest
     first, last = sharding.gathered(embedding) * gathers, sharding.gathered(head) * gathers
-    absent = sharding.gathered(head) * (not gathers)
-    absent_layers = sharding.gathered(layers.all) * (not gathers)
-    first_layer = _layer(sharding, layer, before=embedding, below=embedding, above=layer)
-    others = max(0, absent_layers - sharding.gathered(layer))
     ahead = sharding.gathered(layer) * gathers
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=first + sharding.gathered(embedding) - absent - absent_layers,
+            forward=first + sharding.gathered(embedding),
             backward=first + sharding.reduced(layer),
             exit=_reduction(sharding, embedding, last=embedding),
         ),
-        first_layer=_more(first_layer, -absent - others, 0),
-        layer=_more(_layer(sharding, layer, before=layer, below=layer, above=layer), -absent, 0),
-        last_layer=_more(
-            _layer(sharding, layer, before=layer, below=layer, above=head), -absent, 0
-        ),
+        first_layer=_layer(sharding, layer, before=embedding, below=embedding, above=layer),
+        layer=_layer(sharding, layer, before=layer, below=layer, above=layer),
+        last_layer=_layer(sharding, layer, before=layer, below=layer, above=head),
         head=ShardingOverhead(
             entry=sharding.gathered(layer) + sharding.gathered(head) + last,
             forward=sharding.gathered(head) + last,
@@ -277,25 +271,20 @@ def _one_group_of_ends(
     """One group is gathered from the first forward to the last backward; the gradient of the output
     layer waits there for the embedding's. Where it is the root's, the backward of a loss inside the
     root begins with the all-gather of the last layer.
-
-    Parameters that stay gathered are counted throughout (fsdp_static): those of layers that are
-    not there yet are taken off.
     """
     gathers, layer, ends = sharding.reshards, layers.largest, embedding + head
     group = sharding.gathered(ends) * gathers
     waiting = group + sharding.gathered(head)
-    absent = sharding.gathered(layers.all) * (not gathers)
-    others = max(0, absent - sharding.gathered(layer))
     ahead = sharding.gathered(layer) * gathers
     prefetched = ahead * (loss_inside and sharding.root_holds_ends)
     first_layer = _layer(sharding, layer, before=ends, below=0, above=layer)
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=group + sharding.gathered(ends) - absent,
+            forward=group + sharding.gathered(ends),
             backward=waiting + sharding.reduced(layer),
             exit=_reduction(sharding, ends, last=head),
         ),
-        first_layer=_more(first_layer, group - others, waiting),
+        first_layer=_more(first_layer, group, waiting),
         layer=_more(
             _layer(sharding, layer, before=layer, below=layer, above=layer), group, waiting
         ),
@@ -324,7 +313,6 @@ def _flat_parameters(
     own, root = (sharding.gathered(n) * gathers for n in (layer, ends))
     cast = -(-sharding.gathered(layer) // sharding.ranks)
     waiting = root + sharding.gathered(head)
-    absent = sharding.gathered(layers.all) * (not gathers)
     last = ShardingOverhead(
         entry=root + own + cast,
         forward=root + own,
@@ -334,7 +322,7 @@ def _flat_parameters(
     first = replace(last, backward=waiting + own, exit=last.exit - own)
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=root - absent, backward=waiting, exit=_flat_reduction(sharding, ends)
+            forward=root, backward=waiting, exit=_flat_reduction(sharding, ends)
         ),
         first_layer=first,
         layer=last,
@@ -365,21 +353,26 @@ def _tied(beside: ShardingOverhead, embedding: int, sharding: Sharding) -> Shard
 def _with_left(
     found: WorkingSet, layers: _Layers, embedding: int, head: int, sharding: Sharding
 ) -> WorkingSet:
-    mean = _left(layers.all // layers.number, sharding, layers.experts // layers.number)
-    left = {
-        "embedding": _left(embedding, sharding),
-        "first_layer": mean,
-        "layer": mean,
-        "last_layer": mean,
-        "head": _left(head, sharding),
-    }
-    return replace(found, **{name: replace(getattr(found, name), left=left[name]) for name in left})
+    """`found` with what each group leaves, and what of it stays gathered before that."""
 
+    def leaving(beside: ShardingOverhead, elements: int, experts: int = 0) -> ShardingOverhead:
+        left = _appearing(sharding, elements, experts)
+        return replace(beside, left=left, stays=_staying(sharding, elements))
 
-def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:
-    return _appearing(sharding, elements, experts) - (
-        0 if sharding.reshards else sharding.gathered(elements)
+    mean = layers.all // layers.number, layers.experts // layers.number
+    return replace(
+        found,
+        embedding=leaving(found.embedding, embedding),
+        first_layer=leaving(found.first_layer, *mean),
+        layer=leaving(found.layer, *mean),
+        last_layer=leaving(found.last_layer, *mean),
+        head=leaving(found.head, head),
     )
+
+
+def _staying(sharding: Sharding, elements: int) -> int:
+    """Bytes of a group's gathered parameters that stay from its forward until it has gone back."""
+    return 0 if sharding.reshards else sharding.gathered(elements)
 
 
 def _appearing(sharding: Sharding, elements: int, experts: int) -> int:

@@ -136,3 +136,8 @@ def test_books_balance(expandable: bool) -> None:
         allocator.release(live.pop())
     allocator.empty_cache()
     assert allocator.allocated == allocator.reserved == 0
+
+
+def test_a_negative_request_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        CachingAllocator().allocate(-1)

@@ -71,13 +71,17 @@ def test_tied_embeddings_are_the_roots() -> None:
     assert fsdp_working_set(tied, EIGHT).loss.forward == 2 * (EMBEDDING + 8)
 
 
-def test_without_resharding_parameters_are_static() -> None:
+def test_without_resharding_parameters_are_static_and_come_and_go_with_their_group() -> None:
     never = replace(EIGHT, reshards=False)
     assert fsdp_static(TOTAL, never).weights == TOTAL // 8 * 4 + 2 * TOTAL
     found = fsdp_working_set(SHAPE, never)
     assert found.layer.backward == 4 * LAYER
-    assert found.layer.left == LAYER // 8 * 4 - 2 * LAYER
+    assert (found.layer.left, found.layer.stays) == (LAYER // 8 * 4, 2 * LAYER)
+    assert (found.embedding.stays, found.head.stays) == (2 * EMBEDDING, 2 * HEAD)
     assert found.loss.backward == 0
+    assert found.step == TOTAL // 8 * 4 - 2 * TOTAL
+    root = fsdp_working_set(SHAPE, replace(never, root_holds_ends=True))
+    assert (root.embedding.stays, root.head.stays) == (2 * (EMBEDDING + HEAD), 0)
 
 
 @pytest.mark.parametrize(
