@@ -22,7 +22,7 @@ from advisor.layers.shape import RankShape
 
 from .expert_blocks import titan_arguments
 from .kernels import GpuKernels
-from .meter import LiveBytes
+from .meter import LiveBytes, Requests
 from .titan import import_titan
 
 RANKS = 8
@@ -189,6 +189,16 @@ def measured_step(shape: RankShape, model: Any, loss: Loss | None = None) -> Ste
             backward = live.peak - before
             del found
         return Step(forward, backward)
+
+
+def requests_of_two_steps(shape: RankShape, model: Any) -> list[tuple[int, int]]:
+    """As Requests has them; those of FSDP2's own streams are among them."""
+    tokens, labels = _batch(shape)
+    known = [parameter.to_local() for parameter in model.parameters()]
+    with Requests((*known, *model.buffers(), tokens, labels)) as requests:
+        for _ in range(2):
+            _backward(model, _forward(model, tokens, labels))
+        return requests.asked
 
 
 def _batch(shape: RankShape) -> tuple[torch.Tensor, ...]:

@@ -73,3 +73,24 @@ class LiveBytes(TorchDispatchMode):
     def reset_peak(self) -> None:
         """Begin a new phase."""
         self.peak = self.now
+
+
+class Requests(LiveBytes):
+    """As LiveBytes; `asked` has the storages in order, each by a key of its own and with its bytes,
+    0 where it is freed."""
+
+    def __init__(self, known: tuple[torch.Tensor, ...] = ()) -> None:
+        super().__init__(known)
+        self.asked: list[tuple[int, int]] = []
+
+    def _change(self, key: int, size: int) -> None:
+        if self._sizes[key]:
+            self.asked.append((key, 0))
+        if size:
+            self.asked.append((key, size))
+        super()._change(key, size)
+
+    def _freed(self, key: int) -> None:
+        if self._sizes.get(key):
+            self.asked.append((key, 0))
+        super()._freed(key)
