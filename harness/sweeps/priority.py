@@ -129,7 +129,7 @@ class PriorPolicy:
     def _end(self, ahead: list[Point], history: History, standing: Standing) -> Action:
         if history.running:
             return Wait()
-        left = f" {len(ahead)} points that may run have no result." if ahead else ""
+        left = f" Points that may run and have no result: {len(ahead)}." if ahead else ""
         leader = standing.leader
         if leader is None:
             why = Ending.TRIALS if ahead else Ending.EXHAUSTED

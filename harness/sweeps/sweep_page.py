@@ -106,7 +106,8 @@ def _not_run(space: Space) -> list[str]:
     skipped = Counter(planned.skip for planned in space.planned.values() if planned.skip)
     if not skipped:
         return []
-    lines = [f"{skipped.total()} points are not run:"]
+    number = skipped.total()
+    lines = ["1 point is not run:" if number == 1 else f"{number} points are not run:"]
     lines += [f"- {number}: {reason}." for reason, number in skipped.most_common(_MOST_REASONS)]
     more = len(skipped) - _MOST_REASONS
     return (

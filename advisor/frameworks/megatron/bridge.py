@@ -33,6 +33,7 @@ from advisor.frameworks.megatron.printing import Values, override, told
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import Job
+from advisor.models.options import CrossEntropyFusion
 
 _MODEL_AND_DATA: Final = (
     Parallelism,
@@ -98,15 +99,17 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
 
 def assumed_overrides(job: Job, revision: Revision) -> str:
     """What a prediction rests on beside degrees and batch. The types of a recipe in bf16 are not
-    among them."""
+    among them, nor a loss that its recipe leaves unfused as well."""
     values = job_values(job, revision)
     in_bf16 = job.config.precision is Precision.BF16
     types = () if in_bf16 else (NumberTypes,)
+    fused = job.model.cross_entropy_fusion is not CrossEntropyFusion.NONE
+    loss = (Loss,) if fused or job.config.deterministic_mode else ()
     return shlex.join(
         (
             *(() if in_bf16 else precision_overrides(job)),
             *muon_overrides(job),
-            *_overrides((*types, Implementation, Loss), values, job, revision),
+            *_overrides((*types, Implementation, *loss), values, job, revision),
             *_repeats(job),
         )
     )
