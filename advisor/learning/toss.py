@@ -12,6 +12,7 @@ from advisor.job.job import Job
 from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
 from advisor.plan.recompute_plan import words_of
 from advisor.plan.split import EVEN
+from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import changed_fields
 
 _WORTH: Final = 0.01
@@ -20,6 +21,8 @@ _LIKELY: Final = 0.2
 """Probability from which winning that much is likely enough: one toss in five."""
 _MOST_ROWS: Final = 200
 _CHUNKS: Final = frozenset({"virtual_pipeline_model_parallel_size", *EVEN})
+_WORK: Final = SEARCHED - {"cp_comm_type"} | {"data_parallel_sharding", "micro_batch_size"}
+"""Fields of a job that divide its work; others are options."""
 
 
 class Difference(Struct, frozen=True):
@@ -86,9 +89,9 @@ def _alternatives(
 def _does_the_same(one: Job, other: Job) -> bool:
     """Whether the same ranks do the same work, in chunks of another size and with one option more
     or less at most: what errs in one prediction errs in the other."""
-    options = [*changed_fields(one.model, other.model), *changed_fields(one.config, other.config)]
-    layout = frozenset(changed_fields(one.layout, other.layout))
-    return layout <= _CHUNKS and len(options) <= 1 and "micro_batch_size" not in options
+    pairs = (one.model, other.model), (one.config, other.config), (one.layout, other.layout)
+    apart = {name for pair in pairs for name in changed_fields(*pair)} - _CHUNKS
+    return len(apart) <= 1 and not apart & _WORK
 
 
 def _is_timed(row: RankedEvaluation) -> bool:

@@ -33,17 +33,17 @@ def _with_toss(answer: Answer, request: Request) -> Answer:
     found = likeliest_toss(answer.candidates)
     if found is None:
         return answer
-    command, beside = _command(answer, (found.first, found.second), request)
+    command, beside = command_for(answer, (found.first, found.second), request)
     ranks = found.first.rank, found.second.rank
     toss = Toss(ranks=ranks, why=found.why, command=command, beside=beside)
     return replace(answer, toss=toss)
 
 
-def _command(
+def command_for(
     answer: Answer, rows: tuple[RankedEvaluation, RankedEvaluation], request: Request
 ) -> tuple[str, str]:
-    """One line where both are of one job, else one for each; and with which other options it runs
-    them, or why there is none."""
+    """What measures both rows, one line where they are of one job, else one for each; and with
+    which other options it runs them, or why there is none."""
     if not isinstance(request.model, str):
         return "", "the model has no name that a command takes"
     one, two = (row.evaluation.job for row in rows)

@@ -1,6 +1,6 @@
 """`--search optimum`: the usual answer with the optimum of its job in front, and the proof."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -35,8 +35,7 @@ def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibratio
     added = [own.evaluate(setting) for setting in solved.settings] if solved else []
     settled = settled_first([*menu, *added])
     given = [path for path, origin in usual.origin.items() if origin == str(GIVEN)]
-    searched = branches(usual.job, stack, calibration, given)
-    found = _search(searched, stack, calibration, _fastest(settled))
+    searched, found = _searched(usual.job, stack, calibration, given, _fastest(settled))
     if found.evaluation is not None:
         best = least_changed(found.evaluation, usual.job, stack)
         if all((one.job, one.setting) != (best.job, best.setting) for one in settled):
@@ -78,15 +77,23 @@ def _fastest(settled: Sequence[Evaluation]) -> float:
     return min(fitting, default=inf)
 
 
-def _search(
-    searched: list[Branch], stack: FrameworkAdapter, calibration: Calibration, seconds: float
-) -> Found:
-    """What is faster than `seconds`."""
+def _searched(
+    job: Job,
+    stack: FrameworkAdapter,
+    calibration: Calibration,
+    given: Collection[str],
+    seconds: float,
+) -> tuple[list[Branch], Found]:
+    """The space, and what is faster in it than `seconds`."""
 
     def is_legal(setting: Setting, job: Job) -> bool:
         return not stack.check(setting, job)
 
-    return BestFirst(searched, calibration, is_legal, seconds * (1 - SAME)).run()
+    try:
+        space = branches(job, stack, calibration, given)
+    except KeyboardInterrupt:
+        return [], Found(evaluation=None, evaluated=0, bound=0.0, stopped=True)
+    return space, BestFirst(space, calibration, is_legal, seconds * (1 - SAME)).run()
 
 
 def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -135,7 +142,7 @@ def _proof(
     first = candidates[0] if candidates and candidates[0].evaluation.fits else None
     seconds = first.evaluation.step_time_seconds if first else inf
     bound = min(seconds, solved.bound_seconds if solved else inf)
-    if searched:
+    if searched or found.stopped:
         bound = min(bound, found.bound)
     if bound >= seconds * (1 - 2 * SAME):
         bound = seconds

@@ -9,7 +9,9 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.request.harness_line import harness_line
 from advisor.request.request import Request, SearchScope
+from advisor.request.resolve import resolve
 from advisor.search.advise import advise
+from advisor.search.undecided import command_for
 from harness.cli.main import main
 from harness.planner.planning import find_target, machine_of
 from harness.planner.run_request import compose
@@ -49,14 +51,26 @@ def test_the_line_is_the_job(given: dict[str, Any], capsys: pytest.CaptureFixtur
     assert all(f"  {spec}" in shown for spec in specs)
 
 
+def test_a_split_as_text_goes_with_its_vpp() -> None:
+    """Which is the recipe's, while its PP is not."""
+    text = "layout.pipeline_model_parallel_layout=Et*4|(t*4|)*14tmL"
+    degrees = {"tensor": 2, "pipeline": 4, "virtual_pipeline": 4, "expert": 64}
+    given = {f"{name}_model_parallel_size": degree for name, degree in degrees.items()}
+    given["expert_tensor_parallel_size"] = 1
+    found = resolve(Request(model="deepseek_v3", gpus="2048xH100", overrides=(text,), **given))
+    assert found.layout is not None
+    job = found.job(found.layout)
+    line = harness_line(job, ["none"], "deepseek_v3", "deepseek_v3_pretrain_1024gpu_h100_bf16")
+    config = compose(shlex.split(line)[2:])
+    assert find_target(config, machine_of(config, dry_run=True)).job == job
+
+
 def test_a_toss_between_layouts_comes_with_a_line_for_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of a split as text, whose VPP is the recipe's but not the PP."""
-    request = Request(model="deepseek_v3", gpus="2048xH100", search=SearchScope.LAYOUT)
-    answer = advise(request)
+    answer = advise(Request(model="gpt3_175b", gpus="64xA100", search=SearchScope.LAYOUT))
     assert answer.toss is not None
-    assert "job.exp_avg_dtype=float32" in answer.toss.beside
+    assert answer.toss.beside == "harness run takes them with job.create_attention_mask=false"
     by_rank: Callable[[int], Any] = lambda rank: answer.candidates[rank - 1].evaluation  # noqa: E731
     lines = answer.toss.command.split(" && ")
     assert len(lines) == 2
@@ -66,13 +80,28 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
         assert find_target(config, machine_of(config, dry_run=True)).job == by_rank(rank).job
 
 
-def test_no_line_measures_rows_apart_in_what_the_backend_has_not() -> None:
-    answer = advise(Request(model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT))
-    assert answer.toss is not None
-    assert answer.toss.command == ""
-    assert answer.toss.beside == (
-        "harness run takes both with job.use_precision_aware_optimizer=false, in which they differ"
-    )
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        (
+            "job.use_precision_aware_optimizer=true",
+            "harness run takes both with job.use_precision_aware_optimizer=false, in which they "
+            "differ",
+        ),
+        (
+            "layout.cp_comm_type=all_gather",
+            "layout.cp_comm_type = all_gather: is not run by the megatron_core backend so far",
+        ),
+    ],
+)
+def test_where_no_line_tells_two_rows_apart_it_says_why(option: str, why: str) -> None:
+    requests = [
+        Request(model="llama3_8b", gpus="8xH100", recompute=("none",), overrides=overrides)
+        for overrides in ((), (option,))
+    ]
+    answer, other = (advise(request) for request in requests)
+    rows = answer.candidates[0], other.candidates[0]
+    assert command_for(answer, rows, requests[0]) == ("", why)
 
 
 def test_a_model_without_its_gpus() -> None:
