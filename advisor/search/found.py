@@ -69,7 +69,7 @@ class Found:
     segments of the caching allocator as well: in a replay, either kind may leave less unused.
     likely: probability from which a setting fits.
     first: seconds of the first that fits; limit: of the last that is wanted. unfit: jobs that do
-    not fit. evaluated: settings that were looked at.
+    not fit, and those that were looked at before any did. evaluated: settings that were looked at.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Found:
         if looked.short:
             insort(self._short, (evaluator.at_least_seconds, self._looked, job))
             del self._short[_SHORT:]
+        self.unfit += looked.unfit or not self.fits
         if looked.unfit:
-            self.unfit += 1
             self._smallest.append((evaluator.at_least_bytes, job))
         return looked
 

@@ -63,7 +63,7 @@ def test_flags_are_those_of_the_jobs_framework(tight: Answer) -> None:
     config = replace(tight.job.config, framework=Framework.MEGATRON_BRIDGE)
     job = replace(tight.job, config=config)
     bridge = replace(tight, job=job, recipe_framework=Framework.MEGATRON_BRIDGE)
-    assert flags_report(bridge).startswith("model.recompute_granularity=selective ")
+    assert "model.recompute_granularity=selective " in flags_report(bridge)
     assert flags_report(replace(tight, candidates=())) == ""
 
 
