@@ -130,7 +130,7 @@ def _layout_fields(made: ParallelLayout, wanted: ParallelLayout) -> Mapping[str,
 def _spelled(value: object) -> str:
     """In the grammar that `harness run` reads."""
     if value is None:
-        return "none"
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

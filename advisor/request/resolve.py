@@ -8,11 +8,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import human_bytes, parse_gpus
+from advisor.base.units import parse_gpus
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
+from advisor.hardware.memory_budget import check_budget
 from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CrossEntropyFusion, PositionEmbedding
@@ -371,19 +372,7 @@ def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
     """UserError on what positions, tensor cores or memory do not allow."""
     _check_positions(model, config)
     check_precision(config.precision, gpu)
-    _check_budget(config, gpu)
-
-
-def _check_budget(config: JobConfig, gpu: Gpu) -> None:
-    budget = config.memory_budget_bytes
-    if budget is not None and budget > gpu.memory_bytes:
-        card = human_bytes(gpu.memory_bytes)
-        raise UserError(
-            "--memory-budget",
-            human_bytes(budget),
-            f"is more than the {card} of {gpu.name}",
-            "leave it out for the whole card, or name a GPU that has more in --gpus",
-        )
+    check_budget(config.memory_budget_bytes, gpu, "--memory-budget")
 
 
 def _check_positions(model: ModelSpec, config: JobConfig) -> None:

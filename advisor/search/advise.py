@@ -103,6 +103,8 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
     from advisor.search.optimum.proven import with_optimum
 
     usual = _advise(replace(request, search=None), resolution, calibration)
+    if usual.stopped:
+        return usual
     stack = adapter_of(usual.job.config.framework)
     return with_optimum(usual, stack, calibration)
 

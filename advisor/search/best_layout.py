@@ -49,8 +49,13 @@ def rank_best_layout(
         assumptions=(*resolution.of_search, *batch, _chosen(resolution, searched)),
     )
     advice = rank_settings(found, best.layout, stack, calibration, asked)
-    advice = replace(advice, evaluated=advice.evaluated + searched.evaluated, searched=True)
-    return with_another_job(advice, resolution, calibration, asked)
+    advice = replace(
+        advice,
+        evaluated=advice.evaluated + searched.evaluated,
+        searched=True,
+        stopped=searched.interrupted,
+    )
+    return advice if advice.stopped else with_another_job(advice, resolution, calibration, asked)
 
 
 def with_another_job(

@@ -16,7 +16,6 @@ from advisor.frameworks.megatron.bridge_precision import (
     is_named,
     precision_overrides,
 )
-from advisor.frameworks.megatron.bridge_precision import OPTIMIZER_RECIPE as OPTIMIZER_RECIPE
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.options.attention import Attention
