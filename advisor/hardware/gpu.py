@@ -5,6 +5,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.base.units import human_bytes
 
 
 class HostProcessor(StrEnum):
@@ -56,3 +58,15 @@ class Gpu(GpuFields, frozen=True, kw_only=True):
         if narrow is not None:
             return narrow
         return self.fp16_flops if precision is Precision.FP16 else self.bf16_flops
+
+
+def check_budget(budget_bytes: int | None, gpu: Gpu, field: str) -> None:
+    """UserError, under `field`, where the budget is more than the whole card."""
+    if budget_bytes is not None and budget_bytes > gpu.memory_bytes:
+        card = human_bytes(gpu.memory_bytes)
+        raise UserError(
+            field,
+            human_bytes(budget_bytes),
+            f"is more than the {card} of {gpu.name}",
+            "leave it out for the whole card, or name a GPU that has more in --gpus",
+        )

@@ -12,8 +12,7 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.hardware.catalogue import load_gpu
-from advisor.hardware.gpu import Gpu
-from advisor.hardware.memory_budget import check_budget
+from advisor.hardware.gpu import Gpu, check_budget
 from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CrossEntropyFusion, PositionEmbedding

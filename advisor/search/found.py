@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -68,8 +68,9 @@ class Found:
     time up to which rows are wanted. either_segments: what nearly fits is tried with the other
     segments of the caching allocator as well: in a replay, either kind may leave less unused.
     likely: probability from which a setting fits.
-    first: seconds of the first that fits; limit: of the last that is wanted. unfit: jobs that do
-    not fit, and those that were looked at before any did. evaluated: settings that were looked at.
+    first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
+    that were looked at. unfit: those that do not fit, or were looked at before any did. evaluated:
+    settings that were looked at.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Found:
         self._smallest: list[tuple[int, Job]] = []
         self._short: list[tuple[float, int, Job]] = []
         self.first = self.limit = inf
-        self.unfit = self.evaluated = self._looked = 0
+        self.unfit = self.evaluated = self.looked = 0
 
     @property
     def best(self) -> Evaluation | None:
@@ -113,14 +114,14 @@ class Found:
         """Take the fastest setting that fits, or one that nearly does."""
         job = evaluator.job
         stack = adapter_of(job.config.framework)
-        self._looked += 1
+        self.looked += 1
         if stack.check(stack.none, job):
             return Looked(unfit=False, short=True)
         looked = Looked(unfit=True, short=True)
         if not evaluator.is_hopeless:
             looked = self._take_best(evaluator)
         if looked.short:
-            insort(self._short, (evaluator.at_least_seconds, self._looked, job))
+            insort(self._short, (evaluator.at_least_seconds, self.looked, job))
             del self._short[_SHORT:]
         self.unfit += looked.unfit or not self.fits
         if looked.unfit:
@@ -134,11 +135,9 @@ class Found:
         for one in self._timed(evaluator):
             if one.time.total > self.limit:
                 return Looked(unfit=False, short=short)
-            if not self._is_legal(one.setting, evaluator.job):
-                continue
             self.evaluated += 1
             found = evaluator.evaluate_if_it_may_fit(one)
-            if found is not None:
+            if found is not None and self._is_legal(one.setting, evaluator.job):
                 unfit = False
                 if one.time.total < self.first:
                     found = self._replayed(found)
@@ -150,7 +149,8 @@ class Found:
     def _replayed(self, found: Evaluation) -> Evaluation:
         """With its allocator replayed; with other segments where that alone makes it fit."""
         replayed = found.replayed
-        if not self._either_segments or self._fits(replayed):
+        clear = replayed.fit_probability <= 1 - CLEAR
+        if not self._either_segments or clear or self._fits(replayed):
             return replayed
         config = found.job.config
         job = replace(

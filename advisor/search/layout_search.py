@@ -116,7 +116,8 @@ class Search:
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which all layouts are looked at. options: whether options of the job may change as
-    well. likely: probability from which a setting fits. watch: is told how far it is.
+    well. likely: probability from which a setting fits. most: jobs that are
+    looked at after which it ends. watch: is told how far it is.
     """
 
     def __init__(
@@ -128,11 +129,12 @@ class Search:
         within: float = 0.0,
         options: bool = False,
         likely: float = LIKELY,
+        most: float = inf,
         watch: Watch | None = None,
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
         self._stack = adapter_of(resolution.config.framework)
-        self._options, self._watch = options, watch
+        self._options, self._watch, self._most = options, watch, most
         self._batch = resolution.config.global_batch_size
         self._sizes: tuple[int, ...] = (resolution.config.micro_batch_size,)
         if resolution.micro_batch_is_free:
@@ -197,7 +199,7 @@ class Search:
         start, steps = self._waiting[0][0] if self._waiting else 0.0, 0
         while self._waiting and self._waiting[0][0] <= found.limit:
             hopeful = self._options and found.fits
-            if not hopeful and found.unfit > _MOST_UNFIT:
+            if found.looked > self._most or (not hopeful and found.unfit > _MOST_UNFIT):
                 return False
             bound, _, item = heappop(self._waiting)
             self._expand(bound, item)

@@ -50,7 +50,9 @@ def rank_layouts(
             rows.append(first)
         stopped = beyond.stopped
     if not asked and not stopped and first.fits and first.fit_probability < SURE:
-        surer = Search(resolution, calibration, options=True, likely=SURE, watch=watch)
+        surer = Search(
+            resolution, calibration, options=True, likely=SURE, most=_MOST_SURER, watch=watch
+        )
         again = surer.run((first.job, *known))
         sure = [row for row in again.evaluations if row.fit_probability >= SURE]
         rows += sorted(sure, key=order)[:1]
@@ -82,6 +84,8 @@ def rank_layouts(
 
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
+_MOST_SURER: Final = 2000
+"""Jobs that are looked at for the fastest row that is sure to fit: some seconds."""
 
 
 def _beyond_the_menu(

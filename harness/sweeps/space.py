@@ -12,7 +12,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import RecomputeSettings
 from advisor.frameworks.registry import adapter_of
-from advisor.hardware.memory_budget import check_budget
+from advisor.hardware.gpu import check_budget
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
