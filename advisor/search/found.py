@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -139,7 +139,7 @@ class Found:
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is not None and self._is_legal(one.setting, evaluator.job):
                 unfit = False
-                if one.time.total < self.first:
+                if one.time.total <= self.first:
                     found = self._replayed(found)
                 if self._take(found):
                     break
@@ -149,8 +149,7 @@ class Found:
     def _replayed(self, found: Evaluation) -> Evaluation:
         """With its allocator replayed; with other segments where that alone makes it fit."""
         replayed = found.replayed
-        clear = replayed.fit_probability <= 1 - CLEAR
-        if not self._either_segments or clear or self._fits(replayed):
+        if not self._either_segments or self._fits(replayed):
             return replayed
         config = found.job.config
         job = replace(
