@@ -90,13 +90,13 @@ def reshaped(
     return ParallelLayout(**values)
 
 
-def shapes(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
+def divides_gpus(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
     """Whether TP x CP x PP of `base` under what is given divide the GPUs."""
     product: int = prod(given.get(name, getattr(base, name)) for name in _SHAPING)
     return product > 0 and num_gpus % product == 0
 
 
-def shapeless(base: ParallelLayout) -> ParallelLayout:
+def without_degrees(base: ParallelLayout) -> ParallelLayout:
     """`base` without degrees; all else of it stays."""
     ones = dict.fromkeys((*DEGREES, "data_parallel_size"), 1)
     unset = {_ETP: None, "sequence_parallel": False, "tp_comm_overlap": False}

@@ -22,7 +22,13 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, said_assumptions
 from advisor.request.experiments import Experiment, Wanted
 from advisor.request.given import Given, read_given
-from advisor.request.layout_fields import completed, layout_origins, reshaped, shapeless, shapes
+from advisor.request.layout_fields import (
+    completed,
+    divides_gpus,
+    layout_origins,
+    reshaped,
+    without_degrees,
+)
 from advisor.request.optimizer_change import lent_optimizer, whole_tensors
 from advisor.request.origin import (
     GIVEN,
@@ -291,8 +297,8 @@ def _layout(
     if own is not None:
         return own
     base = choice.preset.layout if choice.preset is not None else None
-    if base is not None and free and not shapes(given, base, subject.num_gpus):
-        base = shapeless(base)
+    if base is not None and free and not divides_gpus(given, base, subject.num_gpus):
+        base = without_degrees(base)
     layout = reshaped(given, base, subject.num_gpus)
     if layout is None:
         return None

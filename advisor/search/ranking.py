@@ -7,8 +7,8 @@ from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
 from advisor.base.units import GIB
 from advisor.plan.recompute_plan import Setting, recomputes
 
-UNFIT = 2
-"""The tier of what does not fit."""
+AT_THE_EDGE, UNFIT = 1, 2
+"""Tiers of what is as likely as not to fit, and of what does not."""
 _EVEN = 0.5
 
 Order = tuple[int, float, bool, int]
@@ -18,7 +18,7 @@ Order = tuple[int, float, bool, int]
 def tier(evaluation: Evaluation) -> int:
     """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
     probability = evaluation.fit_probability
-    return 0 if probability >= LIKELY else 1 if probability >= _EVEN else UNFIT
+    return 0 if probability >= LIKELY else AT_THE_EDGE if probability >= _EVEN else UNFIT
 
 
 def order(evaluation: Evaluation) -> Order:

@@ -11,13 +11,11 @@ from advisor.request.layout_fields import degree_words
 from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
 from advisor.search.neighbours import Neighbour, neighbours
-from advisor.search.ranking import Order, order, tier
+from advisor.search.ranking import AT_THE_EDGE, Order, order, tier
 
 _SHOWN = 4
 _REPLAYS = 2
 """Settings of a changed job whose allocator is replayed at most."""
-_AT_THE_EDGE = 1
-"""The tier of what a replay may find to fit."""
 _LEAST_BYTES = GIB // 20
 """What no page would show (-0.0 GiB)."""
 
@@ -89,7 +87,7 @@ def _as_likely_to_fit(
     """Those that a replay of the allocator may show to help: few, as one takes a while."""
     likely = [one for one in ranked if _helps(one[2], best)]
     if tier(best) == 0:
-        likely += [one for one in ranked if tier(one[2]) == _AT_THE_EDGE]
+        likely += [one for one in ranked if tier(one[2]) == AT_THE_EDGE]
     return likely[:_REPLAYS]
 
 
