@@ -53,7 +53,11 @@ EXACT = {
     "qwen2.5_14b": 14_770_033_664,
     "qwen2.5_32b": 32_763_876_352,
     "qwen2.5_72b": 72_706_203_648,
+    "qwen3_0.6b": 596_049_920,
+    "qwen3_1.7b": 1_720_574_976,
+    "qwen3_4b": 4_022_468_096,
     "qwen3_8b": 8_190_735_360,
+    "qwen3_14b": 14_768_307_200,
     "qwen3_32b": 32_762_123_264,
     "phi4": 14_659_507_200,
     "deepseek_v2": 235_741_434_880,
@@ -96,7 +100,7 @@ PREDICTS = {
 
 # Their published figure is a name or a rounded statement, not a count: "1T" of Korthikanti et al.
 # Table 3, "72B", "355B", "106B", Gemma 2's "9B" and "27B"; Kimi K2's 1.04T is more than its own
-# shape gives.
+# shape gives; "0.6B", "1.7B" and "4B" of Qwen3.
 LABELS = {
     "gpt3_1t": 0.01,
     "qwen2.5_72b": 0.01,
@@ -105,6 +109,9 @@ LABELS = {
     "kimi_k2": 0.014,
     "gemma2_9b": 0.028,
     "gemma2_27b": 0.009,
+    "qwen3_0.6b": 0.007,
+    "qwen3_1.7b": 0.013,
+    "qwen3_4b": 0.006,
 }
 # Test configurations of Megatron-LM, whose size nobody states.
 UNPUBLISHED = {"megatron_ci_gpt3_7b", "megatron_ci_gpt3_15b", "megatron_ci_deepseekv3_proxy"}

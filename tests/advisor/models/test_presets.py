@@ -150,7 +150,7 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     ("name", "says"),
     [
         ("llama3_7b", "--model = llama3_7b: unknown model; did you mean llama3_70b"),
-        ("qwen3", "did you mean qwen3_8b or qwen3_32b"),
+        ("qwen3", "did you mean qwen3_4b or qwen3_8b"),
         ("falcon_180b", "attention and MLP run side by side, as in no layer of Megatron Core"),
         ("", "--model = '': unknown model; the nearest of"),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),
