@@ -101,6 +101,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
     from advisor.base.units import DASH
+    from advisor.hardware.calibration import Provenance, load_calibration
     from advisor.hardware.catalogue import gpu_names, load_gpu
     from advisor.report.wording import gib
 
@@ -110,8 +111,8 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
         "TB/s",
         "bf16 TFLOP/s",
         "fp8 TFLOP/s",
-        "NVLink GB/s",
-        "NVLink GPUs",
+        "link GB/s",
+        "linked GPUs",
     )
     rows = []
     for name in gpu_names(folder):
@@ -124,7 +125,9 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
             f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else DASH,
             str(gpu.nvlink_domain_size),
         ]
-        rows.append([name, *numbers, gpu.calibration or "none"])
+        found = load_calibration(gpu, folder)
+        fitted = found.provenance is not Provenance.DATASHEET
+        rows.append([name, *numbers, found.name if fitted else "none"])
     return _table(("GPU", *titles, "calibration"), rows, names=("GPU", "calibration"))
 
 

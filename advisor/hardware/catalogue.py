@@ -3,7 +3,7 @@
 A file's name is FAMILY-FORM-MEMORY, e.g. ``H100-SXM-80GB``. Any part but the family may be left
 out: of the types that are left, SXM comes before PCIe, then more memory before less, so that a bare
 A100 or H100 is the 80 GB SXM part. Case does not matter; the names that torch and nvidia-smi print
-(``NVIDIA A100-SXM4-40GB``, ``NVIDIA H100 80GB HBM3``) are understood.
+(``NVIDIA A100-SXM4-40GB``, ``NVIDIA GeForce RTX 4090``, ``AMD Instinct MI300X``) are understood.
 """
 
 import re
@@ -18,21 +18,27 @@ from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_record, show
 from advisor.base.units import GIB, nearest_names
-from advisor.hardware.gpu import Gpu, HostProcessor
+from advisor.hardware.gpu import Gpu, HostProcessor, Vendor
 
 _FLAG: Final = "--gpus"
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _NOISE: Final = frozenset(
-    ("nvidia", "tensor", "core", "gpu", "nvl72", "hbm2", "hbm2e", "hbm3", "hbm3e")
+    (
+        *("nvidia", "geforce", "amd", "instinct", "tensor", "core", "gpu", "nvl72", "oam"),
+        *("hbm2", "hbm2e", "hbm3", "hbm3e", "blackwell", "workstation", "server", "edition"),
+    )
 )
+_FAMILY: Final = re.compile(r"\brtx[\s_-]*(pro)?[\s_-]*(?=[0-9]{4}\b)")
+"""``RTX 4090``, ``rtx-4090`` and ``RTX4090`` are one word."""
 
 
 class Datasheet(Struct, frozen=True, kw_only=True):
     """One GPU type as its file has it: GiB = 2^30 bytes, GB = 10^9 bytes, bandwidths per second.
 
-    Peaks are dense; bandwidths are one direction of one GPU. Without NVLink its fields are left
-    out. ``calibration`` names the fitted efficiencies that hold for this type.
+    Peaks are dense; bandwidths are one direction of one GPU. Without NVLink or xGMI its fields are
+    left out; see GpuFields. ``nvlink_pair_gb_per_second``: of one pair of GPUs where no switch
+    joins them. ``calibration`` names the efficiencies that hold for this type.
     """
 
     memory_torch_total_gib: float
@@ -45,17 +51,27 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     compute_capability: float
     nvlink_gb_per_second: float = 0.0
     nvlink_domain_size: int = 1
+    nvlink_pair_gb_per_second: float = 0.0
+    peer_to_peer: bool = True
     internode_gb_per_second: float
     host_link_gb_per_second: float
     host_processor: HostProcessor = HostProcessor.X86
+    vendor: Vendor = Vendor.NVIDIA
     calibration: str | None = None
     notes: str = ""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, int | float) and value <= 0 and name != _NVLINK:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and (value < 0 or (value == 0 and name not in (_NVLINK, _PAIR))):
                 raise UserError(name, value, "must be positive")
+        if self.nvlink_pair_gb_per_second > self.nvlink_gb_per_second:
+            raise UserError(
+                _PAIR,
+                self.nvlink_pair_gb_per_second,
+                f"must be at most {_NVLINK} = {self.nvlink_gb_per_second}",
+            )
         if (self.nvlink_domain_size > 1) != (self.nvlink_gb_per_second > 0):
             raise UserError(
                 "nvlink_domain_size",
@@ -63,8 +79,8 @@ class Datasheet(Struct, frozen=True, kw_only=True):
                 f"must be 1 without NVLink, and more with {_NVLINK} = {self.nvlink_gb_per_second}",
             )
 
-    def gpu(self, name: str) -> Gpu:
-        """The type in bytes and FLOP/s."""
+    def gpu(self, name: str, assumed: tuple[str, ...] = ()) -> Gpu:
+        """The type in bytes and FLOP/s; assumed: fields that no source gives."""
         fp8, fp4 = self.fp8_tflops, self.fp4_tflops
         return Gpu(
             name=name,
@@ -81,11 +97,18 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             internode_bytes_per_second=self.internode_gb_per_second * _GIGA,
             host_link_bytes_per_second=self.host_link_gb_per_second * _GIGA,
             host_processor=self.host_processor,
+            vendor=self.vendor,
+            pair_bytes_per_second=self.nvlink_pair_gb_per_second * _GIGA,
+            peer_to_peer=self.peer_to_peer,
+            assumed_fields=assumed,
             calibration=self.calibration,
         )
 
 
 _NVLINK: Final = "nvlink_gb_per_second"
+_PAIR: Final = "nvlink_pair_gb_per_second"
+_ASSUMED: Final = "assumed:"
+"""How a source begins that is none."""
 
 
 def gpu_names(config_dir: Path | None = None) -> tuple[str, ...]:
@@ -99,8 +122,8 @@ def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
     name = resolve_gpu(gpu_type, config_dir)
     document = load_config(Group.HARDWARE, name, config_dir, _FLAG)
     values = dict(document.values)
-    _check_sources(values.pop("sources", {}), document.path)
-    return read_record(Datasheet, values, document.path).gpu(name)
+    assumed = _assumed_fields(values.pop("sources", {}), document.path)
+    return read_record(Datasheet, values, document.path).gpu(name, assumed)
 
 
 def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
@@ -108,13 +131,20 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
     names, wanted = gpu_names(config_dir), _parts(gpu_type)
     hits = [name for name in names if name.lower() == gpu_type.lower()]
     hits = hits or [name for name in names if _matches(wanted, _parts(name))]
+    if not hits and "mig" in wanted:
+        raise UserError(
+            _FLAG,
+            gpu_type,
+            "is a slice of a GPU (MIG), which no preset describes",
+            "the whole GPU, or a file of your own for the slice in --config-dir",
+        )
     if not hits:
         raise UserError(_FLAG, show(gpu_type), "unknown GPU type", nearest_names(gpu_type, names))
     return min(hits, key=_preference)
 
 
-def _check_sources(sources: object, path: Path) -> None:
-    """Where the numbers come from is for readers; only its keys are checked."""
+def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:
+    """Fields whose source begins with ``assumed:``. Where the others come from is for readers."""
     known = list(Datasheet.__struct_fields__)
     if not isinstance(sources, Mapping):
         raise UserError(f"{path}: sources", show(sources), "must map a field to its source")
@@ -126,12 +156,13 @@ def _check_sources(sources: object, path: Path) -> None:
                 "is the source of no field",
                 nearest_names(str(key), known),
             )
+    return tuple(key for key, source in sources.items() if str(source).startswith(_ASSUMED))
 
 
 @cache
 def _parts(name: str) -> tuple[str, ...]:
     """``NVIDIA A100-SXM4-40GB`` -> ``("a100", "sxm", "40gb")``."""
-    words = re.split(r"[\s_-]+", name.lower())
+    words = re.split(r"[\s_-]+", _FAMILY.sub(r"rtx\1", name.lower()))
     return tuple(_spelt(word) for word in words if word and word not in _NOISE)
 
 

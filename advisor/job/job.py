@@ -9,7 +9,7 @@ from msgspec import Struct
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors
-from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.options import CpCommType
@@ -20,7 +20,10 @@ _CAPABILITIES = {
     Precision.MXFP8: (10.0, "Blackwell"),
     Precision.NVFP4: (10.0, "Blackwell"),
 }
-"""Compute capability from which Transformer Engine runs a recipe (TE pytorch/fp8.py)."""
+"""Compute capability from which NVIDIA's Transformer Engine runs a recipe (TE 2.20
+pytorch/quantization.py)."""
+_WITHOUT_MXFP8 = 12.0
+"""Compute capability from which it runs none of that (same file, _compute_mxfp8_support)."""
 
 
 class CudaGraphImpl(StrEnum):
@@ -366,6 +369,21 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
             "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
         )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
+    if needed and gpu.vendor is not Vendor.NVIDIA:
+        raise UserError(
+            "job.precision",
+            precision,
+            f"is a recipe of NVIDIA's Transformer Engine, which does not run on {gpu.name}",
+            "use fp8_current",
+        )
+    if precision is Precision.MXFP8 and gpu.cuda_capability >= _WITHOUT_MXFP8:
+        raise UserError(
+            "job.precision",
+            precision,
+            f"is refused by Transformer Engine on {gpu.name} (compute capability "
+            f"{gpu.compute_capability})",
+            "use fp8_current",
+        )
     if gpu.compute_capability < needed:
         raise UserError(
             "job.precision",

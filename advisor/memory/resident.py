@@ -2,8 +2,11 @@
 
 from msgspec import Struct
 
+from advisor.hardware.gpu import Gpu, Vendor
+
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, the default of 9.0 alone
+_HIPBLAS_WORKSPACE_BYTES = 134_217_728  # of gfx942 and gfx950
 _CUBLAS_HANDLES = 2  # one of the forward's thread, one of autograd's
 
 
@@ -15,10 +18,13 @@ class NamedBytes(Struct, frozen=True):
     source: str
 
 
-def cublas_workspaces(compute_capability: float, *, deterministic: bool = False) -> NamedBytes:
+def cublas_workspaces(gpu: Gpu, *, deterministic: bool = False) -> NamedBytes:
     """Workspaces of torch's matmuls, bytes: one of the forward's thread, one of autograd's; the
     default of CUBLAS_WORKSPACE_CONFIG (pytorch CublasHandlePool.cpp), or :4096:8 where runs repeat
-    to the bit."""
-    large = deterministic or compute_capability == 9.0
+    to the bit; on AMD hipBLAS's default."""
+    amd = gpu.vendor is Vendor.AMD
+    large = deterministic or gpu.cuda_capability == 9.0
     each = _CUBLAS_WORKSPACE_HOPPER_BYTES if large else _CUBLAS_WORKSPACE_BYTES
-    return NamedBytes("cuBLAS workspaces", each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
+    each = _HIPBLAS_WORKSPACE_BYTES if amd else each
+    name = "hipBLAS workspaces" if amd else "cuBLAS workspaces"
+    return NamedBytes(name, each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")

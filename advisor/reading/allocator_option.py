@@ -7,8 +7,9 @@ from advisor.reading.read_configuration import ReadValue
 from advisor.reading.words import Place
 
 EXPANDABLE_SEGMENTS: Final = "job.expandable_segments"
-_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The name of new releases goes before the old one."""
+_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""The name of new releases goes before the old one, HIP's after CUDA's, which ROCm reads as well
+(torch 2.13 c10/cuda/CUDAAllocatorConfig.h)."""
 _ON: Final = "expandable_segments:True"
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
+from advisor.base.units import human_bytes
+from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.job import CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
@@ -13,6 +15,7 @@ from advisor.models.spec import ModelSpec
 from advisor.request.experiments import Experiment
 from advisor.request.given import Given
 from advisor.request.recipe_choice import RecipeChoice
+from advisor.time.network.links import node_size
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -27,12 +30,15 @@ class Facts(Struct, frozen=True, kw_only=True):
     model: ModelSpec
     config: JobConfig
     layout: ParallelLayout | None
+    gpu: Gpu
+    num_gpus: int
     first_framework: str
 
 
 def said_assumptions(facts: Facts) -> tuple[str, ...]:
     """All of them, in the page's order."""
-    return (*_of_framework(facts), *_of_source(facts), *_of_options(facts), *_of_model(facts))
+    of_job = (*_of_framework(facts), *_of_source(facts), *_of_options(facts), *_of_model(facts))
+    return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
 def _of_framework(facts: Facts) -> Iterator[str]:
@@ -161,3 +167,24 @@ def _of_model(facts: Facts) -> Iterator[str]:
         yield f"{' and '.join(linear)} layers read in their kernels' sources, not measured"
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         yield f"fused cross entropy ({model.cross_entropy_fusion})"
+
+
+def _of_gpu(gpu: Gpu) -> Iterator[str]:
+    """Memory that no source gives, or that a display shares; AMD's libraries."""
+    if "memory_torch_total_gib" in gpu.assumed_fields:
+        yield f"{human_bytes(gpu.memory_bytes)} usable: no source has what torch sees of this card"
+    if not gpu.peer_to_peer:
+        yield "no display on the card, which would take of its memory"
+    if gpu.vendor is Vendor.AMD:
+        yield "ROCm and RCCL need the memory that CUDA and NCCL need"
+
+
+def _of_links(gpu: Gpu, num_gpus: int) -> Iterator[str]:
+    """GPUs without NVLink, and a network that no reference system has."""
+    if num_gpus > 1 and not gpu.is_joined:
+        rate = f"{gpu.host_link_bytes_per_second / 1e9:.0f} GB/s"
+        through = "PCIe" if gpu.peer_to_peer else "the host's memory (no peer-to-peer access)"
+        yield f"no NVLink: GPUs of a server exchange through {through}, {rate} each"
+    if num_gpus > node_size(gpu) and "internode_gb_per_second" in gpu.assumed_fields:
+        rate = f"{gpu.internode_bytes_per_second / 1e9:.0f} GB/s"
+        yield f"servers of {node_size(gpu)} GPUs, with a network of {rate} a GPU"

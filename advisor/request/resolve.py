@@ -12,10 +12,10 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.hardware.catalogue import load_gpu
-from advisor.hardware.gpu import Gpu, check_budget
+from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import CrossEntropyFusion, PositionEmbedding
+from advisor.models.options import AttentionBackend, CrossEntropyFusion, PositionEmbedding
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
@@ -272,8 +272,24 @@ def _as_framework_runs(
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
     run_model, run_config = subject.adapter.configure(model.value, config.value, own)
+    run_model = _with_attention_of(subject.gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
+
+
+def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:
+    """Without cuDNN's attention where there is no cuDNN: flash attention, to which torch turns then
+    (SDPBackend.CUDNN_ATTENTION is none of ROCm's)."""
+    if model.attention_backend is not AttentionBackend.FUSED or gpu.vendor is Vendor.NVIDIA:
+        return model
+    if asked:
+        raise UserError(
+            "model.attention_backend",
+            model.attention_backend,
+            f"is cuDNN's attention, which does not run on {gpu.name}",
+            "model.attention_backend=flash",
+        )
+    return replace(model, attention_backend=AttentionBackend.FLASH)
 
 
 def _default(config: JobConfig) -> Origin:
@@ -325,7 +341,7 @@ def _resolution(
     layout_fields: dict[str, Any],
 ) -> Resolution:
     """All of it together, with what was assumed, in words and as origins."""
-    facts = _facts(given, choice, model.value, config.value, layout)
+    facts = _facts(given, choice, subject, model.value, config.value, layout)
     its_own = choice.as_it_stands
     shipped = its_own.shipped if its_own is not None else ""
     origins = {
@@ -359,6 +375,7 @@ def _resolution(
 def _facts(
     given: Given,
     choice: RecipeChoice,
+    subject: _Subject,
     model: ModelSpec,
     config: JobConfig,
     layout: ParallelLayout | None,
@@ -369,6 +386,8 @@ def _facts(
         model=model,
         config=config,
         layout=layout,
+        gpu=subject.gpu,
+        num_gpus=subject.num_gpus,
         first_framework=default_framework(None),
     )
 

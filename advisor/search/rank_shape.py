@@ -18,7 +18,7 @@ def rank_shape(job: Job) -> RankShape:
     """Local sizes of one rank of `job`, its attention backend resolved."""
     layout, config = job.layout, job.config
     return RankShape(
-        model=_resolve_attention(job.model, job.gpu.compute_capability, config),
+        model=_resolve_attention(job.model, job.gpu.cuda_capability, config),
         seq_length=config.seq_length,
         micro_batch_size=config.micro_batch_size,
         precision=config.precision,
@@ -39,13 +39,16 @@ def rank_shape(job: Job) -> RankShape:
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
         deterministic=config.deterministic_mode,
-        takes_any_layout=job.gpu.compute_capability >= _BLACKWELL,
+        takes_any_layout=_BLACKWELL <= job.gpu.cuda_capability < _CONSUMER_BLACKWELL,
     )
 
 
 _BLACKWELL: Final = 10.0
-"""Compute capability; its 8-bit GEMMs take any layout (Transformer Engine 2.20 utils.py,
-is_non_tn_fp8_gemm_supported)."""
+_CONSUMER_BLACKWELL: Final = 12.0
+_HOPPER: Final = 9.0
+"""Compute capabilities; 8-bit GEMMs take any layout from Blackwell up to its consumer cards
+(Transformer Engine 2.20 utils.py, is_non_tn_fp8_gemm_supported)."""
+_WIDEST: Final = 128
 
 
 def _autocasts(job: Job) -> bool:
@@ -55,20 +58,32 @@ def _autocasts(job: Job) -> bool:
     return alone and family_of(model).autocasts and model.num_moe_experts is None
 
 
+def _takes_cudnn(model: ModelSpec, compute_capability: float) -> bool:
+    """Torch itself takes its flash kernel, a FlashAttention-2, which has none of Blackwell's
+    instructions: there it is cuDNN's, but for consumer cards. On these cuDNN trains with no wide
+    keys beside narrower values (TE 2.20 attention/dot_product_attention/utils.py)."""
+    consumer = compute_capability >= _CONSUMER_BLACKWELL
+    if model.transformer_impl.is_eager:
+        return compute_capability >= _BLACKWELL and not consumer
+    narrower = model.qk_channels != model.v_channels
+    return compute_capability >= _HOPPER and not (
+        consumer and narrower and model.qk_channels > _WIDEST
+    )
+
+
 @lru_cache(maxsize=256)
 def _resolve_attention(model: ModelSpec, compute_capability: float, config: JobConfig) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
     attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
     caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
-    attention is unfused. Torch itself takes its flash kernel, a FlashAttention-2, which has none of
-    Blackwell's instructions: there it is cuDNN's. Runs that repeat to the bit have no cuDNN with
+    attention is unfused. Runs that repeat to the bit have no cuDNN with
     sinks, nor on Blackwell before Transformer Engine 2.12."""
     if model.attention_backend is not AttentionBackend.AUTO:
         return model
     capped = model.attn_logit_softcapping is not None
     if model.transformer_impl is TransformerImpl.LOCAL or capped:
         return replace(model, attention_backend=AttentionBackend.UNFUSED)
-    fused = compute_capability >= (_BLACKWELL if model.transformer_impl.is_eager else 9.0)
+    fused = _takes_cudnn(model, compute_capability)
     wanted, sinks = config.attn_implementation, model.softmax_type is not SoftmaxType.VANILLA
     if config.deterministic_mode:
         repeats = compute_capability < _BLACKWELL or config.transformer_engine >= (2, 12)

@@ -19,7 +19,15 @@ _BACKWARD_PRODUCTS: Final = 5 * _CHANNELS
 """Channels of all matmuls of a pair: scores and context; back scores again, three of the width of
 queries (their gradient, the keys') and two of the values'."""
 
-_FLOPS_PER_EXPONENTIAL: Final = {8.0: 128, 8.6: 64, 8.9: 64, 9.0: 256, 10.0: 512, 10.3: 256}
+_FLOPS_PER_EXPONENTIAL: Final = {
+    8.0: 128,
+    8.6: 64,
+    8.9: 64,
+    9.0: 256,
+    10.0: 512,
+    10.3: 256,
+    12.0: 64,
+}
 """Dense 16-bit FLOPs of an SM in the time of one exponential, by compute capability: 2,048 a clock
 (A100), 4,096 (Hopper), 8,192 (Blackwell) over 16 exponentials, 32 on Blackwell Ultra (NVIDIA: CUDA
 programming guide, throughput of native arithmetic instructions; Blackwell Ultra's twice that)."""
@@ -31,6 +39,8 @@ _UNCOVERED_BLACKWELL: Final = 0.63
 accumulators in a memory of their own, so that matmuls go on beside the softmax (arXiv 2603.05451).
 """
 _BLACKWELL: Final = 10.0
+_CONSUMER_BLACKWELL: Final = 12.0
+"""Has no such memory (PTX ISA: tcgen05 is for sm_100, sm_103 and sm_110)."""
 _BACKWARD_SOFTMAX: Final = 2.0
 """The backward's over the forward's: scores again, and their gradient."""
 
@@ -75,7 +85,8 @@ def softmax_flops(compute_capability: float, uncovered: float | None = None) -> 
     """Dense 16-bit FLOPs that the tensor cores could do while the softmax of one pair holds up the
     forward. uncovered: of the exponentials' time; by default that of the architecture."""
     if uncovered is None:
-        uncovered = _UNCOVERED_BLACKWELL if compute_capability >= _BLACKWELL else _UNCOVERED
+        tensor_memory = _BLACKWELL <= compute_capability < _CONSUMER_BLACKWELL
+        uncovered = _UNCOVERED_BLACKWELL if tensor_memory else _UNCOVERED
     return uncovered * _FLOPS_PER_EXPONENTIAL.get(compute_capability, _LEAST_KNOWN)
 
 

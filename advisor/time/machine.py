@@ -152,7 +152,7 @@ def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> A
             calibration.fused_attention_forward_efficiency or forward,
             calibration.fused_attention_backward_efficiency or backward,
         ),
-        softmax_flops=softmax_flops(gpu.compute_capability),
+        softmax_flops=softmax_flops(gpu.cuda_capability),
         narrow_speedup=gpu.fp8_flops / gpu.bf16_flops if gpu.fp8_flops else 1.0,
         half_rate_rows=calibration.attention_half_rate_rows,
         half_rate_tokens=calibration.attention_half_rate_tokens,

@@ -333,7 +333,7 @@ class Megatron(Struct, frozen=True):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
-        buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
+        buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
             return muon_memory(job, self._revision(job), shape, chunks, buffers)
         config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)

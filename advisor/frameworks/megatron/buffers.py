@@ -4,6 +4,7 @@ from collections import Counter
 from functools import lru_cache
 
 from advisor.base.dtypes import DType
+from advisor.hardware.gpu import Gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, runs_grouped
 from advisor.layers.megatron.core_attention import is_transformer_engines
@@ -153,7 +154,7 @@ def _exchanged_bytes(operator: Operator) -> int:
 
 
 def gemm_workspaces(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
+    shape: RankShape, chunks: tuple[ModelChunk, ...], gpu: Gpu
 ) -> tuple[NamedBytes, ...]:
     """cuBLAS workspaces of torch matmuls and Transformer Engine's own.
 
@@ -164,10 +165,10 @@ def gemm_workspaces(
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
     if shape.is_local or unfused or any(chunk.head for chunk in chunks):
-        found = cublas_workspaces(compute_capability, deterministic=shape.deterministic)
+        found = cublas_workspaces(gpu, deterministic=shape.deterministic)
         terms.append(found)
     if not shape.is_local:
-        modern = compute_capability >= 9.0
+        modern = gpu.compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
         terms.append(NamedBytes("TE GEMM workspace", each, "transformer_engine gemm.py"))
         if runs_grouped(shape.model) and _holds_experts(chunks):
@@ -206,7 +207,7 @@ def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def stage_buffers(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
+    shape: RankShape, chunks: tuple[ModelChunk, ...], gpu: Gpu
 ) -> tuple[NamedBytes, ...]:
     """All resident buffers of one rank of a stage, by name, in bytes with their sources.
 
@@ -222,5 +223,5 @@ def stage_buffers(
     return (
         *process_buffers(shape, chunks),
         *(term for term in linear if term.num_bytes),
-        *gemm_workspaces(shape, chunks, compute_capability),
+        *gemm_workspaces(shape, chunks, gpu),
     )

@@ -96,13 +96,16 @@ _DETERMINISTIC: Final = (
 def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
     """Environment variables, ``NAME=value``, without which the job is refused or runs otherwise.
 
-    Source: megatron-core 0.19.2 training/arguments.py:1854-1887.
+    Source: megatron-core 0.19.2 training/arguments.py:1854-1887; Transformer Engine 2.20
+    pytorch/module/base.py initialize_ub.
     """
     variables = []
     if job.config.expandable_segments:
         variables.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         if job.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
             variables.append("NCCL_GRAPH_REGISTER=0")
+    if job.layout.tp_comm_overlap and not job.gpu.has_multicast:
+        variables.append("UB_SKIPMC=1")
     if job.config.deterministic_mode:
         variables += _DETERMINISTIC
     if setting.offload_modules:

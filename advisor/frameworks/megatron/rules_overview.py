@@ -8,12 +8,16 @@ from advisor.frameworks.protocols import RulesOverview
 
 
 def overview(revision: Revision) -> RulesOverview:
-    """Every rule in force in `revision`, by verdict and authority."""
+    """Every rule in force in `revision`, by verdict and authority, and those about the GPU."""
+    from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
+
     rules = rules_in_force(revision).items()
+    hardware = (("refused, by the GPU", name, r.summary) for name, r in HARDWARE_RULES.items())
+    by_verdict = ((f"{r.verdict}, by {r.authority}", name, r.summary) for name, r in rules)
     return RulesOverview(
         label=revision.label,
         facts=tuple(_labels(revision)),
-        rules=tuple((f"{r.verdict}, by {r.authority}", name, r.summary) for name, r in rules),
+        rules=(*by_verdict, *hardware),
     )
 
 

@@ -311,7 +311,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         fix = "one microbatch a step, or leave job.optimizer_in_backward out"
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
-    if third and int(job.gpu.compute_capability) != _HOPPER:
+    if third and int(job.gpu.cuda_capability) != _HOPPER:
         reason = f"FlashAttention 3 is for Hopper, and {job.gpu.name} is none"
         fix = "job.attn_implementation=sdpa"
         yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)

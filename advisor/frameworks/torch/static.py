@@ -94,7 +94,7 @@ def _words(config: JobConfig, dtype: DType) -> StaticLabels:
 
 def torch_buffers(job: Job, shape: RankShape) -> tuple[NamedBytes, ...]:
     """cuBLAS workspaces, and torchtitan's rotary frequencies [seq_length, rotary_dim / 2]."""
-    terms = [cublas_workspaces(job.gpu.compute_capability)]
+    terms = [cublas_workspaces(job.gpu)]
     model = shape.model
     rope = model.position_embedding_type is PositionEmbedding.ROPE
     if rope and model.transformer_impl is TransformerImpl.TORCH:

@@ -54,7 +54,7 @@ def flex_dispatcher(
     backend, etp = model.moe_flex_dispatcher_backend, layout.expert_tensor_degree
     ranks = layout.expert_model_parallel_size * etp
     near = ranks_of_a_node(gpu, ranks, 1)
-    inside, outside = exchange_rates(gpu, calibration)
+    inside, outside = exchange_rates(gpu, calibration, near - 1)
     sms = sms or _SMS[backend]
     if backend is FlexBackend.DEEPEP:
         inside = min(inside, sms * calibration.deepep_sm_bytes_per_second)

@@ -1,4 +1,5 @@
-"""What joins the ranks of one group: NVLink within its domain, and the adapters of its nodes."""
+"""What joins the ranks of one group: NVLink or xGMI within its domain, and the adapters of its
+nodes."""
 
 from math import ceil, log2
 
@@ -8,8 +9,6 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 
 _PCIE_NODE = 8  # GPUs of a server without NVLink
-_SHARP_DOMAIN = 8  # NVLink SHARP is in the switches of Hopper's systems and later ones
-_SHARP_CAPABILITY = 9.0
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -31,7 +30,7 @@ class Link(Struct, frozen=True, kw_only=True):
 
 def node_size(gpu: Gpu) -> int:
     """GPUs that reach each other without the network: the NVLink domain, or a PCIe server."""
-    return gpu.nvlink_domain_size if gpu.nvlink_domain_size > 1 else _PCIE_NODE
+    return gpu.nvlink_domain_size if gpu.is_joined else _PCIE_NODE
 
 
 def ranks_of_a_node(gpu: Gpu, ranks: int, apart: int) -> int:
@@ -42,13 +41,14 @@ def ranks_of_a_node(gpu: Gpu, ranks: int, apart: int) -> int:
 def link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
     """Link of the collectives of `ranks` ranks, each `apart` GPUs from the next.
 
-    Within a node NCCL's rings run over NVLink. A group that spans nodes enters each of them through
-    the adapters of all its ranks there, as many rings side by side: NCCL gives every ring an
-    adapter of its own (graph/search.cc). It never beats the NVLink that its bytes cross next.
+    Within a node NCCL's rings run over NVLink. Where each pair has a link of its own, as in xGMI, a
+    group uses those between its ranks. A group that spans nodes enters each of them through the
+    adapters of all its ranks there, as many rings side by side: NCCL gives every ring an adapter of
+    its own (graph/search.cc). It never beats the NVLink that its bytes cross next.
     """
     near = ranks_of_a_node(gpu, ranks, apart)
     nodes = ceil(ranks / near)
-    rate = _inside(gpu, calibration)
+    rate = _inside(gpu, calibration, near - 1)
     if nodes > 1:
         outside = gpu.internode_bytes_per_second * calibration.internode_efficiency * near
         rate = min(rate, outside) if near > 1 else outside
@@ -70,7 +70,7 @@ def neighbour_link(gpu: Gpu, calibration: Calibration, span: int) -> Link:
     outside = gpu.internode_bytes_per_second * calibration.internode_efficiency
     hop = calibration.hop_seconds if inside else calibration.internode_hop_seconds
     return Link(
-        bytes_per_second=_inside(gpu, calibration) if inside else outside,
+        bytes_per_second=_inside(gpu, calibration, 1) if inside else outside,
         latency_seconds=calibration.collective_seconds + hop,
     )
 
@@ -83,7 +83,7 @@ def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) 
     rank is taken to send as much to each other one, and messages to one after another begin.
     """
     near = ranks_of_a_node(gpu, ranks, apart)
-    inside, outside = exchange_rates(gpu, calibration)
+    inside, outside = exchange_rates(gpu, calibration, near - 1)
     seconds = max((ranks - near) / outside, (near - 1) / inside)
     begun = (ranks - 1) * calibration.hop_seconds
     if near < ranks:
@@ -94,16 +94,19 @@ def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) 
     )
 
 
-def exchange_rates(gpu: Gpu, calibration: Calibration) -> tuple[float, float]:
-    """Rates of one GPU that sends to all others at once, on NVLink and through its adapter."""
-    inside = _inside(gpu, calibration) * calibration.all_to_all_efficiency
+def exchange_rates(gpu: Gpu, calibration: Calibration, peers: int) -> tuple[float, float]:
+    """Rates of one GPU that sends to all others at once, on NVLink to `peers` of its node and
+    through its adapter."""
+    inside = _inside(gpu, calibration, peers) * calibration.all_to_all_efficiency
     return inside, gpu.internode_bytes_per_second * calibration.internode_efficiency
 
 
-def _inside(gpu: Gpu, calibration: Calibration) -> float:
-    """Rate within a node; a server without NVLink is joined by its GPUs' host links."""
-    joined = gpu.nvlink_domain_size > 1
-    rate = gpu.nvlink_bytes_per_second if joined else gpu.host_link_bytes_per_second
+def _inside(gpu: Gpu, calibration: Calibration, peers: int) -> float:
+    """Rate within a node to `peers` other GPUs, of which links from pair to pair give each its
+    share; a server without NVLink is joined by its GPUs' host links."""
+    rate = gpu.nvlink_bytes_per_second if gpu.is_joined else gpu.host_link_bytes_per_second
+    if gpu.pair_bytes_per_second and peers:
+        rate = min(rate, peers * gpu.pair_bytes_per_second)
     return rate * calibration.nvlink_efficiency
 
 
@@ -111,10 +114,9 @@ def _reducing(gpu: Gpu, calibration: Calibration, near: int, nodes: int) -> floa
     """Rate of an all-reduce's tensor with NVLink SHARP: the switches add and send on, and every
     GPU sends and receives the tensor about once. Between nodes its parts, one an adapter, go
     through the network twice but for the share of the node itself."""
-    able = gpu.nvlink_domain_size >= _SHARP_DOMAIN and gpu.compute_capability >= _SHARP_CAPABILITY
-    if not able or near == 1:
+    if not gpu.has_multicast or near == 1:
         return 0.0
-    rate = _inside(gpu, calibration) * calibration.nvls_efficiency
+    rate = _inside(gpu, calibration, near - 1) * calibration.nvls_efficiency
     if nodes == 1:
         return rate
     outside = gpu.internode_bytes_per_second * calibration.internode_efficiency * near

@@ -29,7 +29,8 @@ def test_every_gpu_has_a_calibration(name: str) -> None:
 
 
 def test_the_files_are_those_that_gpus_name() -> None:
-    assert config_names(Group.CALIBRATION) == ("a100", "b200", "datasheet", "h100")
+    unfitted = ("datasheet", "datasheet_amd", "datasheet_pcie")
+    assert config_names(Group.CALIBRATION) == ("a100", "b200", *unfitted, "h100")
 
 
 def test_a_gpu_without_rows_says_that_it_is_uncalibrated() -> None:
@@ -37,6 +38,15 @@ def test_a_gpu_without_rows_says_that_it_is_uncalibrated() -> None:
     assert calibration.provenance is Provenance.DATASHEET
     assert calibration.fitted_on == ()
     assert calibration.summary() == "uncalibrated, step time ±30 %"
+
+
+@pytest.mark.parametrize("gpu", ["A10", "L4", "RTX4090", "RTX-PRO-6000", "MI300X", "MI355X"])
+def test_what_a_datasheet_says_least_of_has_the_widest_band(gpu: str) -> None:
+    """GPUs that PCIe joins, and AMD's, with whose libraries nothing was fitted."""
+    calibration = load_calibration(load_gpu(gpu))
+    assert calibration.provenance is Provenance.DATASHEET
+    assert calibration.fitted_on == ()
+    assert calibration.summary() == "uncalibrated, step time ±50 %"
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])

@@ -9,6 +9,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.units import GIB
 from advisor.hardware.catalogue import Datasheet, gpu_names, load_gpu, resolve_gpu
+from advisor.hardware.gpu import Vendor
 
 # memory (torch, GiB), memory GB/s, bf16 and fp8 TFLOP/s dense, SMs, NVLink GB/s one way, domain
 TABLE = {
@@ -25,6 +26,13 @@ TABLE = {
     "GB200-186GB": (184.31, 8000, 2500, 5000, 152, 900, 72),
     "GB300-288GB": (276.5, 8000, 2500, 5000, 152, 900, 72),
     "L40S-48GB": (44.34, 864, 362, 733, 142, 0, 1),
+    "H800-SXM-80GB": (79.10, 3350, 989, 1979, 132, 200, 8),
+    "A10-24GB": (22.0, 600, 125, None, 72, 0, 1),
+    "L4-24GB": (22.0, 300, 121, 242, 58, 0, 1),
+    "RTX-4090-24GB": (23.99, 1008, 165.2, 330.3, 128, 0, 1),
+    "RTX-PRO-6000-96GB": (94.97, 1792, 503.8, 1007.6, 188, 0, 1),
+    "MI300X-192GB": (191.69, 5300, 1307.4, 2614.9, 304, 448, 8),
+    "MI355X-288GB": (287.98, 8000, 2516.6, 5033.2, 256, 535.5, 8),
 }
 CALIBRATED = {
     "A100-SXM-40GB": "a100",
@@ -36,6 +44,7 @@ CALIBRATED = {
     "GB200-186GB": "b200",
     "GB300-288GB": "b200",
 }
+AMD = ("MI300X-192GB", "MI355X-288GB")
 
 
 def test_every_type_is_in_the_table() -> None:
@@ -53,7 +62,10 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
     assert gpu.fp8_flops == (None if fp8 is None else fp8 * 10**12)
     assert gpu.sm_count == sms
     assert (gpu.nvlink_bytes_per_second, gpu.nvlink_domain_size) == (nvlink * 10**9, domain)
-    assert gpu.calibration == CALIBRATED.get(name)
+    unfitted = "datasheet_amd" if name in AMD else "datasheet_pcie" if not nvlink else None
+    assert gpu.calibration == CALIBRATED.get(name, unfitted)
+    assert (gpu.vendor is Vendor.AMD) == (name in AMD)
+    assert gpu.peer_to_peer == (name != "RTX-4090-24GB")
     assert gpu.internode_bytes_per_second >= 25 * 10**9
     assert gpu.host_link_bytes_per_second >= 31 * 10**9
 
@@ -79,8 +91,23 @@ def test_unknown_networks_are_marked_as_assumed() -> None:
     for name in gpu_names():
         sources = load_config(Group.HARDWARE, name).values["sources"]
         assert isinstance(sources, dict)
-        assumed = sources["internode_gb_per_second"].startswith("assumed: ")
-        assert assumed == (load_gpu(name).nvlink_domain_size == 1)
+        gpu, assumed = load_gpu(name), "internode_gb_per_second"
+        assert sources[assumed].startswith("assumed: ") == (assumed in gpu.assumed_fields)
+        assert (assumed in gpu.assumed_fields) == (not gpu.is_joined or name in AMD)
+
+
+def test_memory_that_no_source_gives_is_marked_as_assumed() -> None:
+    assumed = [n for n in TABLE if "memory_torch_total_gib" in load_gpu(n).assumed_fields]
+    assert assumed == ["A10-24GB", "L4-24GB"]
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_xgmi_joins_each_pair_of_a_server_by_a_link_of_its_own(name: str) -> None:
+    gpu = load_gpu(name)
+    assert gpu.nvlink_bytes_per_second == (gpu.nvlink_domain_size - 1) * gpu.pair_bytes_per_second
+    assert gpu.cuda_capability == 0
+    assert not gpu.has_multicast
+    assert not gpu.is_nvlink_server
 
 
 def test_eight_bits_run_at_sixteen_where_there_are_none() -> None:
@@ -121,6 +148,14 @@ def test_eight_bits_run_at_sixteen_where_there_are_none() -> None:
         ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
         ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
         ("NVIDIA H100 NVL", "H100-NVL-94GB"),
+        ("H800", "H800-SXM-80GB"),
+        ("NVIDIA A10", "A10-24GB"),
+        ("RTX4090", "RTX-4090-24GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090-24GB"),
+        ("RTX-PRO-6000", "RTX-PRO-6000-96GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-96GB"),
+        ("MI300X", "MI300X-192GB"),
+        ("AMD Instinct MI300X OAM", "MI300X-192GB"),
     ],
 )
 def test_aliases(spelt: str, name: str) -> None:
@@ -128,7 +163,19 @@ def test_aliases(spelt: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spelt", ["V100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../"]
+    "spelt",
+    [
+        "V100",
+        "H1000",
+        "",
+        "nvidia",
+        "H100-40GB",
+        "80GB",
+        "SXM",
+        "../",
+        "A10G",
+        "RTX 4090 Laptop GPU",
+    ],
 )
 def test_an_unknown_type_is_one_line(spelt: str) -> None:
     with pytest.raises(UserError) as error:
@@ -140,6 +187,11 @@ def test_an_unknown_type_is_one_line(spelt: str) -> None:
 def test_the_nearest_types_are_named() -> None:
     with pytest.raises(UserError, match="did you mean H200-SXM-141GB"):
         load_gpu("H200-SXM-144GB")
+
+
+def test_a_slice_of_a_gpu_is_no_preset() -> None:
+    with pytest.raises(UserError, match=r"is a slice of a GPU \(MIG\), which no preset describes"):
+        load_gpu("H100-MIG-3g.40gb")
 
 
 OWN = """\
@@ -182,6 +234,8 @@ def test_a_whole_name_beats_the_preference_for_sxm(tmp_path: Path) -> None:
         (OWN + "fp8_tflops: 0\n", "fp8_tflops = 0.0: must be positive"),
         (OWN + "nvlink_domain_size: 8\n", "nvlink_domain_size = 8: must be 1 without NVLink"),
         (OWN + "nvlink_gb_per_second: 300\n", "nvlink_domain_size = 1: must be 1 without NVLink"),
+        (OWN + "nvlink_pair_gb_per_second: 9\n", "_pair_gb_per_second = 9.0: must be at most"),
+        (OWN + "vendor: intel\n", "vendor = intel: must be"),
         (OWN + "sources: me\n", "sources = me: must map a field to its source"),
         (OWN + "sources: {sms: me}\n", "sources.sms = me: is the source of no field"),
         (OWN + "sources: {\n", "is not valid YAML"),

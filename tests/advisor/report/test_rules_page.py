@@ -38,6 +38,7 @@ def flat(text: str) -> str:
 @pytest.mark.parametrize("revision", [*MEGATRON_CORE, *MEGATRON_BRIDGE], ids=lambda r: r.label)
 def test_every_release_has_a_page_with_its_labels(revision: Revision) -> None:
     text = flat(page(revision))
+    assert "refused, by the GPU" in text
     assert text.startswith(revision.label)
     for name in (*revision.recompute_modules, *revision.offload_modules):
         assert re.search(rf"\b{name}\b", text)

@@ -17,6 +17,10 @@ from tests.advisor.conftest import JOB
         ("H100", TransformerImpl.LOCAL, AttentionBackend.UNFUSED),
         ("H100", TransformerImpl.TRANSFORMERS, AttentionBackend.FLASH),
         ("B200", TransformerImpl.TRANSFORMERS, AttentionBackend.FUSED),
+        ("RTX-PRO-6000", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FUSED),
+        ("RTX-PRO-6000", TransformerImpl.TRANSFORMERS, AttentionBackend.FLASH),
+        ("RTX4090", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FLASH),
+        ("MI300X", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FLASH),
     ],
 )
 def test_auto_attention_is_resolved_by_gpu_and_implementation(

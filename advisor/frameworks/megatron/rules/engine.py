@@ -118,7 +118,12 @@ def _fix(change: str, raw: RawSettings, revision: Revision) -> tuple[str, str]:
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
     """Why no training comes of `setting` in `job`; empty for a legal setting."""
-    return _rejections(setting, job_facts(job), revision)
+    found = _rejections(setting, job_facts(job), revision)
+    if job.gpu.is_nvlink_server:
+        return found
+    from advisor.frameworks.megatron.rules.hardware import hardware_rejections
+
+    return (*hardware_rejections(setting, job), *found)
 
 
 def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
@@ -129,9 +134,14 @@ def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str,
 
 
 def remarks(job: Job, revision: Revision) -> tuple[str, ...]:
-    """What is to be said of a job under any setting: options that nothing reads, and those that no
-    prediction counts."""
-    return tuple(finding.reason for finding in _of_job(job_facts(job), revision))
+    """What is to be said of a job under any setting: options that nothing reads, those that no
+    prediction counts, and another vendor's Transformer Engine."""
+    found = tuple(finding.reason for finding in _of_job(job_facts(job), revision))
+    if job.gpu.is_nvlink_server:
+        return found
+    from advisor.frameworks.megatron.rules.hardware import hardware_remarks
+
+    return (*found, *hardware_remarks(job))
 
 
 def without_effect(

@@ -8,12 +8,13 @@ from advisor.frameworks.megatron.buffers import (
     process_buffers,
     stage_buffers,
 )
+from advisor.hardware.catalogue import load_gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import AttentionBackend
 from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, MOE, moe_shape
-from tests.advisor.toys import GPT, HIDDEN, SHARD, held, toy_shape
+from tests.advisor.toys import GPT, H100, HIDDEN, SHARD, held, toy_shape
 
 MIB = 2**20
 TE = {"transformer_impl": "transformer_engine"}
@@ -79,8 +80,9 @@ def test_one_placeholder_gradient_a_weight_shape() -> None:
 def test_workspaces_by_compute_capability(capability: float, cublas: int, te: int) -> None:
     def sizes(shape: RankShape, *, last: bool) -> list[int]:
         chunks = held(last=last)
-        return [term.num_bytes for term in gemm_workspaces(shape, chunks, capability)]
+        return [term.num_bytes for term in gemm_workspaces(shape, chunks, gpu)]
 
+    gpu = replace(H100, compute_capability=capability)
     assert sizes(toy_shape(), last=False) == [2 * cublas]
     assert sizes(toy_shape(**TE), last=False) == [te]
     assert sizes(toy_shape(**TE), last=True) == [2 * cublas, te]
@@ -88,15 +90,21 @@ def test_workspaces_by_compute_capability(capability: float, cublas: int, te: in
     assert sizes(unfused, last=False) == [2 * cublas, te]
     repeats = replace(toy_shape(), deterministic=True)
     assert sizes(repeats, last=False) == [2 * 32 * MIB]
-    experts = gemm_workspaces(moe_shape(**GROUPED), (ModelChunk(MOE.layer_kinds),), capability)
+    experts = gemm_workspaces(moe_shape(**GROUPED), (ModelChunk(MOE.layer_kinds),), gpu)
     assert [term.num_bytes for term in experts] == [te, 4 * te]
-    dense = gemm_workspaces(moe_shape(**GROUPED), held(), capability)
+    dense = gemm_workspaces(moe_shape(**GROUPED), held(), gpu)
     assert [term.num_bytes for term in dense] == [te]
+
+
+def test_hipblas_has_workspaces_of_its_own() -> None:
+    """128 MiB on gfx942 and gfx950 (pytorch CublasHandlePool.cpp), one of each thread."""
+    (term,) = gemm_workspaces(toy_shape(), held(), load_gpu("MI300X"))
+    assert (term.name, term.num_bytes) == ("hipBLAS workspaces", 2 * 128 * MIB)
 
 
 def test_a_stage_has_all_of_them_each_with_its_source() -> None:
     terms = stage_buffers(
-        toy_shape(**TE, gradient_accumulation_fusion=True), held(copies=2, last=True), 9.0
+        toy_shape(**TE, gradient_accumulation_fusion=True), held(copies=2, last=True), H100
     )
     assert [term.name for term in terms] == [
         "global gather buffer",

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
@@ -18,6 +19,7 @@ from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrid
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
 from advisor.frameworks.names import Framework
+from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Optimizer
 from advisor.lint.target import lint_target
 from advisor.models.options import TokenDispatcher
@@ -202,6 +204,10 @@ def test_the_environment_that_a_job_needs(make_job) -> None:
     assert "--deterministic-mode" in layout_flags(make_job(deterministic_mode=True), V19)
     offload = parse_setting("none+offload=core_attn")
     assert environment(offload, plain, V19) == ("NVTE_CPU_OFFLOAD_V1=1",)
+    hopper = make_job(tensor_model_parallel_size=2, sequence_parallel=True, tp_comm_overlap=True)
+    assert environment(NONE, hopper, V19) == ()
+    ampere = replace(hopper, gpu=load_gpu("A100"))  # whose switches copy nothing
+    assert environment(NONE, ampere, V19) == ("UB_SKIPMC=1",)
 
 
 # Megatron Bridge

@@ -1,0 +1,90 @@
+"""Parts of a job that need what its GPU has not: kernels that are built for NVIDIA's GPUs, or for
+some of them.
+
+Megatron's configuration sees no GPU: these rules are about the job, and refuse it under any
+setting.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.answer.answer import Rejection
+from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.hardware.gpu import Gpu, Vendor
+from advisor.job.job import CudaGraphImpl, Job
+from advisor.models.options import TokenDispatcher, TransformerImpl
+
+
+class HardwareRule(Struct, frozen=True, kw_only=True):
+    """When a part of a job does not run on its GPU; reason has the GPU's name as `{gpu}`."""
+
+    summary: str
+    asked: Callable[[Job], bool]
+    missing: Callable[[Gpu], bool]
+    reason: str
+    fix: str
+    source: str
+
+
+def _is_amd(gpu: Gpu) -> bool:
+    return gpu.vendor is Vendor.AMD
+
+
+def _dispatches(job: Job) -> bool:
+    experts = job.model.num_moe_experts is not None
+    return experts and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+
+
+HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
+    "flex_dispatcher_gpu": HardwareRule(
+        summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
+        asked=_dispatches,
+        missing=lambda gpu: not gpu.is_nvlink_server,
+        reason="DeepEP and HybridEP need NVLink and A100, Hopper or B200 and newer, which {gpu} "
+        "is not",
+        fix="model.moe_token_dispatcher_type=alltoall",
+        source="Megatron Bridge 0.3.1 training/flex_dispatcher_backend.py; DeepEP README.md, "
+        "Requirements",
+    ),
+    "tp_comm_overlap_gpu": HardwareRule(
+        summary="tp_comm_overlap needs NVIDIA GPUs that read each other's memory.",
+        asked=lambda job: job.layout.tp_comm_overlap,
+        missing=lambda gpu: _is_amd(gpu) or not gpu.peer_to_peer,
+        reason="tp_comm_overlap writes to other GPUs' memory through CUDA multicast or CUDA IPC, "
+        "which {gpu} has not",
+        fix="layout.tp_comm_overlap=false",
+        source="Transformer Engine 2.20 pytorch/module/base.py initialize_ub",
+    ),
+    "cuda_graphs_gpu": HardwareRule(
+        summary="CUDA graphs on AMD are HIP's, of which nothing is modelled.",
+        asked=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
+        missing=_is_amd,
+        reason="cuda_graph_impl on {gpu} captures HIP graphs, of which nothing is modelled",
+        fix="job.cuda_graph_impl=none",
+        source="docs/gpus.md",
+    ),
+}
+
+
+def hardware_rejections(setting: RecomputeSetting, job: Job) -> tuple[Rejection, ...]:
+    """Why no training comes of `job` on its GPU, whatever the setting."""
+    return tuple(
+        Rejection(
+            setting=setting,
+            rule=name,
+            reason=rule.reason.format(gpu=job.gpu.name),
+            fix=rule.fix,
+            source=rule.source,
+        )
+        for name, rule in HARDWARE_RULES.items()
+        if rule.asked(job) and rule.missing(job.gpu)
+    )
+
+
+def hardware_remarks(job: Job) -> Iterator[str]:
+    """Whose Transformer Engine runs on AMD."""
+    engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    if engine and _is_amd(job.gpu):
+        yield "AMD's port of Transformer Engine (ROCm/TransformerEngine) like NVIDIA's"

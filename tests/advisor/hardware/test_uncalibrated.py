@@ -1,0 +1,120 @@
+"""GPUs that nothing was measured on: each gives an answer that says so, and refuses what it
+lacks."""
+
+import pytest
+
+import advisor
+from advisor.base.errors import UserError
+from advisor.cli.main import main
+
+UNCALIBRATED = {
+    "8xH800": "llama3_8b",
+    "4xA10": "qwen3_1.7b",
+    "4xL4": "qwen3_1.7b",
+    "8xRTX4090": "qwen3_4b",
+    "8xRTX-PRO-6000": "llama3_8b",
+    "8xMI300X": "llama3_8b",
+    "8xMI355X": "llama3_8b",
+}
+RECIPES = {
+    "A10": (),
+    "L4": ("fp8_delayed", "fp8_current"),
+    "RTX4090": ("fp8_delayed", "fp8_current"),
+    "H800": ("fp8_delayed", "fp8_current", "fp8_blockwise"),
+    "RTX-PRO-6000": ("fp8_delayed", "fp8_current", "fp8_blockwise", "nvfp4"),
+    "MI300X": ("fp8_delayed", "fp8_current"),
+    "MI355X": ("fp8_delayed", "fp8_current"),
+}
+"""What Transformer Engine 2.20 pytorch/quantization.py accepts by compute capability; AMD's port is
+taken to accept what is older than blocks."""
+EIGHT_BITS = ("fp8_delayed", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
+
+
+@pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan"])
+@pytest.mark.parametrize("gpus", UNCALIBRATED)
+def test_each_gives_an_answer_that_says_datasheet(gpus: str, framework: str) -> None:
+    advice = advisor.advise(model=UNCALIBRATED[gpus], gpus=gpus, framework=framework)
+    assert advice.calibration.provenance == "datasheet"
+    assert advice.calibration.summary.startswith("uncalibrated, step time ±")
+    assert advice.fits
+
+
+@pytest.mark.parametrize("gpu", RECIPES)
+def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
+    for precision in EIGHT_BITS:
+        request = {"model": "qwen3_0.6b", "gpus": f"1x{gpu}", "precision": precision}
+        if precision in RECIPES[gpu]:
+            assert advisor.advise(**request, recompute=["none"]).candidates
+            continue
+        with pytest.raises(UserError, match=f"job.precision = {precision}: .*; use (bf16|fp8_cu)"):
+            advisor.advise(**request)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "says"),
+    [
+        ("8xMI300X", "model.moe_token_dispatcher_type=flex", "DeepEP and HybridEP need NVLink"),
+        (
+            "8xRTX4090",
+            "model.moe_token_dispatcher_type=flex",
+            "is not; model.moe_token_dispatcher_type=alltoall",
+        ),
+        ("8xRTX4090", "--tp 2 layout.tp_comm_overlap=true", "through CUDA multicast or CUDA IPC"),
+        ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB has not"),
+        ("8xMI300X", "job.cuda_graph_impl=local", "captures HIP graphs"),
+        (
+            "8xMI300X",
+            "model.attention_backend=fused",
+            "is cuDNN's attention, which does not run on",
+        ),
+        (
+            "8xMI300X",
+            "--framework huggingface job.attn_implementation=flash_attention_3",
+            "FlashAttention 3 is for Hopper",
+        ),
+    ],
+)
+def test_what_a_gpu_lacks_is_refused_in_one_line(
+    gpus: str, words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "mixtral_8x7b" if "moe_" in words else "llama3_8b"
+    assert main(["--model", model, "--gpus", gpus, *words.split()]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert says in error
+
+
+def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[str]) -> None:
+    def page(*words: str) -> str:
+        assert main([*words]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    amd = page("--model", "qwen3_8b", "--gpus", "16xMI300X")
+    assert "AMD's port of Transformer Engine (ROCm/TransformerEngine) like NVIDIA's" in amd
+    assert "servers of 8 GPUs, with a network of 50 GB/s a GPU" in amd
+    geforce = page("--model", "qwen3_0.6b", "--gpus", "2xRTX4090")
+    assert "exchange through the host's memory (no peer-to-peer access), 31 GB/s each" in geforce
+    assert "uncalibrated, step time ±50 %" in geforce
+    alone = page("--model", "qwen3_0.6b", "--gpus", "1xA10")
+    assert "22.00 GiB usable: no source has what torch sees of this card" in alone
+    assert "NVLink" not in alone
+
+
+def test_the_one_published_run_on_amd_lies_within_the_band() -> None:
+    """torchtitan's Llama 3 8B on 8 MI300X with torch.compile and op recompute: 5,376.5 tokens a
+    second and GPU (pytorch/ao docs/source/workflows/training.md@36027d82), which no calibration was
+    fitted to."""
+    advice = advisor.advise(
+        model="llama3_8b",
+        gpus="8xMI300X",
+        framework="torchtitan",
+        framework_version="0.2",
+        seq_length=8192,
+        micro_batch_size=1,
+        global_batch_size=8,
+        recompute=["op:torchtitan"],
+        overrides={"job.torch_compile": True},
+    )
+    (row,) = advice.candidates
+    measured = 8192 / 5376.5
+    assert row.step_time_low_seconds < measured < row.step_time_high_seconds
