@@ -22,6 +22,7 @@ from advisor.frameworks.megatron.rules import (
     without_effect,
 )
 from advisor.frameworks.megatron.rules.conditions import Unknown
+from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
 from advisor.frameworks.megatron.rules.rule import Guard
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
@@ -80,7 +81,7 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
     ids = [name for table in tables for name in table]
     assert len(ids) > 100
     assert len(ids) == len(set(ids))
-    assert set(ids) == set(RULES)
+    assert set(ids) == {*RULES, *HARDWARE_RULES}
 
 
 def test_every_rule_says_what_it_is() -> None:
