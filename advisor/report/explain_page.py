@@ -83,8 +83,8 @@ def _tensor_cells(line: MemoryLine, total: int, sources: dict[str, int]) -> tupl
 
 
 def _name(name: str) -> Block:
-    """Words wrap; an identifier breaks at its joints."""
-    return name if " " in name else Fitted(partial(spec_lines, name))
+    """Words wrap; an identifier breaks at its joints, where no line holds it."""
+    return name if " " in name else Fitted(partial(spec_lines, name), least=len(name))
 
 
 def stage_table(stages: Sequence[StageMemory]) -> Block:

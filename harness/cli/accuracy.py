@@ -7,13 +7,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
+from advisor.report.text import on_screen
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.repredict import predict_again
 from harness.judge.results import load_results
-from harness.report.accuracy_page import csv_text, page
+from harness.report.accuracy_page import accuracy_report, csv_text
 from harness.report.document import Picture
+from harness.report.markdown import markdown
+from harness.report.terminal import terminal_page
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 
@@ -44,10 +47,10 @@ def main(argv: Sequence[str]) -> int:
         found = tuple(row for row in found if row.cell.half == arguments.half)
     out = arguments.out or arguments.folder[0]
     out.mkdir(parents=True, exist_ok=True)
-    text = page(found, _subtitle(results, found), _pictures(found, out))
+    report = accuracy_report(found, _subtitle(results, found), _pictures(found, out))
     write_atomic(out / "accuracy.csv", csv_text(found))
-    write_atomic(out / "accuracy.md", text)
-    print(text.partition("\n<details>")[0])
+    write_atomic(out / "accuracy.md", markdown(report))
+    print(on_screen(terminal_page(report)), end="")
     say(f"wrote {out / 'accuracy.md'} and .csv", "accuracy")
     return 0
 

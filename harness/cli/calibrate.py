@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
+from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
+from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
 from harness.cli.flags import Parser
@@ -103,30 +105,36 @@ def parse(argv: Sequence[str]) -> Namespace:
 def page(outcome: "Outcome") -> str:
     """The fitted numbers with where each comes from, and how to use the file."""
     calibration = outcome.calibration
-    lines = [f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}"]
-    for field in EFFICIENCIES:
-        lines.append(f"  {field:<30} {getattr(calibration, field):6.3f}  {_note(outcome, field)}")
+    rows = table([Column(left=True), Column(), Column(left=True, wrap=True)])
+    optional = "optimizer_bandwidth_efficiency"
+    for field in (*EFFICIENCIES, *([optional] if getattr(calibration, optional) else [])):
+        rows.add_row(field, f"{getattr(calibration, field):.3f}", _note(outcome, field))
     half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)
-    if calibration.optimizer_bandwidth_efficiency:
-        field, value = "optimizer_bandwidth_efficiency", calibration.optimizer_bandwidth_efficiency
-        lines.append(f"  {field:<30} {value:6.3f}  {_note(outcome, field)}")
     if any(half_rates):
-        rows, tokens = half_rates
-        lines.append(f"  attention at half its rate     {rows:6,.0f} rows, {tokens:,.0f} tokens")
+        lengths = "{:,.0f} rows, {:,.0f} tokens".format(*half_rates)
+        rows.add_row("attention at half its rate", "", lengths)
     for field in ("kernel_seconds", "collective_seconds", "step_seconds"):
         micro = getattr(calibration, field) * 1e6
-        lines.append(f"  {field:<30} {micro:6.1f} µs  {_note(outcome, field)}")
-    lines += [
+        rows.add_row(field, f"{micro:.1f} µs", _note(outcome, field))
+    parts: list[Block] = [
+        f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}",
+        Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
         f"left out: {calibration.left_out_error}",
-        f"wrote {outcome.path}",
-        f"      {outcome.hardware_path}",
+        _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
-        lines.append(f"use:  harness run --config-dir {folder} …")
-        lines.append(f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
-    return "\n".join(lines) + "\n"
+        use = f"use:  harness run --config-dir {folder} …"
+        parts.append(
+            _whole(use, f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
+        )
+    return on_screen(group(*parts))
+
+
+def _whole(*lines: str) -> Fitted:
+    """Lines to copy."""
+    return Fitted(lambda _: lines)
 
 
 def _note(outcome: "Outcome", field: str) -> str:

@@ -13,6 +13,8 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from advisor.report.blocks import Column, Indented, group, table
+from advisor.report.text import on_screen
 from harness.base.duration import duration
 from harness.campaign.execution import Executor
 from harness.campaign.items import Campaign, Item, load_campaign
@@ -123,11 +125,10 @@ def record_environment(out: Path) -> str:
 def page(campaign: Campaign, executor: Executor, attempts: Sequence[Attempt]) -> str:
     """One line an item: what became of it, in how long."""
     now = {attempt.item: attempt for attempt in attempts}
-    lines = []
+    found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for item in campaign.items:
-        state = _state(item, executor, now.get(item.name))
-        lines.append(f"  {item.name:<28} {state:<24} {item.why}")
-    return "\n".join([f"campaign in {executor.out}", *lines]) + "\n"
+        found.add_row(item.name, _state(item, executor, now.get(item.name)), item.why)
+    return on_screen(group(f"campaign in {executor.out}", Indented(found, 2)))
 
 
 def _state(item: Item, executor: Executor, attempt: Attempt | None) -> str:

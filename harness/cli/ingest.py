@@ -8,6 +8,9 @@ from statistics import median
 from typing import Final
 
 from advisor.base.units import gib
+from advisor.report.blocks import Fitted
+from advisor.report.breaking import hanging
+from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
 from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
@@ -60,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     asked, dry_run = parse(argv)
     found, folder = read_logs(asked)
     for one in found:
-        print(line(one))
+        print(line(one), end="")
         for text in one.parsed.odd_files:
             _say(f"{one.source.name}: {text}")
     if not dry_run:
@@ -102,19 +105,21 @@ def exit_code(results: Sequence[TrialResult]) -> int:
 
 
 def line(one: Ingested) -> str:
-    """What a log gave, on one line."""
-    result, name = (
-        one.result,
-        one.source.paths[0] if len(one.source.paths) == 1 else one.source.name,
-    )
-    head = f"{result.status:<10}  {one.parsed.framework or 'unknown':<15}"
+    """What a log gave, on as few lines as the page allows."""
+    result, paths = one.result, one.source.paths
+    name = paths[0] if len(paths) == 1 else one.source.name
+    words = [f"{result.status:<10}", f"{one.parsed.framework or 'unknown':<15}", str(name)]
     if result.times is None:
-        words = reason(result.evidence) if result.evidence else ""
-        return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
-    more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
-    why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
-    return f"{head}  {name}  {'  '.join(_figures(result))}{why}"
+        words += [reason(result.evidence)] if result.evidence else []
+    else:
+        fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
+        more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
+        words += _figures(result)
+        words += [f"({'; '.join([*fatal[:_SHOWN], *more])})"] if fatal else []
+    return on_screen(Fitted(partial(hanging, "  ".join(words), columns=_INDENT)))
+
+
+_INDENT: Final = 12
 
 
 def _figures(result: TrialResult) -> list[str]:

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
+from advisor.report.blocks import Column, Fitted, Indented, group, table
+from advisor.report.breaking import spec_cell
+from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
@@ -161,22 +164,23 @@ def execute(
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     """What would be run and what is predicted of it."""
-    shown = page(plan, {}).splitlines()[0]
-    lines = [f"{shown} (dry run)", f"into {folder.path}", ""]
+    title = f"{plan.experiment} on {plan.device_name}; predicted beside measured (dry run)"
+    found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
-        lines.append(f"  {trial.name}  {setting.spec}{planned_words(setting)}")
-    lines += ["", *(f"Note: {text}." for text in plan.assumptions)]
-    return "\n".join(lines) + "\n"
+        found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))
+    where = Fitted(lambda _: [f"into {folder.path}"])
+    notes = [f"Note: {text}." for text in plan.assumptions]
+    return on_screen(group(title, where, "", Indented(found, 2), "", *notes))
 
 
 def planned_words(setting: PlannedSetting) -> str:
     """Behind a setting's name: what is predicted of it, or why it is not run."""
     prediction = setting.trial.prediction
     if setting.skip:
-        return f"  not run: {setting.skip}"
+        return f"not run: {setting.skip}"
     if prediction is None or prediction.step_time_seconds is None:
         return ""
-    return f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
+    return f"predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:
