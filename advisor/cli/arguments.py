@@ -138,7 +138,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
         on = not flag.names[0].startswith("--no-")
         both = flag.name == "sequence_parallel"
         return {"action": "store_true" if on else "store_false", "default": None if both else False}
-    if flag.kind is Kind.OPTIONAL_NUMBER:
+    if flag.kind is Kind.OPTIONAL:
         return {"nargs": "?", "action": _OptionalNumber, "default_value": flag.default}
     if flag.repeated:
         return {"action": _Repeated}

@@ -132,14 +132,14 @@ _OUTPUT: Final = Topic(
         Flag(
             "--explain [N]",
             "where each GiB and each millisecond of row N goes (default 1)",
-            Kind.OPTIONAL_NUMBER,
+            Kind.OPTIONAL,
             default=1,
         ),
         Flag(
             "--verify [N]",
             "the N best (default 3) rehearsed by Megatron Core on fake tensors: peaks predicted "
             "beside rehearsed; needs the extra `megatron`",
-            Kind.OPTIONAL_NUMBER,
+            Kind.OPTIONAL,
             default=3,
         ),
         Flag(

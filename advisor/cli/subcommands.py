@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from advisor.cli.arguments import UsageError, choices, parse_config_dir
 from advisor.cli.outcome import Outcome
+
+if TYPE_CHECKING:
+    from advisor.report.blocks import Table
 
 _VERSION: Final = "--framework-version"
 
@@ -77,7 +80,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
             spec.max_position_embeddings,
         )
         rows.append([name, human_count(parameter_count(spec).total), *map(str, sizes)])
-    spare = ("groups", "vocab", "heads", "ffn")
+    spare = ("groups", "vocab", "heads", "ffn", "hidden")
     return _table(("model", *titles), rows, names=("model",), spare=spare)
 
 
@@ -142,7 +145,9 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
         ]
         for r in recipes
     ]
-    return _table(titles, rows, names=names, above="recipe", spare=("mbs", "precision", "gbs"))
+    return _table(
+        titles, rows, names=names, above="recipe", spare=("mbs", "precision", "gbs", "sequence")
+    )
 
 
 def _rules(arguments: Sequence[str]) -> Outcome:
@@ -178,7 +183,9 @@ def _table(
 ) -> Outcome:
     """Head and rows; the columns called `names` stand left. On a narrow page the column `above` has
     lines of its own, and those called `spare` are left out, the first of them first."""
-    from advisor.report.blocks import Column, table
+    from functools import partial
+
+    from advisor.report.blocks import Column, Fitted, group, table
     from advisor.report.breaking import spec_cell
     from advisor.report.text import on_screen
 
@@ -195,7 +202,17 @@ def _table(
     for row in rows:
         cells = zip(titles, row, strict=True)
         found.add_row(*(spec_cell(cell) if title == "recompute" else cell for title, cell in cells))
-    return Outcome(text=on_screen(found))
+    return Outcome(text=on_screen(group(found, Fitted(partial(_left_out, found), "dim"))))
+
+
+def _left_out(found: "Table", width: int) -> list[str]:
+    """What a narrow page has no room for, and how to see it."""
+    from advisor.report.blocks import wrapped
+
+    names, wide = found.left_out(width), found.natural_width(width)
+    return (
+        wrapped(f"left out: {', '.join(names)} (COLUMNS={wide} shows all)", width) if names else []
+    )
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {

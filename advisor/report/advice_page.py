@@ -1,13 +1,12 @@
 """The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.fields import key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report.blocks import (
@@ -19,9 +18,8 @@ from advisor.report.blocks import (
     beside,
     group,
     table,
-    wrapped,
 )
-from advisor.report.breaking import command_lines, dotted_lines
+from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
 from advisor.report.row_choice import Rows, remarks, shared_changes
@@ -33,7 +31,6 @@ from advisor.report.wording import (
     way_out,
 )
 
-_FLAG_MARGIN = 17
 _USUAL = Rows()
 
 
@@ -131,7 +128,9 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = adapter_of(job.config.framework).rehearsed_by(len(found))
-    head = f"Rehearsed by {by} on fake tensors: GiB allocated on the worst stage"
+    unverified = adapter_of(job.config.framework).unverified(job)
+    without = f", which does not verify {unverified}" if unverified else ""
+    head = f"Rehearsed by {by} on fake tensors{without}: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
     words.pop("", None)
     if any(seen.differences for _, seen in found):
@@ -161,33 +160,19 @@ _SHOWN_ERROR = 5e-4
 
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
-    """The chosen row's flags for each framework; a backslash joins what had to be broken."""
+    """What tells each framework the chosen row, to be copied."""
     best = chosen(advice)
     if best is None:
         return None
-    rows = []
-    for framework in flags.shown_frameworks(advice.job):
-        job = flags.framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
-        words = f"{job} {flags.framework_flags(best.evaluation, framework)}".strip()
-        unsaid = flags.unsaid_comment(best.evaluation, framework)
-        whole = flags.is_written_out(advice, framework, with_layout=with_layout)
-        rows.append((label_of(framework), words or flags.NO_FLAGS, unsaid if whole else ""))
+    shown = flags.shown_frameworks(advice.job)
+    blocks = [
+        flags.framework_block(advice, best.evaluation, framework, with_layout=with_layout)
+        for framework in shown
+    ]
     if variables := flags.environment_words(best.evaluation):
-        rows.append(("Environment", variables, ""))
-    commands = [Fitted(partial(_command, *row)) for row in rows]
+        blocks.append(flags.command_block("Environment", variables))
     caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
-    return group(*caption, *commands)
-
-
-def _command(label: str, words: str, comment: str, width: int) -> list[str]:
-    """The label in the margin of a command that is never cut, however narrow the page; a comment
-    on lines of its own."""
-    room = width - _FLAG_MARGIN
-    lines = command_lines(words, room)
-    if comment:
-        lines += [f"{'# ' * (n > 0)}{part}" for n, part in enumerate(wrapped(comment, room - 2))]
-    margins = [label, *[""] * (len(lines) - 1)]
-    return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
+    return group(*caption, *blocks)
 
 
 def _notes(

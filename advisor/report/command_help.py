@@ -1,6 +1,7 @@
 """A command as data: its flags, what else it takes, examples. Its help, its parser and its
 completion in a shell are made of them."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
@@ -21,7 +22,7 @@ class Kind(StrEnum):
 
     SWITCH = "switch"
     NUMBER = "number"
-    OPTIONAL_NUMBER = "optional number"
+    OPTIONAL = "optional"
     DECIMAL = "decimal"
     TEXT = "text"
     CHOICE = "choice"
@@ -35,7 +36,8 @@ class Flag(Struct, frozen=True):
     """A flag as help spells it (``--tp, --tensor-model-parallel-size N``), and what it is for.
 
     field: the name of its value, where it is not that of the last spelling. default: of a number
-    that may be left out. repeated: it may be given again, and all values are kept.
+    that may be left out. repeated: it may be given again, and all values are kept. choices: the
+    names that it takes, where they are the same in every installation.
     """
 
     spelled: str
@@ -44,12 +46,13 @@ class Flag(Struct, frozen=True):
     field: str = ""
     default: int = 0
     repeated: bool = False
+    required: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its spellings."""
-        words = self.spelled.replace(",", " ").split()
-        return tuple(word.partition("=")[0] for word in words if word.startswith("-"))
+        return tuple(_NAME.findall(self.spelled))
 
     @property
     def value(self) -> str:
@@ -65,7 +68,11 @@ class Flag(Struct, frozen=True):
     def row(self) -> tuple[str, str]:
         """Its first spelling, and what is said of it."""
         others = f"; also {', '.join(self.names[1:])}" if len(self.names) > 1 else ""
-        return f"{self.names[0]} {self.value}".strip(), self.text + others
+        blank = "" if self.value.startswith("[=") else " "
+        return f"{self.names[0]}{blank}{self.value}".strip(), self.text + others
+
+
+_NAME: Final = re.compile(r"(?<!\S)--?[a-z][\w-]*")
 
 
 class Topic(Struct, frozen=True):
@@ -126,19 +133,20 @@ def _example_lines(command: str, remark: str, width: int) -> list[str]:
 
 def _topic(topic: Topic, choices: Callable[[str], Sequence[str]]) -> Iterator[Block]:
     yield Text(topic.title, "bold")
-    for row in topic.rows:
-        label, text = row.row if isinstance(row, Flag) else row
+    rows = [row.row if isinstance(row, Flag) else row for row in topic.rows]
+    margin = min(_MARGIN, max((len(label) for label, _ in rows), default=0) + _INDENT + _GAP)
+    for row, (label, text) in zip(topic.rows, rows, strict=True):
         if isinstance(row, Flag) and "{choices}" in text:
             text = text.replace("{choices}", ", ".join(choices(row.name)))
-        yield Fitted(partial(_row, label, text))
+        yield Fitted(partial(_row, label, text, margin))
     if topic.text:
         yield Indented(topic.text, _INDENT)
 
 
-def _row(label: str, text: str, width: int) -> list[str]:
+def _row(label: str, text: str, margin: int, width: int) -> list[str]:
     """The text beside its label; below one that reaches into it."""
-    margin, head = " " * _MARGIN, " " * _INDENT + label
-    lines = [margin + line for line in wrapped(text, width - _MARGIN)]
-    if len(head) + _GAP > _MARGIN or not text:
+    head = " " * _INDENT + label
+    lines = [" " * margin + line for line in wrapped(text, width - margin)]
+    if len(head) + _GAP > margin or not text:
         return [*(" " * _INDENT + line for line in wrapped(label, width - _INDENT)), *lines]
     return [head + lines[0][len(head) :], *lines[1:]]

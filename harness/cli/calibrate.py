@@ -10,10 +10,11 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
+from advisor.report.command_help import Command, Flag, Kind, Topic
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
-from harness.cli.flags import Parser
+from harness.cli.flags import HELP, Parser
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
@@ -21,29 +22,46 @@ from harness.trial.trial import Device
 if TYPE_CHECKING:
     from harness.calibration.conclusion import Outcome
 
-HELP: Final = """\
-harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]
-
-Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, collectives,
-at the shapes that the model presets run, and on a GPU what a lasting load leaves of those rates;
-fits a calibration, checks it on shapes that the fit did not see, and writes it with its provenance.
-
-  --budget TIME   how long to measure: 30s, 3min (default), 1h. What a small budget leaves out is
-                  the least valuable: efficiencies that were not measured keep a typical value, and
-                  the file says which.
-  --device NAME   cuda where there is a GPU (default), else cpu
-  --out FILE      default: calibrated/calibration/NAME.yaml. Samples go to FILE's name with .jsonl
-                  as they are measured: the same command goes on where it was stopped. A hardware
-                  record goes to ../hardware, so that the folder above is a --config-dir:
-                  advise --config-dir calibrated --gpus 8xNAME …
-  --refit FILE    measure nothing: fit FILE again from the samples beside it, with the fit as it is
-                  now. Needs no GPU; takes no other option
-
-With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …
-
-Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line says why),
-130 or 143 interrupted: the calibration is of what was measured until then.
-"""
+COMMAND: Final = Command(
+    usage="harness calibrate [flags]",
+    about="Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
+    "collectives, at the shapes that the model presets run, and on a GPU what a lasting load "
+    "leaves of those rates; fits a calibration, checks it on shapes that the fit did not see, and "
+    "writes it with its provenance.",
+    topics=(
+        Topic(
+            "Flags",
+            (
+                Flag(
+                    "--budget TIME",
+                    "how long to measure: 30s, 3min (default), 1h. What a small budget leaves out "
+                    "is the least valuable: efficiencies that were not measured keep a typical "
+                    "value, and the file says which.",
+                    Kind.TEXT,
+                ),
+                Flag("--device NAME", "cuda where there is a GPU (default), else cpu", Kind.TEXT),
+                Flag(
+                    "--out FILE",
+                    "default: calibrated/calibration/NAME.yaml. Samples go to FILE's name with "
+                    ".jsonl as they are measured: the same command goes on where it was stopped. A "
+                    "hardware record goes to ../hardware, so that the folder above is a "
+                    "--config-dir: advise --config-dir calibrated --gpus 8xNAME …",
+                    Kind.TEXT,
+                ),
+                Flag(
+                    "--refit FILE",
+                    "measure nothing: fit FILE again from the samples beside it, with the fit as "
+                    "it is now. Needs no GPU; takes no other option",
+                    Kind.TEXT,
+                ),
+                HELP,
+            ),
+            "With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …",
+        ),
+    ),
+    closing="Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line "
+    "says why), 130 or 143 interrupted: the calibration is of what was measured until then.",
+)
 
 _MEASURING: Final = ("budget", "device", "out")
 _REFIT: Final = "refit"
@@ -87,10 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> Namespace:
     """Budget in seconds, device, and files; UserError for a flag that is not known."""
-    made = Parser("harness calibrate", HELP)
-    for flag in (*_MEASURING, _REFIT):
-        made.add_argument(f"--{flag}")
-    found = made.read(argv)
+    found = Parser("calibrate", COMMAND).read(argv)
     for flag in _MEASURING if found.refit else ():
         if (value := getattr(found, flag)) is not None:
             relation = "does not go with --refit, which measures nothing"

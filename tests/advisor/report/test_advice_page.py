@@ -122,6 +122,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         "Faster still: VPP 0 instead of 0: 0 GiB, 0 % step time (less warm-up in flight).\n"
         "\n"
         "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
+        " # on top of recipe llama0_0b_0xh0\n"
         "Megatron Bridge model.tensor_model_parallel_size=0 model.sequence_parallel=true \\\n"
         " model.context_parallel_size=0 model.pipeline_model_parallel_size=0 \\\n"
         " model.virtual_pipeline_model_parallel_size=0 model.cuda_graph_impl=none \\\n"
@@ -341,7 +342,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
     assert "left to the recipe" not in lm
-    comment = "# left to the recipe: sequence 4096 · mixed_precision.… is for a recipe that"
+    comment = "# left to the recipe: sequence 4096 · mixed_precision.… is for a recipe that holds"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

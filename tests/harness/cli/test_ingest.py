@@ -263,4 +263,5 @@ def test_a_folder_that_may_not_be_searched(
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ingest", "--help"]) == 0
-    assert capsys.readouterr().out == ingest.HELP
+    text = capsys.readouterr().out
+    assert all(flag.names[0] in text for flag in ingest.COMMAND.flags)
