@@ -122,7 +122,7 @@ def _code(label: str, text: str, width: int) -> list[str]:
 
             lines += json.format(statement, indent=2).split("\n")
         else:
-            pieces = statement.replace(", ", ",\0").split("\0")
+            pieces = statement.replace(", ", ",\0").replace(" for ", "\0for ").split("\0")
             lines += packed(pieces, width, glue=" ", hanging="    ")
     return lines
 

@@ -1,6 +1,10 @@
 """A report as a page for a terminal: prose and tables, without pictures and folded sections."""
 
-from advisor.report.blocks import Block, Column, Text, group, table
+import re
+from functools import partial
+
+from advisor.report.blocks import Block, Column, Fitted, Text, group, table
+from advisor.report.breaking import packed
 from harness.report import document
 from harness.report.document import Document, Section
 
@@ -31,5 +35,10 @@ def _table(found: document.Table) -> Block:
     )
     rows = table(columns)
     for row in found.rows:
-        rows.add_row(*row)
+        rows.add_row(*map(_cell, row))
     return rows
+
+
+def _cell(text: str) -> Fitted:
+    """Broken between its words, a number and its percent sign together."""
+    return Fitted(partial(packed, re.sub(r" (?!%)", "\0", text).split("\0"), glue=" "))
