@@ -48,7 +48,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `read` is what `--from` took the job from.
+    `plot_kind` None means: the ranking. `against`: what it is compared with. `read` is what
+    `--from` took the job from.
     """
 
     request: Request
@@ -61,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     verify: int | None = None
     plot: Path | None = None
     plot_kind: PlotKind | None = None
+    against: str | None = None
     read: "ReadConfiguration | None" = None
 
 

@@ -54,7 +54,12 @@ def run(arguments: Sequence[str]) -> Outcome:
         from advisor.base.distribution import installed_version
 
         return Outcome(text=f"advise {installed_version()}\n")
-    return rank(parse(arguments))
+    options = parse(arguments)
+    if options.against is not None:
+        from advisor.cli.diff import against
+
+        return against(arguments, options)
+    return rank(options)
 
 
 def rank(options: Options) -> Outcome:

@@ -143,6 +143,12 @@ _OUTPUT: Final = Topic(
             default=3,
         ),
         Flag(
+            "--against OTHER",
+            "compare with a release (0.13), with this request under other flags ('--tp 8'), or "
+            "with another request: what advise diff shows, as table or json",
+            Kind.TEXT,
+        ),
+        Flag(
             "--plot FILE",
             "memory against time, and memory by component, as .png, .svg or .pdf",
             Kind.FILE,
@@ -175,6 +181,7 @@ RANKING: Final = Command(
         Topic(
             "Other commands (advise COMMAND --help says more)",
             (
+                ("diff 'REQUEST' 'REQUEST'", "two requests side by side"),
                 ("lint FILE|FLAGS", "checks an existing configuration or command line"),
                 ("diagnose LOG", "says why a run failed"),
                 ("models, gpus", "lists the presets"),
@@ -190,6 +197,24 @@ RANKING: Final = Command(
 _FRAMEWORK: Final = Flag("--framework F", "{choices}", Kind.CHOICE)
 _VERSION: Final = Flag("--framework-version V", "its release", Kind.TEXT)
 SUBCOMMANDS: Final = {
+    "diff": Command(
+        usage="advise diff 'REQUEST' 'REQUEST' [--format table|json]",
+        about="Two requests side by side: what differs in the job and where each value comes from, "
+        "the rows that they choose, peak memory by component, step time by phase, and the flags "
+        "that change. A REQUEST is what stands behind advise on a command line, in quotes.",
+        examples=(
+            "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'",
+            ("advise --model llama3_70b --gpus 32xH100 --against 0.13", "another release"),
+            (
+                "advise --model llama3_70b --gpus 32xH100 --against '--recompute selective:mlp'",
+                "the same request with another setting",
+            ),
+        ),
+        topics=(
+            Topic("Flags", (Flag("--format F", "table (default), json", Kind.CHOICE, "output"),)),
+        ),
+        closing="Exit codes: 0 both could be answered, 2 a request is wrong.",
+    ),
     "lint": Command(
         usage="advise lint [--framework-version V] FILE|FLAGS",
         about="Checks recompute settings. FILE: a shell script, Megatron-LM or NeMo YAML, a Python "

@@ -215,7 +215,14 @@ def _left_out(found: "Table", width: int) -> list[str]:
     )
 
 
+def _diff(arguments: Sequence[str]) -> Outcome:
+    from advisor.cli.diff import diff
+
+    return diff(arguments)
+
+
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
+    "diff": _diff,
     "lint": _lint,
     "diagnose": _diagnose,
     "models": _models,

@@ -24,6 +24,7 @@ LINES = (
     "keys",
     "keys --framework huggingface",
     "lint --recompute-granularity selective --recompute-modules core_attn mlp",
+    f"{JOB} --against 0.13",
     f"{JOB} --explain --show-rejected --price-per-gpu-hour 2",
     f"{JOB} --precision fp8_current --front",
     "--model deepseek_v3 --gpus 1024xH100 --explain 1 --top 40",
