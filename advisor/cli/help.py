@@ -188,6 +188,7 @@ RANKING: Final = Command(
                 ("recipes [MODEL]", "what was published"),
                 ("rules [WORD]", "what a release accepts, promotes and refuses"),
                 ("keys [WORD]", "every KEY, and the framework's options that mean it"),
+                ("completion SHELL", "a script for bash, zsh or fish"),
             ),
         ),
     ),
@@ -211,7 +212,18 @@ SUBCOMMANDS: Final = {
             ),
         ),
         topics=(
-            Topic("Flags", (Flag("--format F", "table (default), json", Kind.CHOICE, "output"),)),
+            Topic(
+                "Flags",
+                (
+                    Flag(
+                        "--format F",
+                        "table (default), json",
+                        Kind.CHOICE,
+                        "output",
+                        choices=("table", "json"),
+                    ),
+                ),
+            ),
         ),
         closing="Exit codes: 0 both could be answered, 2 a request is wrong.",
     ),
@@ -260,5 +272,14 @@ SUBCOMMANDS: Final = {
         about="Every KEY of KEY=VALUE, what it takes and its default, with the options of the "
         "framework that mean it; with a WORD those that have it.",
         topics=(Topic("Flags", (_FRAMEWORK,)),),
+    ),
+    "completion": Command(
+        usage="advise completion bash|zsh|fish",
+        about="Prints a script that completes commands, flags and names in a shell.",
+        examples=(
+            ('eval "$(advise completion bash)"', "in ~/.bashrc"),
+            ('eval "$(advise completion zsh)"', "in ~/.zshrc, behind compinit"),
+            ("advise completion fish | source", "in ~/.config/fish/config.fish"),
+        ),
     ),
 }

@@ -221,7 +221,14 @@ def _diff(arguments: Sequence[str]) -> Outcome:
     return diff(arguments)
 
 
+def _completion(arguments: Sequence[str]) -> Outcome:
+    from advisor.cli.completion import completion
+
+    return completion(arguments)
+
+
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
+    "completion": _completion,
     "diff": _diff,
     "lint": _lint,
     "diagnose": _diagnose,

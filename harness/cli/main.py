@@ -39,6 +39,7 @@ COMMAND: Final = Command(
                 ("ingest", "read results of other frameworks' logs"),
                 ("campaign", "many measurements, the most valuable first, within a time budget"),
                 ("accuracy", "predicted beside measured over many runs"),
+                ("completion", "a script for bash, zsh or fish"),
             ),
         ),
         Topic(
@@ -69,7 +70,7 @@ MODULES: Final = {
         "campaign",
         "accuracy",
     )
-}
+} | {"completion": "harness.cli.shells"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
