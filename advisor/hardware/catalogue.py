@@ -21,6 +21,7 @@ from advisor.base.units import GIB, nearest_names
 from advisor.hardware.gpu import Gpu, HostProcessor
 
 _FLAG: Final = "--gpus"
+_OTHERS: Final = "(advise gpus lists all; --config-dir DIR adds DIR/hardware/NAME.yaml)"
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _NOISE: Final = frozenset(
@@ -109,7 +110,8 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
     hits = [name for name in names if name.lower() == gpu_type.lower()]
     hits = hits or [name for name in names if _matches(wanted, _parts(name))]
     if not hits:
-        raise UserError(_FLAG, show(gpu_type), "unknown GPU type", nearest_names(gpu_type, names))
+        near = f"{nearest_names(gpu_type, names)} {_OTHERS}"
+        raise UserError(_FLAG, show(gpu_type), "unknown GPU type", near)
     return min(hits, key=_preference)
 
 

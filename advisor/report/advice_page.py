@@ -1,6 +1,6 @@
 """The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
@@ -66,6 +66,7 @@ def page(
         _flags(advice, with_layout=with_layout_flags),
         _notes(
             shown,
+            told=_told(advice, rows),
             shared=key_values(shared),
             folded=rows.folded_words(advice.candidates),
             with_degrees=_with_degrees(advice, shared),
@@ -178,28 +179,24 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
 def _notes(
     shown: Sequence[RankedEvaluation],
     *,
+    told: Collection[int],
     shared: str = "",
     folded: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What single rows buy, rows with the same remark together; then the dominated rows, and those
-    whose GiB are an estimate; what all rows change, how many are folded, and what is to be given
-    with the degrees of a row."""
+    """What is to be said of the rows `told`, each once; what ~ means; what all rows change, how
+    many are folded, and what is to be given with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
-        for note in candidate.notes:
+        for note in candidate.notes if candidate.rank in told else ():
             rows_of.setdefault(note, []).append(candidate.rank)
-    dominated = [candidate.rank for candidate in shown if not candidate.pareto]
-    if dominated:
-        rows_of["another row needs no more memory and no more time"] = dominated
-    estimated = [candidate.rank for candidate in shown if candidate.evaluation.requests is None]
-    if estimated:
-        rows_of[_ESTIMATED] = estimated
     notes = [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
+    estimated = any(candidate.evaluation.requests is None for candidate in shown)
     words = (
+        ("~", _ESTIMATED * estimated),
         ("all rows", f"with {shared}" * bool(shared)),
         ("folded", folded),
         ("to ask", with_degrees),
@@ -221,7 +218,13 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
     return f"with the degrees of a row give {lost} as well: {why}" if lost else ""
 
 
-_ESTIMATED = "~ is an estimate: torch's allocator was replayed for the other rows alone"
+_ESTIMATED = "an estimate: torch's allocator was replayed for the other rows alone"
+
+
+def _told(advice: Answer, rows: Rows) -> set[int]:
+    """Ranks of the rows that a reader acts on: the choice, and those that were asked about."""
+    best = chosen(advice)
+    return {*rows.kept, *([best.rank] if best else [])}
 
 
 def _rejected(advice: Answer) -> Block:

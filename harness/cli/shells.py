@@ -12,6 +12,7 @@ from advisor.cli.completion import gpu_names, model_names, names_of, shell_of, v
 from advisor.report.command_help import Command, Flag, Topic
 from advisor.report.shell_completion import FILES, GPUS, Shell, completion_script, flag_values
 from harness.cli.flags import HELP
+from harness.trial.trial import Backend
 
 COMMAND: Final = Command(
     usage="harness completion bash|zsh|fish",
@@ -89,6 +90,7 @@ def _values(key: str) -> Sequence[str]:
 
 _KNOWN: Final[Mapping[str, Sequence[str]]] = {
     "device=": ("cuda", "cpu"),
+    "backend=": [*Backend],
     "launcher=": ("local", "torchrun", "slurm"),
     "like=": (FILES,),
 }
