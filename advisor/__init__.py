@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
-    from advisor.api.calls import advise, evaluate, json_schema
+    from advisor.answer.difference import Difference
+    from advisor.api.calls import advise, diff, diff_schema, evaluate, json_schema
     from advisor.api.keywords import JobKeywords
     from advisor.base.errors import UserError
     from advisor.hardware.catalogue import load_gpu
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "Candidate",
+    "Difference",
     "JobKeywords",
     "ModelSpec",
     "Request",
     "UserError",
     "__version__",
     "advise",
+    "diff",
+    "diff_schema",
     "evaluate",
     "json_schema",
     "load_gpu",
@@ -42,11 +46,14 @@ __all__ = [
 _MODULES: Final = {
     "Advice": "advisor.answer.advice",
     "Candidate": "advisor.answer.advice",
+    "Difference": "advisor.answer.difference",
     "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
     "UserError": "advisor.base.errors",
     "advise": "advisor.api.calls",
+    "diff": "advisor.api.calls",
+    "diff_schema": "advisor.api.calls",
     "evaluate": "advisor.api.calls",
     "json_schema": "advisor.api.calls",
     "load_gpu": "advisor.hardware.catalogue",

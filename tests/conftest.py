@@ -9,6 +9,7 @@ import pytest
 
 # Megatron as it is installed, also where a newer release lies unpacked beside it.
 os.environ.setdefault("MEGATRON_CORE", "")
+os.environ.pop("COLUMNS", None)  # pages are as wide as they are for everybody
 _AT_START = dict(os.environ)
 
 

@@ -250,12 +250,8 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
         HELP,
         {
             *("megatron", "bridge", "nemo", "titan", "fsdp", "deepspeed"),
-            *("huggingface", "accelerate", "core_attn", "mlp"),
+            *("accelerate", "core_attn", "mlp"),
         },
-    ),
-    "advisor.cli.subcommands": (
-        HELP,
-        {"megatron", "bridge", "nemo", "titan", "deepspeed", "accelerate", "core_attn", "mlp"},
     ),
     "harness.cli.golden": (HELP, {"megatron", "bridge"}),
     "harness.cli.ingest": (HELP, {"megatron", "bridge", "nemo", "titan", "deepspeed", "mlp"}),

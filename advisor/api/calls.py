@@ -3,6 +3,7 @@
 from typing import Any, Unpack
 
 from advisor.answer.advice import Advice, Candidate
+from advisor.answer.difference import Difference, difference
 from advisor.api.answering import answer_to, checked_price
 from advisor.api.keywords import JobKeywords, RequestKeywords, at_least_one, request_of
 from advisor.base.errors import UserError
@@ -75,3 +76,15 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of `Advice.to_json` and `advise --format json`; the same text
     is shipped as advisor/api/advice.schema.json."""
     return schema_of(Advice, title="advise --format json, schema_version 1")
+
+
+def diff(first: Advice, second: Advice) -> Difference:
+    """What differs between two answers and the rows that they choose: what `advise diff --format
+    json` answers, second less first; bytes and seconds."""
+    return difference(first, second)
+
+
+def diff_schema() -> dict[str, Any]:
+    """The JSON Schema of `Difference.to_json`; the same text is shipped as
+    advisor/api/difference.schema.json."""
+    return schema_of(Difference, title="advise diff --format json, schema_version 1")

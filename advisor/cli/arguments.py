@@ -1,4 +1,4 @@
-"""The command line of `advise` as data: flags, what they accept, and the options they give."""
+"""The command line of `advise`: what its flags accept, and the options they give."""
 
 import argparse
 import re
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from msgspec import Struct
 
 from advisor.base.errors import UserError
+from advisor.cli.help import RANKING, SUBCOMMANDS
+from advisor.report.command_help import Command, Flag, Kind
 from advisor.request.request import Request, SearchScope
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS: Final = 12
 _NEGATIVE: Final = re.compile(r"-\.?\d")
-COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules", "keys")
 
 
 class OutputFormat(StrEnum):
@@ -47,7 +48,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `read` is what `--from` took the job from.
+    `plot_kind` None means: the ranking. `against`: what it is compared with. `read` is what
+    `--from` took the job from.
     """
 
     request: Request
@@ -60,34 +62,8 @@ class Options(Struct, frozen=True, kw_only=True):
     verify: int | None = None
     plot: Path | None = None
     plot_kind: PlotKind | None = None
+    against: str | None = None
     read: "ReadConfiguration | None" = None
-
-
-INTEGER_FLAGS: Final = {
-    "seq_length": ("--seq-length",),
-    "micro_batch_size": ("--micro-batch-size",),
-    "global_batch_size": ("--global-batch-size",),
-    "tensor_model_parallel_size": ("--tp", "--tensor-model-parallel-size"),
-    "pipeline_model_parallel_size": ("--pp", "--pipeline-model-parallel-size"),
-    "virtual_pipeline_model_parallel_size": (
-        "--vpp",
-        "--virtual-pipeline-model-parallel-size",
-        "--num-virtual-stages-per-pipeline-rank",
-    ),
-    "context_parallel_size": ("--cp", "--context-parallel-size"),
-    "expert_model_parallel_size": ("--ep", "--expert-model-parallel-size"),
-    "expert_tensor_parallel_size": ("--etp", "--expert-tensor-parallel-size"),
-    "top": ("--top",),
-}
-TEXT_FLAGS: Final = {
-    "model": "--model",
-    "gpus": "--gpus",
-    "framework_version": "--framework-version",
-    "memory_budget": "--memory-budget",
-    "config_dir": "--config-dir",
-    "plot": "--plot",
-    "source": "--from",
-}
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -116,9 +92,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     """`--config-dir` of a command that lists names; UsageError for anything else."""
-    parser = _Parser(prog=f"advise {command}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", action=_Text)
-    namespace, extras = parser.parse_known_args(list(arguments))
+    namespace, extras = parser_of(command).parse_known_args(list(arguments))
     if extras:
         raise UsageError(f"{command}: {extras[0]}: only --config-dir DIR is taken")
     folder: Path | None = namespace.config_dir
@@ -133,52 +107,44 @@ class RulesOptions(Struct, frozen=True, kw_only=True):
     word: str = ""
 
 
-def parse_rules(
-    arguments: Sequence[str], command: str = "rules", *, released: bool = True
-) -> RulesOptions:
-    """Options of `advise rules`, and of a command for which all releases are one; UsageError or
-    UserError where the line cannot be read."""
-    parser = _Parser(prog=f"advise {command}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--framework", action=_Choice)
-    if released:
-        parser.add_argument("--framework-version", action=_Text)
-    namespace, words = parser.parse_known_args(list(arguments))
+def parse_rules(arguments: Sequence[str], command: str = "rules") -> RulesOptions:
+    """Options of `advise rules` and `advise keys`; UsageError or UserError where the line cannot be
+    read."""
+    namespace, words = parser_of(command).parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
-        flags = "--framework, --framework-version" if released else "--framework"
+        flags = ", ".join(flag.names[0] for flag in SUBCOMMANDS[command].flags)
         raise UsageError(f"{command}: {words[-1]}: takes {flags} and a WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Every flag of a ranking, under the names of Request and Options."""
-    parser = _Parser(prog="advise", add_help=False, allow_abbrev=False, formatter_class=_Formatter)
-    for field, names in INTEGER_FLAGS.items():
-        parser.add_argument(*names, dest=field, action=_Integer)
-    for field, name in TEXT_FLAGS.items():
-        parser.add_argument(name, dest=field, action=_Text)
-    parser.add_argument("--recompute", action=_Repeated)
-    parser.add_argument("--calibration", action=_Repeated)
-    parser.add_argument("--precision", action=_Choice)
-    parser.add_argument("--framework", action=_Choice)
-    parser.add_argument("--search", action=_Scope)
-    parser.add_argument("--format", dest="output", action=_Choice)
-    parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
-    parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
-    parser.add_argument("--price-per-gpu-hour", action=_Price)
-    parser.add_argument("--plot-kind", action=_Choice)
-    parser.add_argument("--front", action="store_true")
-    parser.add_argument("--show-rejected", action="store_true")
-    parser.add_argument(
-        "--sp", "--sequence-parallel", dest="sequence_parallel", action="store_true", default=None
-    )
-    parser.add_argument(
-        "--no-sp",
-        "--no-sequence-parallel",
-        dest="sequence_parallel",
-        action="store_false",
-        default=None,
-    )
+    return _with_flags("advise", RANKING)
+
+
+def parser_of(subcommand: str) -> argparse.ArgumentParser:
+    """The flags of a subcommand."""
+    return _with_flags(f"advise {subcommand}", SUBCOMMANDS[subcommand])
+
+
+def _with_flags(prog: str, command: Command) -> argparse.ArgumentParser:
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, formatter_class=_Formatter)
+    for flag in command.flags:
+        parser.add_argument(*flag.names, dest=flag.name, **_reading(flag))
     return parser
+
+
+def _reading(flag: Flag) -> dict[str, Any]:
+    """How argparse reads it."""
+    if flag.kind is Kind.SWITCH:
+        on = not flag.names[0].startswith("--no-")
+        both = flag.name == "sequence_parallel"
+        return {"action": "store_true" if on else "store_false", "default": None if both else False}
+    if flag.kind is Kind.OPTIONAL:
+        return {"nargs": "?", "action": _OptionalNumber, "default_value": flag.default}
+    if flag.repeated:
+        return {"action": _Repeated}
+    return {"action": _Scope if flag.name == "search" else _ACTIONS.get(flag.kind, _Text)}
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -196,7 +162,7 @@ def _overrides(extras: Sequence[str], parser: argparse.ArgumentParser) -> tuple[
             hint = f"did you mean {near}?" if near else "advise --help lists them"
             raise UsageError(f"{name}: not a flag; {hint}")
         if "=" not in extra:
-            near = _nearest(extra, COMMANDS)
+            near = _nearest(extra, list(SUBCOMMANDS))
             hint = f"; did you mean {near}?" if near else ", e.g. model.num_layers=12"
             raise UsageError(f"{extra}: neither a command nor KEY=VALUE{hint}")
     return tuple(extras)
@@ -295,7 +261,7 @@ class _Choice(argparse.Action):
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        names = [str(name) for name in _choices(self.dest)]
+        names = [str(name) for name in choices(self.dest)]
         value = values.lower()
         if value not in names:
             raise _not_a_choice(option or self.dest, values, names)
@@ -318,6 +284,11 @@ def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     return UserError(option, value, "is not known here", nearest_names(value, names))
 
 
+_ACTIONS: Final[dict[Kind, type[argparse.Action]]] = {
+    Kind.NUMBER: _Integer,
+    Kind.DECIMAL: _Price,
+    Kind.CHOICE: _Choice,
+}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,
@@ -325,7 +296,8 @@ _ENUMS: Final[dict[str, type[StrEnum]]] = {
 }
 
 
-def _choices(field: str) -> list[Any]:
+def choices(field: str) -> list[Any]:
+    """The strings that a flag of this field takes."""
     if field in _ENUMS:
         return list(_ENUMS[field])
     if field == "precision":

@@ -2,19 +2,21 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.cli.arguments import COMMANDS, Options, OutputFormat, parse
+from advisor.cli.arguments import Options, OutputFormat, choices, parse
 from advisor.cli.exit_codes import FITS, INTERRUPTED, NOTHING_FITS, WRONG
+from advisor.cli.help import RANKING, SHORT, SUBCOMMANDS
 from advisor.cli.outcome import Outcome
-from advisor.cli.search_bar import watched
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation
     from advisor.report.blocks import Block
     from advisor.report.row_choice import Rows
+    from advisor.search.layout_search import Watch
 
 _RESHAPING = (
     "tensor_model_parallel_size",
@@ -38,28 +40,32 @@ _NOT_ITS_OWN = ("layers split", "its layout", "its global batch", "options of")
 def run(arguments: Sequence[str]) -> Outcome:
     """Run one command; UserError and UsageError where the request is wrong."""
     if not arguments:
-        from advisor.cli.help import SHORT
-
         return Outcome(text="", exit_code=WRONG, talk=(SHORT,))
-    if arguments[0] in COMMANDS:
+    if arguments[0] in SUBCOMMANDS:
         from advisor.cli import subcommands
 
         return subcommands.run(arguments[0], arguments[1:])
     if "--help" in arguments or "-h" in arguments:
-        from advisor.cli.help import LONG
+        from advisor.report.command_help import help_page
+        from advisor.report.text import on_screen
 
-        return Outcome(text=LONG)
+        return Outcome(text=on_screen(help_page(RANKING, choices)))
     if "--version" in arguments:
         from advisor.base.distribution import installed_version
 
         return Outcome(text=f"advise {installed_version()}\n")
-    return rank(parse(arguments))
+    options = parse(arguments)
+    if options.against is not None:
+        from advisor.cli.diff import against
+
+        return against(arguments, options)
+    return rank(options)
 
 
 def rank(options: Options) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    with watched() as watch:
+    with _watched() as watch:
         advice = answer_to(
             options.request, explain=options.explain, verify=options.verify, watch=watch
         )
@@ -82,6 +88,15 @@ def rank(options: Options) -> Outcome:
     if advice.stopped:
         exit_code = INTERRUPTED
     return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
+
+
+def _watched() -> "AbstractContextManager[Watch | None]":
+    """Who is told of a search: nobody, where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from advisor.cli.search_bar import watched
+
+    return watched(sys.stderr)
 
 
 def _check(options: Options) -> None:
@@ -151,7 +166,7 @@ def _render(advice: "Answer", options: Options) -> str:
 
 def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
-    from advisor.report.text import printed, screen_of
+    from advisor.report.text import on_screen
     from advisor.request.request import SearchScope
 
     content = page(
@@ -163,16 +178,15 @@ def _page(advice: "Answer", options: Options) -> str:
         caveat=_caveat(options),
         price=options.price_per_gpu_hour,
     )
-    screen = screen_of(sys.stdout)
-    text = printed(content, screen)
+    text = on_screen(content)
     if options.read is not None:
         from advisor.report.changes import changes
 
-        text += printed(changes(advice, options.read), screen)
+        text += on_screen(changes(advice, options.read))
     if options.explain is None:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
-    return text + printed(_explanation(wanted), screen)
+    return text + on_screen(_explanation(wanted))
 
 
 def _rows(advice: "Answer", options: Options) -> "Rows":

@@ -1,6 +1,5 @@
 """How far a search is, on one line of a terminal, with the best so far."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -17,14 +16,9 @@ _WIDTH: Final = 100
 
 
 @contextmanager
-def watched(stream: TextIO | None = None) -> "Iterator[Watch | None]":
-    """Who is told of a search: nobody, where `stream` (stderr) is no terminal. The line is wiped
-    in the end."""
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield None
-        return
-    bar = _SearchBar(stream)
+def watched(terminal: TextIO) -> "Iterator[Watch]":
+    """Who is told of a search: a line of the terminal, which is wiped in the end."""
+    bar = _SearchBar(terminal)
     try:
         yield bar
     finally:

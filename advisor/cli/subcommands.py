@@ -1,44 +1,26 @@
 """`advise lint`, `models`, `rules` and the like: thin wrappers that print what others find."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.cli.arguments import UsageError, parse_config_dir
+from advisor.cli.arguments import UsageError, choices, parse_config_dir
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
-    from advisor.report.blocks import Block
-
+    from advisor.report.blocks import Table
 
 _VERSION: Final = "--framework-version"
-USAGE: Final = {
-    "lint": "advise lint [--framework-version V] FILE|FLAGS: checks recompute settings\n"
-    "FILE: a shell script, Megatron-LM or NeMo YAML, a Python recipe of Megatron Bridge or NeMo,\n"
-    "torchtitan's TOML, DeepSpeed's JSON, Accelerate's YAML, or code with TrainingArguments.\n"
-    "  advise lint train.sh\n"
-    "  advise lint --recompute-granularity selective --recompute-modules core_attn mlp\n"
-    "Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a warning (does\n"
-    "not do what it says, or buys nothing); 2 it cannot be read.\n",
-    "diagnose": "advise diagnose LOG: known failures in a training log, plain or gzip\n"
-    "(- is standard input)\n"
-    "Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.\n",
-    "models": "advise models [--config-dir DIR]: the names that --model takes\n",
-    "gpus": "advise gpus [--config-dir DIR]: the types that --gpus takes\n",
-    "recipes": "advise recipes [MODEL] [--config-dir DIR]: the recipes that Megatron Bridge, NeMo\n"
-    "and Megatron-LM publish, and the setting that they ship\n",
-    "rules": "advise rules [--framework F] [--framework-version V] [WORD]: what a release\n"
-    "accepts, promotes and refuses; with a WORD only the rules that have it\n",
-    "keys": "advise keys [--framework F] [WORD]: every KEY of KEY=VALUE, what it takes and its\n"
-    "default, with the options of the framework that mean it; with a WORD those that have it\n",
-}
 
 
 def run(name: str, arguments: Sequence[str]) -> Outcome:
     """Run the subcommand `name`; UserError or UsageError where its arguments are wrong."""
     if arguments and arguments[0] in ("-h", "--help"):
-        return Outcome(text=USAGE[name])
+        from advisor.cli.help import SUBCOMMANDS
+        from advisor.report.command_help import help_page
+        from advisor.report.text import on_screen
+
+        return Outcome(text=on_screen(help_page(SUBCOMMANDS[name], choices)))
     return RUN[name](arguments)
 
 
@@ -47,10 +29,11 @@ def _lint(arguments: Sequence[str]) -> Outcome:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
     from advisor.lint.target import lint_target
     from advisor.report.lint_page import lint_page
+    from advisor.report.text import on_screen
 
     target, version = _framework_version(arguments)
     report = lint_target(target, version)
-    return Outcome(text=_printed(lint_page(report)), exit_code=report.exit_code)
+    return Outcome(text=on_screen(lint_page(report)), exit_code=report.exit_code)
 
 
 def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]:
@@ -68,12 +51,13 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
 def _diagnose(arguments: Sequence[str]) -> Outcome:
     from advisor.diagnose import scan
     from advisor.report.diagnosis_page import diagnosis_page
+    from advisor.report.text import on_screen
 
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
     page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged)
-    return Outcome(text=_printed(page), exit_code=int(not found.findings))
+    return Outcome(text=on_screen(page), exit_code=int(not found.findings))
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
@@ -96,7 +80,8 @@ def _models(arguments: Sequence[str]) -> Outcome:
             spec.max_position_embeddings,
         )
         rows.append([name, human_count(parameter_count(spec).total), *map(str, sizes)])
-    return _table(("model", *titles), rows, names=("model",))
+    spare = ("groups", "vocab", "heads", "ffn", "hidden")
+    return _table(("model", *titles), rows, names=("model",), spare=spare)
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
@@ -128,7 +113,8 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
         found = load_calibration(gpu, folder)
         fitted = found.provenance is not Provenance.DATASHEET
         rows.append([name, *numbers, found.name if fitted else "none"])
-    return _table(("GPU", *titles, "calibration"), rows, names=("GPU", "calibration"))
+    names = ("GPU", "calibration")
+    return _table(("GPU", *titles, "calibration"), rows, names=names, spare=titles[::-1])
 
 
 def _recipes(arguments: Sequence[str]) -> Outcome:
@@ -147,6 +133,7 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
     if not recipes:
         near = nearest_names(model, recipe_models(folder))
         raise UserError("recipes", model, "has no recipes", near)
+    names = ("recipe", "GPUs", "precision", "layout", "recompute")
     titles = ("recipe", "GPUs", "precision", "sequence", "mbs", "gbs", "layout", "recompute")
     rows = [
         [
@@ -161,49 +148,91 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
         ]
         for r in recipes
     ]
-    return _table(titles, rows, names=("recipe", "GPUs", "precision", "layout", "recompute"))
+    return _table(
+        titles, rows, names=names, above="recipe", spare=("mbs", "precision", "gbs", "sequence")
+    )
 
 
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import adapter_of, known_framework
     from advisor.report.rules_page import rules_page
+    from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments)
     name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
     overview = adapter_of(name).rules_overview(wanted.framework_version or "")
-    return Outcome(text=_printed(rules_page(overview, wanted.word)))
+    return Outcome(text=on_screen(rules_page(overview, wanted.word)))
 
 
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import adapter_of
     from advisor.report.keys_page import keys_page
+    from advisor.report.text import on_screen
 
-    wanted = parse_rules(arguments, "keys", released=False)
+    wanted = parse_rules(arguments, "keys")
     options = adapter_of(wanted.framework or "").option_names()
-    return Outcome(text=_printed(keys_page(options, wanted.word)))
+    return Outcome(text=on_screen(keys_page(options, wanted.word)))
 
 
 def _table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    names: Sequence[str],
+    above: str = "",
+    spare: Sequence[str] = (),
 ) -> Outcome:
-    """Head and rows; the columns called `names` stand left."""
-    from advisor.report.blocks import Column
-    from advisor.report.text import table_lines
+    """Head and rows; the columns called `names` stand left. On a narrow page the column `above` has
+    lines of its own, and those called `spare` are left out, the first of them first."""
+    from functools import partial
 
-    columns = [Column(title=title, left=title in names) for title in titles]
-    return Outcome(text="\n".join(table_lines(columns, rows, indent=0)) + "\n")
+    from advisor.report.blocks import Column, Fitted, group, table
+    from advisor.report.breaking import spec_cell
+    from advisor.report.text import on_screen
+
+    found = table(
+        Column(
+            title=title,
+            left=title in names,
+            wrap=title == "recompute",
+            above=title == above,
+            spare=spare.index(title) + 1 if title in spare else 0,
+        )
+        for title in titles
+    )
+    for row in rows:
+        cells = zip(titles, row, strict=True)
+        found.add_row(*(spec_cell(cell) if title == "recompute" else cell for title, cell in cells))
+    return Outcome(text=on_screen(group(found, Fitted(partial(_left_out, found), "dim"))))
 
 
-def _printed(page: "Block") -> str:
-    """A page as standard output shows it."""
-    from advisor.report.text import printed, screen_of
+def _left_out(found: "Table", width: int) -> list[str]:
+    """What a narrow page has no room for, and how to see it."""
+    from advisor.report.blocks import wrapped
 
-    return printed(page, screen_of(sys.stdout))
+    names, wide = found.left_out(width), found.natural_width(width)
+    return (
+        wrapped(f"left out: {', '.join(names)} (COLUMNS={wide} shows all)", width) if names else []
+    )
+
+
+def _diff(arguments: Sequence[str]) -> Outcome:
+    from advisor.cli.diff import diff
+
+    return diff(arguments)
+
+
+def _completion(arguments: Sequence[str]) -> Outcome:
+    from advisor.cli.completion import completion
+
+    return completion(arguments)
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
+    "completion": _completion,
+    "diff": _diff,
     "lint": _lint,
     "diagnose": _diagnose,
     "models": _models,

@@ -74,6 +74,14 @@ class AdapterDefaults:
         """Nothing."""
         return ""
 
+    def takes_flags(self, job: Job) -> bool:
+        """It does."""
+        return True
+
+    def unverified(self, job: Job) -> str:
+        """Nothing."""
+        return ""
+
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """None."""
         return iter(())

@@ -349,6 +349,10 @@ class MemoryModel(Protocol):
         nothing does."""
         ...
 
+    def unverified(self, job: Job) -> str:
+        """What of the job's layers that one does not run; empty where it runs all of them."""
+        ...
+
 
 class Spelling(Protocol):
     """How a framework is told a setting and its job."""
@@ -364,6 +368,11 @@ class Spelling(Protocol):
 
     def option_names(self) -> Mapping[str, Collection[str]]:
         """Its own options, by the field of a job that they mean as `KEY=VALUE` writes it."""
+        ...
+
+    def takes_flags(self, job: Job) -> bool:
+        """Whether a command line takes its flags; else they are statements of Python, or a file in
+        JSON."""
         ...
 
     def setting_flags(self, setting: Setting, job: Job) -> str:

@@ -21,6 +21,7 @@ from advisor.base.units import GIB, nearest_names
 from advisor.hardware.gpu import Gpu, HostProcessor, Vendor
 
 _FLAG: Final = "--gpus"
+_OTHERS: Final = "(advise gpus lists all; --config-dir DIR adds DIR/hardware/NAME.yaml)"
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _NOISE: Final = frozenset(
@@ -139,7 +140,8 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
             "the whole GPU, or a file of your own for the slice in --config-dir",
         )
     if not hits:
-        raise UserError(_FLAG, show(gpu_type), "unknown GPU type", nearest_names(gpu_type, names))
+        near = f"{nearest_names(gpu_type, names)} {_OTHERS}"
+        raise UserError(_FLAG, show(gpu_type), "unknown GPU type", near)
     return min(hits, key=_preference)
 
 

@@ -27,6 +27,7 @@ from advisor.models.config_json.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
+_OTHERS = "(advise models lists all; --model takes a config.json or a YAML file as well)"
 _YAML = (".yaml", ".yml")
 
 
@@ -90,7 +91,8 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     family = name_or_path.lower().partition("_")[0]
     if family in REFUSED:
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
-    raise unknown_name(Group.MODEL, name_or_path, config_dir, _FLAG)
+    unknown = unknown_name(Group.MODEL, name_or_path, config_dir, _FLAG)
+    raise UserError(_FLAG, unknown.value, unknown.relation, f"{unknown.nearest} {_OTHERS}")
 
 
 def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:

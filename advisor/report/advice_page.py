@@ -1,13 +1,12 @@
 """The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.fields import key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report.blocks import (
@@ -19,9 +18,8 @@ from advisor.report.blocks import (
     beside,
     group,
     table,
-    wrapped,
 )
-from advisor.report.breaking import command_lines, dotted_lines
+from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
 from advisor.report.row_choice import Rows, remarks, shared_changes
@@ -33,7 +31,6 @@ from advisor.report.wording import (
     way_out,
 )
 
-_FLAG_MARGIN = 17
 _USUAL = Rows()
 
 
@@ -69,6 +66,7 @@ def page(
         _flags(advice, with_layout=with_layout_flags),
         _notes(
             shown,
+            told=_told(advice, rows),
             shared=key_values(shared),
             folded=rows.folded_words(advice.candidates),
             with_degrees=_with_degrees(advice, shared),
@@ -131,7 +129,9 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = adapter_of(job.config.framework).rehearsed_by(len(found))
-    head = f"Rehearsed by {by} on fake tensors: GiB allocated on the worst stage"
+    unverified = adapter_of(job.config.framework).unverified(job)
+    without = f", which does not verify {unverified}" if unverified else ""
+    head = f"Rehearsed by {by} on fake tensors{without}: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
     words.pop("", None)
     if any(seen.differences for _, seen in found):
@@ -161,60 +161,42 @@ _SHOWN_ERROR = 5e-4
 
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
-    """The chosen row's flags for each framework; a backslash joins what had to be broken."""
+    """What tells each framework the chosen row, to be copied."""
     best = chosen(advice)
     if best is None:
         return None
-    rows = []
-    for framework in flags.shown_frameworks(advice.job):
-        job = flags.framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
-        words = f"{job} {flags.framework_flags(best.evaluation, framework)}".strip()
-        unsaid = flags.unsaid_comment(best.evaluation, framework)
-        whole = flags.is_written_out(advice, framework, with_layout=with_layout)
-        rows.append((label_of(framework), words or flags.NO_FLAGS, unsaid if whole else ""))
+    shown = flags.shown_frameworks(advice.job)
+    blocks = [
+        flags.framework_block(advice, best.evaluation, framework, with_layout=with_layout)
+        for framework in shown
+    ]
     if variables := flags.environment_words(best.evaluation):
-        rows.append(("Environment", variables, ""))
-    commands = [Fitted(partial(_command, *row)) for row in rows]
+        blocks.append(flags.command_block("Environment", variables))
     caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
-    return group(*caption, *commands)
-
-
-def _command(label: str, words: str, comment: str, width: int) -> list[str]:
-    """The label in the margin of a command that is never cut, however narrow the page; a comment
-    on lines of its own."""
-    room = width - _FLAG_MARGIN
-    lines = command_lines(words, room)
-    if comment:
-        lines += [f"{'# ' * (n > 0)}{part}" for n, part in enumerate(wrapped(comment, room - 2))]
-    margins = [label, *[""] * (len(lines) - 1)]
-    return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
+    return group(*caption, *blocks)
 
 
 def _notes(
     shown: Sequence[RankedEvaluation],
     *,
+    told: Collection[int],
     shared: str = "",
     folded: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What single rows buy, rows with the same remark together; then the dominated rows, and those
-    whose GiB are an estimate; what all rows change, how many are folded, and what is to be given
-    with the degrees of a row."""
+    """What is to be said of the rows `told`, each once; what ~ means; what all rows change, how
+    many are folded, and what is to be given with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
-        for note in candidate.notes:
+        for note in candidate.notes if candidate.rank in told else ():
             rows_of.setdefault(note, []).append(candidate.rank)
-    dominated = [candidate.rank for candidate in shown if not candidate.pareto]
-    if dominated:
-        rows_of["another row needs no more memory and no more time"] = dominated
-    estimated = [candidate.rank for candidate in shown if candidate.evaluation.requests is None]
-    if estimated:
-        rows_of[_ESTIMATED] = estimated
     notes = [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
+    estimated = any(candidate.evaluation.requests is None for candidate in shown)
     words = (
+        ("~", _ESTIMATED * estimated),
         ("all rows", f"with {shared}" * bool(shared)),
         ("folded", folded),
         ("to ask", with_degrees),
@@ -236,7 +218,13 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
     return f"with the degrees of a row give {lost} as well: {why}" if lost else ""
 
 
-_ESTIMATED = "~ is an estimate: torch's allocator was replayed for the other rows alone"
+_ESTIMATED = "an estimate: torch's allocator was replayed for the other rows alone"
+
+
+def _told(advice: Answer, rows: Rows) -> set[int]:
+    """Ranks of the rows that a reader acts on: the choice, and those that were asked about."""
+    best = chosen(advice)
+    return {*rows.kept, *([best.rank] if best else [])}
 
 
 def _rejected(advice: Answer) -> Block:

@@ -33,6 +33,9 @@ class Drawable(Protocol):
     def widest(self, width: int) -> int:
         """Columns that it would use of `width`."""
 
+    def narrowest(self) -> int:
+        """Columns below which a word or a name is broken."""
+
 
 Block: TypeAlias = Drawable | str
 """A string is prose."""
@@ -45,6 +48,11 @@ def lines_of(block: Block, width: int) -> list[Line]:
 
 def _widest(block: Block, width: int) -> int:
     return Text(block).widest(width) if isinstance(block, str) else block.widest(width)
+
+
+def narrowest_of(block: Block) -> int:
+    """Columns below which a word or a name of the block is broken."""
+    return Text(block).narrowest() if isinstance(block, str) else block.narrowest()
 
 
 def length(line: Line) -> int:
@@ -86,12 +94,18 @@ class Text(Struct, frozen=True):
         """The longest line of the text."""
         return min(max(map(len, self._whole.split("\n"))), width)
 
+    def narrowest(self) -> int:
+        """The longest word."""
+        return max(map(len, self._whole.split()), default=0)
+
 
 class Fitted(Struct, frozen=True):
-    """Lines that depend on the width that they get, and break nowhere else."""
+    """Lines that depend on the width that they get, and break nowhere else; a name among them is
+    `least` columns long."""
 
     fit: Callable[[int], Sequence[str]]
     style: str = ""
+    least: int = 0
 
     def lines(self, width: int) -> list[Line]:
         """The lines for the width at hand."""
@@ -100,6 +114,10 @@ class Fitted(Struct, frozen=True):
     def widest(self, width: int) -> int:
         """The longest line for the width at hand."""
         return min(max(map(len, self.fit(width))), width)
+
+    def narrowest(self) -> int:
+        """The longest of the names, or what the lines never break."""
+        return self.least or max(map(len, self.fit(1)))
 
 
 class Group(Struct, frozen=True):
@@ -114,6 +132,10 @@ class Group(Struct, frozen=True):
     def widest(self, width: int) -> int:
         """The widest block."""
         return max(_widest(block, width) for block in self.blocks)
+
+    def narrowest(self) -> int:
+        """That of the widest block."""
+        return max(map(narrowest_of, self.blocks))
 
 
 def group(*blocks: Block) -> Group:
@@ -136,11 +158,17 @@ class Indented(Struct, frozen=True):
         """Blanks and block."""
         return self.columns + _widest(self.block, width - self.columns)
 
+    def narrowest(self) -> int:
+        """Blanks and block."""
+        return self.columns + narrowest_of(self.block)
+
 
 class Column(Struct, frozen=True, kw_only=True):
     """Head of one table column: numbers stand right, names left; only what may wrap is broken.
 
-    least, most: columns of its width.
+    least, most: columns of its width. above: where the table is too wide, its cells stand on lines
+    of their own above their rows. spare: where it is still too wide, columns that have a number
+    here are left out, the lowest first.
     """
 
     title: str = ""
@@ -148,20 +176,30 @@ class Column(Struct, frozen=True, kw_only=True):
     wrap: bool = False
     least: int = 0
     most: int | None = None
+    above: bool = False
+    spare: int = 0
 
     def width(self, cells: Iterable[Block], room: int) -> int:
         """As wide as its widest cell."""
-        widest = max((_widest(cell, room) for cell in (self.title, *cells)), default=0)
-        return max(widest if self.most is None else min(widest, self.most), self.least)
+        return self._within(max((_widest(cell, room) for cell in (self.title, *cells)), default=0))
+
+    def narrowest(self, cells: Sequence[Block], room: int) -> int:
+        """As narrow as its words allow; cells that do not wrap as wide as they are."""
+        parts = map(narrowest_of, cells) if self.wrap else (_widest(cell, room) for cell in cells)
+        return self._within(max((Text(self.title).narrowest(), *parts)))
+
+    def _within(self, width: int) -> int:
+        return max(width if self.most is None else min(width, self.most), self.least)
 
 
 class Row(NamedTuple):
-    """Cells of a table, the style of those that have none, and what stands below them over the
-    whole width."""
+    """Cells of a table, the style of those that have none, and what stands above and below them
+    over the whole width."""
 
     cells: tuple[Block, ...]
     style: str = ""
     below: Block | None = None
+    above: Block | None = None
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -177,43 +215,86 @@ class Table(Struct, frozen=True, kw_only=True):
         self.rows.append(Row(cells, style, below))
 
     def lines(self, width: int) -> list[Line]:
-        """Head and rows; a table that is too wide narrows the columns that may wrap."""
-        widths = self._widths(width)
-        head = Row(tuple(column.title for column in self.columns))
-        rows = [head, *self.rows] if any(head.cells) else self.rows
-        found: list[Line] = []
-        for row in rows:
-            found += self._row(row, widths)
-            found += lines_of(row.below, width) if row.below is not None else ()
-        return found
+        """Head and rows, in the first form that fits."""
+        form = self.fitting(width)
+        widths = form._widths(width)
+        head = Row(tuple(column.title for column in form.columns))
+        rows = [head, *form.rows] if any(head.cells) else form.rows
+        return [line for row in rows for line in _row_lines(row, form, widths, width)]
 
     def widest(self, width: int) -> int:
         """All columns as wide as their cells."""
         return min(self.natural_width(width), width)
 
+    def narrowest(self) -> int:
+        """All columns as narrow as their words allow."""
+        cells = zip(self.columns, self._by_column(), strict=True)
+        return sum(column.narrowest(own, _ROOM) for column, own in cells) + self._gaps
+
     def natural_width(self, room: int) -> int:
         """Columns that the table takes where nothing is narrowed."""
         return sum(self._natural(room)) + self._gaps
+
+    def fitting(self, width: int) -> "Table":
+        """The table as it fits: with all columns, with one above the rows, with some left out."""
+        form = self
+        for form in self._forms():
+            if form.narrowest() <= width:
+                break
+        return form
+
+    def left_out(self, width: int) -> list[str]:
+        """Titles of the columns that do not fit."""
+        kept = self.fitting(width).columns
+        return [one.title for one in self.columns if one not in kept and not one.above]
+
+    def _forms(self) -> "Iterator[Table]":
+        yield self
+        form = self
+        for index, column in enumerate(self.columns):
+            if column.above:
+                form = self._without(index, above=True)
+                yield form
+        for spare in sorted(filter(None, (column.spare for column in form.columns))):
+            numbers = [column.spare for column in form.columns]
+            form = form._without(numbers.index(spare))
+            yield form
+
+    def _without(self, index: int, *, above: bool = False) -> "Table":
+        """The table less a column, whose cells stand `above` the rows, which hang, or nowhere."""
+        margin = ("",) if above else ()
+        columns = self.columns[:index] + self.columns[index + 1 :]
+        rows = [
+            row._replace(
+                cells=margin + row.cells[:index] + row.cells[index + 1 :],
+                above=row.cells[index] if above else row.above,
+            )
+            for row in self.rows
+        ]
+        return replace(self, columns=(Column(),) * above + columns, rows=rows)
 
     @property
     def _gaps(self) -> int:
         return self.gap * (len(self.columns) - 1)
 
-    def _natural(self, room: int) -> list[int]:
+    def _by_column(self) -> list[tuple[Block, ...]]:
         cells = zip(*(row.cells for row in self.rows), strict=True) if self.rows else ()
-        by_column = list(cells) or [()] * len(self.columns)
-        return [
-            column.width(cells, room) for column, cells in zip(self.columns, by_column, strict=True)
-        ]
+        return list(cells) or [()] * len(self.columns)
+
+    def _natural(self, room: int) -> list[int]:
+        cells = zip(self.columns, self._by_column(), strict=True)
+        return [column.width(own, room) for column, own in cells]
 
     def _widths(self, width: int) -> list[int]:
-        """Columns that may wrap give way first, the widest of them; then heads, to their cells."""
+        """Columns that may wrap give way first, the widest of them, then heads, to their words;
+        names are broken last."""
         widths = self._natural(width)
-        wraps = {index: 1 for index, column in enumerate(self.columns) if column.wrap}
-        self._narrow(widths, wraps, width)
-        bare = replace(self, columns=tuple(replace(one, title="") for one in self.columns))
-        heads = {index: max(least, 1) for index, least in enumerate(bare._natural(width))}
-        self._narrow(widths, {i: least for i, least in heads.items() if i not in wraps}, width)
+        cells = zip(self.columns, self._by_column(), strict=True)
+        least = [column.narrowest(own, width) for column, own in cells]
+        wraps = [index for index, column in enumerate(self.columns) if column.wrap]
+        self._narrow(widths, {index: least[index] for index in wraps}, width)
+        self._narrow(widths, dict(enumerate(least)), width)
+        self._narrow(widths, dict.fromkeys(wraps, 1), width)
         return widths
 
     def _narrow(self, widths: list[int], least: Mapping[int, int], width: int) -> None:
@@ -229,17 +310,27 @@ class Table(Struct, frozen=True, kw_only=True):
                 floor = max(least[index], next_one)
                 widths[index] -= max(1, min(excess // len(widest), most - floor))
 
-    def _row(self, row: Row, widths: Sequence[int]) -> Iterator[Line]:
-        cells = [lines_of(cell, width) for cell, width in zip(row.cells, widths, strict=True)]
-        for number in range(max(map(len, cells), default=0)):
-            spans: list[Span] = []
-            for cell, width, column in zip(cells, widths, self.columns, strict=True):
-                line = cell[number] if number < len(cell) else ()
-                blanks = Span(" " * (width - length(line)), row.style)
-                own = [Span(text, style or row.style) for text, style in line]
-                spans += [*own, blanks] if column.left else [blanks, *own]
-                spans.append(Span(" " * self.gap, row.style))
-            yield tuple(spans[:-1])
+
+def _row_lines(row: Row, form: Table, widths: Sequence[int], width: int) -> Iterator[Line]:
+    """A row between what stands above and below it."""
+    if row.above is not None:
+        yield from lines_of(row.above, width)
+    cells = [lines_of(cell, room) for cell, room in zip(row.cells, widths, strict=True)]
+    for number in range(max(map(len, cells), default=0)):
+        spans: list[Span] = []
+        for cell, room, column in zip(cells, widths, form.columns, strict=True):
+            line = cell[number] if number < len(cell) else ()
+            blanks = Span(" " * (room - length(line)), row.style)
+            own = [Span(text, style or row.style) for text, style in line]
+            spans += [*own, blanks] if column.left else [blanks, *own]
+            spans.append(Span(" " * form.gap, row.style))
+        yield tuple(spans[:-1])
+    if row.below is not None:
+        yield from lines_of(row.below, width)
+
+
+_ROOM: Final = 10_000
+"""Columns that no cell fills."""
 
 
 def table(columns: Iterable[Column], *, gap: int = 2) -> Table:
@@ -271,10 +362,14 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
         if line:
             yield line.rstrip()
         while len(word) > width:
-            yield word[:width]
-            piece, word = piece[width:], word[width:]
+            joint = _JOINT.match(word, 0, width)
+            cut = joint.end() if joint else width
+            yield word[:cut]
+            piece, word = piece[cut:], word[cut:]
         line = piece
     yield line.rstrip()
 
 
 _WORDS: Final = re.compile(r"\S+\s*")
+_JOINT: Final = re.compile(r".*[/_.,=:+-]")
+"""Where a word may break that no line holds."""

@@ -4,6 +4,9 @@ Prose is `blocks.Text`, which breaks at every blank.
 """
 
 from collections.abc import Sequence
+from functools import partial
+
+from advisor.report.blocks import Fitted, wrapped
 
 _HANGING = "  "
 
@@ -29,6 +32,13 @@ def packed(
     return [*lines, line]
 
 
+def hanging(text: str, width: int, columns: int) -> list[str]:
+    """Prose whose second line and those that follow stand `columns` to the right."""
+    first = wrapped(text, width)[0]
+    rest = text[len(first) :].strip()
+    return [first, *(" " * columns + line for line in wrapped(rest, width - columns) if rest)]
+
+
 def spec_lines(spec: str, width: int) -> list[str]:
     """A recompute spec, cut behind commas, before +, and behind the underscores of a name that is
     too long by itself."""
@@ -39,15 +49,26 @@ def spec_lines(spec: str, width: int) -> list[str]:
     return packed(pieces, width, hanging=_HANGING)
 
 
-def command_lines(command: str, width: int) -> list[str]:
+def spec_cell(spec: str) -> Fitted:
+    """A recompute spec that breaks in a name only where no line holds it."""
+    parts = spec.replace(",", ", ").replace("+", " +").split()
+    return Fitted(partial(spec_lines, spec), least=max(map(len, parts), default=0) + len(_HANGING))
+
+
+def command_lines(command: str, width: int, *, hanging: str = "") -> list[str]:
     """Arguments in lines that a shell reads as one; a flag and its values stay together."""
     groups: list[str] = []
     for word in command.split():
-        if groups and groups[-1].startswith("-") and not word.startswith("-"):
+        if groups and groups[-1].startswith("-") and not _begins(word, groups[-1]):
             groups[-1] += f" {word}"
         else:
             groups.append(word)
-    return packed(groups, width, glue=" ", end=" \\")
+    return packed(groups, width, glue=" ", end=" \\", hanging=hanging)
+
+
+def _begins(word: str, before: str) -> bool:
+    """Whether an argument begins with the word, and is not a value of the flag before it."""
+    return word.startswith("-") or ("=" in word and " " in before)
 
 
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:

@@ -52,8 +52,8 @@ def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
             Column(title="tensor or term", left=True, wrap=True),
             Column(title="shape", left=True, wrap=True),
             Column(title="GiB"),
-            Column(title="share"),
-            Column(title="count x unit"),
+            Column(title="share", spare=1),
+            Column(title="count x unit", spare=2),
             Column(title="source"),
         ]
     )
@@ -83,19 +83,23 @@ def _tensor_cells(line: MemoryLine, total: int, sources: dict[str, int]) -> tupl
 
 
 def _name(name: str) -> Block:
-    """Words wrap; an identifier breaks at its joints."""
-    return name if " " in name else Fitted(partial(spec_lines, name))
+    """Words wrap; an identifier breaks at its joints, where no line holds it."""
+    return name if " " in name else Fitted(partial(spec_lines, name), least=len(name))
 
 
 def stage_table(stages: Sequence[StageMemory]) -> Block:
     """One row a stage: components, reserved and allocated peak, microbatches in flight."""
     titles = ("stage", *COMPONENTS, "reserved", "allocated", "in flight")
-    found = table([Column(title=title) for title in titles], gap=1)
+    found = table([Column(title=title, spare=_SPARE.get(title, 0)) for title in titles], gap=1)
     for stage in stages:
         parts = [getattr(stage.memory_bytes, name) for name in COMPONENTS]
         sizes = [*parts, stage.peak_reserved_bytes, stage.peak_allocated_bytes]
         found.add_row(str(stage.stage), *map(gib, sizes), f"{stage.in_flight_microbatches:.3g}")
     return Indented(found, _INDENT)
+
+
+_SPARE = {"in flight": 1, "allocated": 2, "transient": 3, "gradients": 4}
+"""What a narrow page leaves out of the stages, in this order."""
 
 
 def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> Block:

@@ -1,15 +1,14 @@
 """The ranking as a table: one row a candidate, with a memory bar as wide as the page allows."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.base.units import percent, signed_percent
-from advisor.report.blocks import Block, Column, Fitted, Line, Span, Table, table
-from advisor.report.breaking import spec_lines
+from advisor.report.blocks import Block, Column, Line, Span, Table, table
+from advisor.report.breaking import spec_cell
 from advisor.report.wording import reserved_gib, seconds
 
 if TYPE_CHECKING:
@@ -17,12 +16,10 @@ if TYPE_CHECKING:
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
-_SHORTEST_SPEC = 20  # no piece of a setting is longer
 _GAP = 2
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MARKS = " ▶"  # beside a bar
 _UNBOUNDED = 10_000
-_EXPENDABLE = ("TFLOP/s", "overhead")  # columns that a narrow page leaves out, in this order
 
 
 class Ranking(Struct, frozen=True):
@@ -38,35 +35,32 @@ class Ranking(Struct, frozen=True):
 
     def lines(self, width: int) -> list[Line]:
         """The table that fits."""
-        longest = max(len(_spec(c)) for c in self.shown)
-        breakable = max(longest - _SHORTEST_SPEC, 0)
-        for number in range(len(_EXPENDABLE) + 1):
-            left_out = _EXPENDABLE[:number]
-            spare = width - self._table(left_out).natural_width(_UNBOUNDED)
-            if spare + breakable >= 0:
-                break
-        peaks = _peaks(self.shown)
-        beside = max(len(self._peak_title) - len(peaks[0]), 0)  # room that the title gives
+        spare = width - self._table().natural_width(_UNBOUNDED)
+        beside = max(len(self._peak_title) - len(_peaks(self.shown)[0]), 0)  # the title's room
         cells = min(_BAR_CELLS, spare + beside - len(_MARKS))
-        return self._table(left_out, cells if cells >= _SMALLEST_BAR else 0).lines(width)
+        return self._table(cells if cells >= _SMALLEST_BAR else 0).lines(width)
 
     def widest(self, width: int) -> int:
         """All that there is: the bars take what the other columns leave."""
         return width
 
+    def narrowest(self) -> int:
+        """Without the columns that may be left out."""
+        return self._table().fitting(0).narrowest()
+
     @property
     def _peak_title(self) -> str:
         return "GiB (stage)" if self.columns else "peak GiB (stage)"
 
-    def _table(self, left_out: Sequence[str], bar_cells: int = 0) -> Table:
-        """All columns but those left out; the bars are `bar_cells` long, or none."""
+    def _table(self, bar_cells: int = 0) -> Table:
+        """All columns; the bars are `bar_cells` long, or none."""
         columns = [
             Column(title=""),
             Column(title="recompute", left=True, wrap=True),
             Column(title=self._peak_title, left=True),
             Column(title="step s"),
-            Column(title="TFLOP/s" if self.columns else "TFLOP/s/GPU"),
-            Column(title="overhead"),
+            Column(title="TFLOP/s" if self.columns else "TFLOP/s/GPU", spare=1),
+            Column(title="overhead", spare=2),
             Column(title="fits"),
         ]
         rows = self._rows(bar_cells)
@@ -75,11 +69,10 @@ class Ranking(Struct, frozen=True):
             columns.insert(1, Column(title=title, left=True))
             for row, cell in zip(rows, cells, strict=True):
                 row.insert(1, cell)
-        kept = [i for i, c in enumerate(columns) if not c.title.startswith(tuple(left_out))]
-        found = table((columns[i] for i in kept), gap=_GAP)
+        found = table(columns, gap=_GAP)
         for candidate, row in zip(self.shown, rows, strict=True):
             below = self.below.get(candidate.rank)
-            found.add_row(*(row[i] for i in kept), style=_style(candidate), below=below)
+            found.add_row(*row, style=_style(candidate), below=below)
         return found
 
     def _rows(self, bar_cells: int) -> list[list[Block]]:
@@ -91,7 +84,7 @@ class Ranking(Struct, frozen=True):
             rows.append(
                 [
                     f" {candidate.rank}",
-                    Fitted(partial(spec_lines, _spec(candidate))),
+                    spec_cell(_spec(candidate)),
                     Gauge(peak, share, bar_cells) if bar_cells else peak,
                     seconds(evaluation.step_time_seconds, smallest),
                     f"{evaluation.tflops_per_gpu:.0f}",
@@ -133,6 +126,10 @@ class Gauge(Struct, frozen=True):
     def widest(self, width: int) -> int:
         """All cells and the arrow, whatever the share."""
         return len(self.figure) + self.cells + len(_MARKS)
+
+    def narrowest(self) -> int:
+        """The same: a bar is as long as the page allows."""
+        return self.widest(0)
 
 
 def _layout_cells(shown: Sequence[RankedEvaluation], columns: "LayoutColumns") -> list[str]:

@@ -1,13 +1,18 @@
 """A setting in the words of each framework, as the reports print it."""
 
+from functools import partial
 from typing import Final
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
+from advisor.report.blocks import Block, Fitted, wrapped
+from advisor.report.breaking import command_lines, packed
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
+_MARGIN: Final = 17
+_INDENT: Final = 2
 
 
 def all_flags(evaluation: Evaluation) -> dict[str, str]:
@@ -63,10 +68,63 @@ def framework_job_flags(
     return adapter_of(framework).assumed_flags(evaluation.job)
 
 
-def unsaid_comment(evaluation: Evaluation, framework: str) -> str:
-    """What of the job the framework's flags do not say; empty where they say all."""
-    unsaid = adapter_of(framework).unsaid(evaluation.job)
-    return f"# {unsaid}" if unsaid else ""
+def framework_block(
+    advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
+) -> Block:
+    """The framework's label, and what tells it the setting and its job."""
+    stack, label = adapter_of(framework), label_of(framework)
+    job = framework_job_flags(advice, evaluation, framework, with_layout=with_layout)
+    words = f"{job} {framework_flags(evaluation, framework)}".strip() or NO_FLAGS
+    beside = beside_flags(advice, evaluation, framework, with_layout=with_layout)
+    if stack.takes_flags(evaluation.job):
+        return command_block(label, words, beside)
+    return Fitted(partial(_code, label, words))
+
+
+def beside_flags(
+    advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
+) -> str:
+    """What of the job the flags do not say, and the recipe that they are put behind; empty where
+    they say all."""
+    if is_written_out(advice, framework, with_layout=with_layout):
+        return adapter_of(framework).unsaid(evaluation.job)
+    return f"on top of recipe {advice.recipe}"
+
+
+def command_block(label: str, words: str, comment: str = "") -> Block:
+    """Words of a command line, to be copied, with a comment of the shell."""
+    return Fitted(partial(_command, label, words, comment))
+
+
+def _command(label: str, words: str, comment: str, width: int) -> list[str]:
+    """The label in the margin, or where a word reaches beyond the page above the words, which are
+    never cut."""
+    lines = _shell(words, comment, width - _MARGIN)
+    if max(map(len, lines)) > width - _MARGIN:
+        narrow = _shell(words, comment, width - _INDENT)
+        return [label, *(" " * _INDENT + line for line in narrow)]
+    margins = [label, *[""] * (len(lines) - 1)]
+    return [f"{head:<{_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
+
+
+def _shell(words: str, comment: str, room: int) -> list[str]:
+    lines = command_lines(words, room)
+    return [*lines, *(f"# {part}" for part in wrapped(comment, room - 2) if comment)]
+
+
+def _code(label: str, text: str, width: int) -> list[str]:
+    """Statements below their label, from the first column on, so that Python takes what is copied;
+    JSON as a file has it."""
+    lines = [label]
+    for statement in text.split("; "):
+        if statement.startswith("{"):
+            from msgspec import json
+
+            lines += json.format(statement, indent=2).split("\n")
+        else:
+            pieces = statement.replace(", ", ",\0").replace(" for ", "\0for ").split("\0")
+            lines += packed(pieces, width, glue=" ", hanging="    ")
+    return lines
 
 
 def environment_words(evaluation: Evaluation) -> str:
@@ -91,13 +149,13 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 
 def unsaid_report(advice: Answer, *, with_layout: bool = False) -> str:
-    """What of the job `--format flags` does not say; empty where it says all."""
+    """What `--format flags` does not say; empty where it says all."""
     from advisor.report.wording import chosen
 
     best, framework = chosen(advice), advice.job.config.framework
-    if best is None or not is_written_out(advice, framework, with_layout=with_layout):
+    if best is None:
         return ""
-    return adapter_of(framework).unsaid(best.evaluation.job)
+    return beside_flags(advice, best.evaluation, framework, with_layout=with_layout)
 
 
 def file_report(advice: Answer) -> str:

@@ -1,14 +1,15 @@
 """Pages as text: on a terminal with its width and colours, in a file plain."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TextIO
 
 from advisor.report.blocks import Block, Column, Indented, Line, lines_of, table, wrapped
 
 MAX_WIDTH: Final = 100
-"""Columns of a page that goes to a file or into a pipe."""
-_NARROWEST, _WIDEST = 60, 120  # of a page on a terminal
+"""Columns of a page that goes to a file or into a pipe, unless COLUMNS says another number."""
+_NARROWEST, _WIDEST = 60, 140
 _USUAL: Final = 80  # of a terminal that does not say
 _MOST_DIGITS: Final = 9  # of a width that is meant
 _UNBOUNDED: Final = 10_000
@@ -23,22 +24,25 @@ class Screen(NamedTuple):
 
 
 def screen_of(stream: TextIO) -> Screen:
-    """A terminal gets its own width, from 60 to 120 columns, and colour unless NO_COLOR is set or
-    it is a dumb one; a file gets plain text of 100 columns, with colour where FORCE_COLOR is set.
+    """Its own width for a terminal, 100 columns for a file, in both cases what COLUMNS says, from
+    60 to 140. Colour on a terminal unless NO_COLOR is set or it is a dumb one; in a file where
+    FORCE_COLOR is set.
     """
     said = os.environ
     if said.get("FORCE_COLOR"):
         colour = True
     else:
         colour = stream.isatty() and said.get("TERM", "").lower() not in ("dumb", "unknown")
-    width = min(max(_columns(stream, said), _NARROWEST), _WIDEST) if stream.isatty() else MAX_WIDTH
+    width = min(max(_columns(stream, said), _NARROWEST), _WIDEST)
     return Screen(width, colour and not said.get("NO_COLOR"))
 
 
 def _columns(stream: TextIO, said: Mapping[str, str]) -> int:
     told = said.get("COLUMNS", "")
-    if told.isdecimal():
+    if told.isdecimal() and int(told[:_MOST_DIGITS]):
         return int(told) if len(told) <= _MOST_DIGITS else _WIDEST
+    if not stream.isatty():
+        return MAX_WIDTH
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL
     except (OSError, ValueError):
@@ -52,6 +56,11 @@ def printed(content: Block, screen: Screen) -> str:
     """
     drawn = [_coloured(line) if screen.colour else _plain(line) for line in _shown(content, screen)]
     return "\n".join(drawn) + "\n"
+
+
+def on_screen(content: Block) -> str:
+    """What standard output shows of a page."""
+    return printed(content, screen_of(sys.stdout))
 
 
 def _shown(content: Block, screen: Screen) -> Iterator[Line]:

@@ -7,30 +7,51 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from harness.cli.flags import Parser
+from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.text import on_screen
+from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.repredict import predict_again
 from harness.judge.results import load_results
-from harness.report.accuracy_page import csv_text, page
+from harness.report.accuracy_page import accuracy_report, csv_text
 from harness.report.document import Picture
+from harness.report.markdown import markdown
+from harness.report.terminal import terminal_page
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 
-HELP: Final = """\
-Reads every result below the folders and writes how good the predictions were: peak memory, step
-time, overhead over `none`, the order of the settings, what following the advisor costs, and
-whether "it fits" was right.
-
-  harness accuracy campaign/h200                   into campaign/h200/accuracy.md and .csv
-  harness accuracy campaign/h200 --predict --half fit
-"""
-EPILOG: Final = """\
-Predictions are those made before each run. --predict makes them anew with the advisor as it is now
-(native runs on a GPU): improve it on --half fit, and report --half held_out.
-
-Exit codes: 0 written, 2 the request is wrong.
-"""
+COMMAND: Final = Command(
+    usage="harness accuracy [flags] FOLDER...",
+    about="Reads every result below the folders (campaigns, runs, or any) and writes how good the "
+    "predictions were: peak memory, step time, overhead over `none`, the order of the settings, "
+    'what following the advisor costs, and whether "it fits" was right.',
+    examples=(
+        ("harness accuracy campaign/h200", "into campaign/h200/accuracy.md and .csv"),
+        "harness accuracy campaign/h200 --predict --half fit",
+    ),
+    topics=(
+        Topic(
+            "Flags",
+            (
+                Flag("--out FOLDER", "default: the first folder", Kind.FOLDER),
+                Flag(
+                    "--half HALF",
+                    "only the cells of this half: fit or held_out",
+                    Kind.CHOICE,
+                    choices=tuple(Half),
+                ),
+                Flag("--predict", "predict anew"),
+                Flag("--config-dir DIR", "for --predict: hardware and calibration", Kind.FOLDER),
+                HELP,
+            ),
+            "Predictions are those made before each run. --predict makes them anew with the "
+            "advisor as it is now (native runs on a GPU): improve it on --half fit, and report "
+            "--half held_out.",
+        ),
+    ),
+    closing="Exit codes: 0 written, 2 the request is wrong.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
         found = tuple(row for row in found if row.cell.half == arguments.half)
     out = arguments.out or arguments.folder[0]
     out.mkdir(parents=True, exist_ok=True)
-    text = page(found, _subtitle(results, found), _pictures(found, out))
+    report = accuracy_report(found, _subtitle(results, found), _pictures(found, out))
     write_atomic(out / "accuracy.csv", csv_text(found))
-    write_atomic(out / "accuracy.md", text)
-    print(text.partition("\n<details>")[0])
+    write_atomic(out / "accuracy.md", markdown(report))
+    print(on_screen(terminal_page(report)), end="")
     say(f"wrote {out / 'accuracy.md'} and .csv", "accuracy")
     return 0
 
@@ -60,12 +81,8 @@ def runs(folder: Path) -> list[Path]:
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser("harness accuracy", description=HELP, epilog=EPILOG)
-    made.add_argument("folder", type=Path, nargs="+", help="campaigns, runs, or any folders")
-    made.add_argument("--out", type=Path, help="default: the first folder")
-    made.add_argument("--half", choices=list(Half), help="only the cells of this half")
-    made.add_argument("--predict", action="store_true", help="predict anew")
-    made.add_argument("--config-dir", type=Path, help="for --predict: hardware and calibration")
+    made = Parser("accuracy", COMMAND)
+    made.add_argument("folder", type=Path, nargs="+")
     return made
 
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Final
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
+from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
+from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
-from harness.cli.flags import Parser
+from harness.cli.flags import HELP, Parser
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
@@ -19,29 +22,46 @@ from harness.trial.trial import Device
 if TYPE_CHECKING:
     from harness.calibration.conclusion import Outcome
 
-HELP: Final = """\
-harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]
-
-Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, collectives,
-at the shapes that the model presets run, and on a GPU what a lasting load leaves of those rates;
-fits a calibration, checks it on shapes that the fit did not see, and writes it with its provenance.
-
-  --budget TIME   how long to measure: 30s, 3min (default), 1h. What a small budget leaves out is
-                  the least valuable: efficiencies that were not measured keep a typical value, and
-                  the file says which.
-  --device NAME   cuda where there is a GPU (default), else cpu
-  --out FILE      default: calibrated/calibration/NAME.yaml. Samples go to FILE's name with .jsonl
-                  as they are measured: the same command goes on where it was stopped. A hardware
-                  record goes to ../hardware, so that the folder above is a --config-dir:
-                  advise --config-dir calibrated --gpus 8xNAME …
-  --refit FILE    measure nothing: fit FILE again from the samples beside it, with the fit as it is
-                  now. Needs no GPU; takes no other option
-
-With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …
-
-Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line says why),
-130 or 143 interrupted: the calibration is of what was measured until then.
-"""
+COMMAND: Final = Command(
+    usage="harness calibrate [flags]",
+    about="Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
+    "collectives, at the shapes that the model presets run, and on a GPU what a lasting load "
+    "leaves of those rates; fits a calibration, checks it on shapes that the fit did not see, and "
+    "writes it with its provenance.",
+    topics=(
+        Topic(
+            "Flags",
+            (
+                Flag(
+                    "--budget TIME",
+                    "how long to measure: 30s, 3min (default), 1h. What a small budget leaves out "
+                    "is the least valuable: efficiencies that were not measured keep a typical "
+                    "value, and the file says which.",
+                    Kind.TEXT,
+                ),
+                Flag("--device NAME", "cuda where there is a GPU (default), else cpu", Kind.TEXT),
+                Flag(
+                    "--out FILE",
+                    "default: calibrated/calibration/NAME.yaml. Samples go to FILE's name with "
+                    ".jsonl as they are measured: the same command goes on where it was stopped. A "
+                    "hardware record goes to ../hardware, so that the folder above is a "
+                    "--config-dir: advise --config-dir calibrated --gpus 8xNAME …",
+                    Kind.TEXT,
+                ),
+                Flag(
+                    "--refit FILE",
+                    "measure nothing: fit FILE again from the samples beside it, with the fit as "
+                    "it is now. Needs no GPU; takes no other option",
+                    Kind.TEXT,
+                ),
+                HELP,
+            ),
+            "With several GPUs: torchrun --nproc-per-node 8 -m harness.cli.calibrate …",
+        ),
+    ),
+    closing="Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line "
+    "says why), 130 or 143 interrupted: the calibration is of what was measured until then.",
+)
 
 _MEASURING: Final = ("budget", "device", "out")
 _REFIT: Final = "refit"
@@ -85,10 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> Namespace:
     """Budget in seconds, device, and files; UserError for a flag that is not known."""
-    made = Parser("harness calibrate", HELP)
-    for flag in (*_MEASURING, _REFIT):
-        made.add_argument(f"--{flag}")
-    found = made.read(argv)
+    found = Parser("calibrate", COMMAND).read(argv)
     for flag in _MEASURING if found.refit else ():
         if (value := getattr(found, flag)) is not None:
             relation = "does not go with --refit, which measures nothing"
@@ -103,30 +120,36 @@ def parse(argv: Sequence[str]) -> Namespace:
 def page(outcome: "Outcome") -> str:
     """The fitted numbers with where each comes from, and how to use the file."""
     calibration = outcome.calibration
-    lines = [f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}"]
-    for field in EFFICIENCIES:
-        lines.append(f"  {field:<30} {getattr(calibration, field):6.3f}  {_note(outcome, field)}")
+    rows = table([Column(left=True), Column(), Column(left=True, wrap=True)])
+    optional = "optimizer_bandwidth_efficiency"
+    for field in (*EFFICIENCIES, *([optional] if getattr(calibration, optional) else [])):
+        rows.add_row(field, f"{getattr(calibration, field):.3f}", _note(outcome, field))
     half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)
-    if calibration.optimizer_bandwidth_efficiency:
-        field, value = "optimizer_bandwidth_efficiency", calibration.optimizer_bandwidth_efficiency
-        lines.append(f"  {field:<30} {value:6.3f}  {_note(outcome, field)}")
     if any(half_rates):
-        rows, tokens = half_rates
-        lines.append(f"  attention at half its rate     {rows:6,.0f} rows, {tokens:,.0f} tokens")
+        lengths = "{:,.0f} rows, {:,.0f} tokens".format(*half_rates)
+        rows.add_row("attention at half its rate", "", lengths)
     for field in ("kernel_seconds", "collective_seconds", "step_seconds"):
         micro = getattr(calibration, field) * 1e6
-        lines.append(f"  {field:<30} {micro:6.1f} µs  {_note(outcome, field)}")
-    lines += [
+        rows.add_row(field, f"{micro:.1f} µs", _note(outcome, field))
+    parts: list[Block] = [
+        f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}",
+        Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
         f"left out: {calibration.left_out_error}",
-        f"wrote {outcome.path}",
-        f"      {outcome.hardware_path}",
+        _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
-        lines.append(f"use:  harness run --config-dir {folder} …")
-        lines.append(f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
-    return "\n".join(lines) + "\n"
+        use = f"use:  harness run --config-dir {folder} …"
+        parts.append(
+            _whole(use, f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
+        )
+    return on_screen(group(*parts))
+
+
+def _whole(*lines: str) -> Fitted:
+    """Lines to copy."""
+    return Fitted(lambda _: lines)
 
 
 def _note(outcome: "Outcome", field: str) -> str:

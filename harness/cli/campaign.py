@@ -13,12 +13,15 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from advisor.report.blocks import Column, Indented, group, table
+from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.text import on_screen
 from harness.base.duration import duration
 from harness.campaign.execution import Executor
 from harness.campaign.items import Campaign, Item, load_campaign
 from harness.campaign.journal import Attempt
 from harness.campaign.version import program_version
-from harness.cli.flags import Parser, add_config_dir
+from harness.cli.flags import CONFIG_DIR, HELP, Parser
 from harness.execution.progress import say
 from harness.execution.signals import Stop, StopSignals
 from harness.trial.files import write_atomic
@@ -27,29 +30,43 @@ FAILED: Final = 4
 CALIBRATED: Final = "calibrated"
 """A --config-dir that items name before anything has been calibrated."""
 _say: Final = partial(say, command="campaign")
-HELP: Final = """\
-harness campaign [NAME|FILE] [--budget 8min] [--items NAME,NAME] [--out DIR]
-
-Runs the items of a campaign, the most valuable first, and writes each result at once. What is done
-on this machine is not done again; what the budget cut short goes on with the same command. What
-failed is tried again once the program has changed. Where the first run measures nothing, the
-campaign ends.
-
-  harness campaign cpu --budget 3min
-  harness campaign h200 --budget 8min --out results/measured/h200
-  harness campaign h200 --items long,experts
-
-  NAME            a file of configs/campaign (default: h200), or any YAML file of that form
-  --budget TIME   30s, 8min (default), 1h
-  --items NAMES   only these items, in this order
-  --retry         try again what failed with this very program
-  --out DIR       default: campaign/NAME. Holds environment.json, campaign.jsonl (what was done),
-                  logs/, and what the items write: runs/, calibrated/, rehearsals/
-  --config-dir DIR
-
-Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left for another call,
-4 an item failed or owes a trial (its log says why), 130 interrupted: what is finished is kept.
-"""
+COMMAND: Final = Command(
+    usage="harness campaign [NAME|FILE] [flags]",
+    about="Runs the items of a campaign, the most valuable first, and writes each result at once. "
+    "What is done on this machine is not done again; what the budget cut short goes on with the "
+    "same command. What failed is tried again once the program has changed. Where the first run "
+    "measures nothing, the campaign ends.",
+    examples=(
+        "harness campaign cpu --budget 3min",
+        "harness campaign h200 --budget 8min --out results/measured/h200",
+        "harness campaign h200 --items long,experts",
+    ),
+    topics=(
+        Topic(
+            "Flags",
+            (
+                (
+                    "NAME",
+                    "a file of configs/campaign (default: h200), or any YAML file of that form",
+                ),
+                Flag("--budget TIME", "30s, 8min (default), 1h", Kind.TEXT),
+                Flag("--items NAMES", "only these items, in this order", Kind.TEXT),
+                Flag("--retry", "try again what failed with this very program"),
+                Flag(
+                    "--out DIR",
+                    "default: campaign/NAME. Holds environment.json, campaign.jsonl (what was "
+                    "done), logs/, and what the items write: runs/, calibrated/, rehearsals/",
+                    Kind.FOLDER,
+                ),
+                CONFIG_DIR,
+                HELP,
+            ),
+        ),
+    ),
+    closing="Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left for "
+    "another call, 4 an item failed or owes a trial (its log says why), 130 interrupted: what is "
+    "finished is kept.",
+)
 _LEFT: Final = 3
 
 
@@ -83,18 +100,14 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> Namespace:
     """Flags and one name; UserError for a flag that is not known."""
-    made = Parser("harness campaign", HELP)
+    made = Parser("campaign", COMMAND)
     made.add_argument("name", nargs="*")
-    made.add_argument("--budget", default="8min")
-    made.add_argument("--items", type=_items, default=())
-    made.add_argument("--retry", action="store_true")
-    made.add_argument("--out", type=Path)
-    add_config_dir(made)
     found = made.read(argv)
     if len(found.name) > 1:
         raise UserError("campaign", show(found.name[1]), "is a second name", "give one campaign")
     found.name = found.name[0] if found.name else "h200"
-    found.budget_seconds = duration(found.budget)
+    found.budget_seconds = duration(found.budget or "8min")
+    found.items = _items(found.items) if found.items is not None else ()
     return found
 
 
@@ -123,11 +136,10 @@ def record_environment(out: Path) -> str:
 def page(campaign: Campaign, executor: Executor, attempts: Sequence[Attempt]) -> str:
     """One line an item: what became of it, in how long."""
     now = {attempt.item: attempt for attempt in attempts}
-    lines = []
+    found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for item in campaign.items:
-        state = _state(item, executor, now.get(item.name))
-        lines.append(f"  {item.name:<28} {state:<24} {item.why}")
-    return "\n".join([f"campaign in {executor.out}", *lines]) + "\n"
+        found.add_row(item.name, _state(item, executor, now.get(item.name)), item.why)
+    return on_screen(group(f"campaign in {executor.out}", Indented(found, 2)))
 
 
 def _state(item: Item, executor: Executor, attempt: Attempt | None) -> str:

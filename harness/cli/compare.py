@@ -5,37 +5,96 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.api.comparing import compare
-from harness.cli.flags import Parser
+from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.judge.goldens.golden import Golden
 from harness.judge.render import render
 from harness.judge.update import FOLDER, load_goldens
 
-HELP: Final = """\
-Judges results against the goldens of the same workloads, worst first.
-
-  harness compare runs/NAME
-  harness compare runs/NAME --golden results/golden --limit step_time_seconds=3%
-
-A result belongs to the golden of its workload (model, layout, batch, precision, recompute); GPUs,
-torch, CUDA, driver, NCCL, Transformer Engine, allocator settings and power limit must be the same.
-"""
-EPILOG: Final = """\
-Verdicts
-  FAIL      regression: no change is excluded (99 %), the 95 % interval reaches the limit, and the
-            estimate two thirds of it: a slowdown as large as the limit is caught
-  ERROR     a run failed (oom, timeout, nccl_error, nan, no_data, failed)
-  UNSTABLE  the measurement itself is not to be trusted, or a log that was read was cut short
-  OPEN      inconclusive: more repeats
-  REFUSED   the environment differs                         GONE, NEW  in one of the two only
-  STALE     better than the golden by more than the limit   PASS  the interval is inside the limit
-
-Exit codes
-  0  pass    1  regression (--strict: or a stale golden)    2  the request is wrong
-  3  no verdict: unstable, inconclusive, no golden, vanished trials, environment differs
-  4  a run failed (and no regression was found)
-"""
+LIMIT: Final = Flag(
+    "--limit METRIC=LIMIT",
+    "relative limit of a metric, e.g. tflops_per_gpu=3%, repeatable",
+    Kind.TEXT,
+    repeated=True,
+)
+ALLOW_ENV_CHANGE: Final = Flag(
+    "--allow-env-change", "compare across environments, differences printed first"
+)
+COMMAND: Final = Command(
+    usage="harness compare [flags] RESULTS...",
+    about="Judges results (folders of runs, or result.json files) against the goldens of the same "
+    "workloads, worst first.",
+    examples=(
+        "harness compare runs/NAME",
+        "harness compare runs/NAME --golden results/golden --limit step_time_seconds=3%",
+    ),
+    topics=(
+        Topic(
+            "What is compared",
+            text="A result belongs to the golden of its workload (model, layout, batch, precision, "
+            "recompute); GPUs, torch, CUDA, driver, NCCL, Transformer Engine, allocator settings "
+            "and power limit must be the same.",
+        ),
+        Topic(
+            "Flags",
+            (
+                Flag(
+                    "--golden PATH",
+                    f"golden file or folder, repeatable (default {FOLDER})",
+                    Kind.FILE,
+                    repeated=True,
+                ),
+                LIMIT,
+                ALLOW_ENV_CHANGE,
+                Flag(
+                    "--allow-unmatched",
+                    "trials or goldens without the other are listed, no more",
+                ),
+                Flag("--exact-loss", "losses must be equal bit by bit"),
+                Flag("--strict", "a stale golden fails (exit 1)"),
+                HELP,
+            ),
+        ),
+        Topic(
+            "Verdicts",
+            (
+                (
+                    "FAIL",
+                    "regression: no change is excluded (99 %), the 95 % interval reaches the "
+                    "limit, and the estimate two thirds of it: a slowdown as large as the limit "
+                    "is caught",
+                ),
+                ("ERROR", "a run failed (oom, timeout, nccl_error, nan, no_data, failed)"),
+                (
+                    "UNSTABLE",
+                    "the measurement itself is not to be trusted, or a log that was read was cut "
+                    "short",
+                ),
+                ("OPEN", "inconclusive: more repeats"),
+                ("REFUSED", "the environment differs"),
+                ("GONE, NEW", "in one of the two only"),
+                ("STALE", "better than the golden by more than the limit"),
+                ("PASS", "the interval is inside the limit"),
+            ),
+        ),
+        Topic(
+            "Exit codes",
+            (
+                ("0", "pass"),
+                ("1", "regression (--strict: or a stale golden)"),
+                ("2", "the request is wrong"),
+                (
+                    "3",
+                    "no verdict: unstable, inconclusive, no golden, vanished trials, environment "
+                    "differs",
+                ),
+                ("4", "a run failed (and no regression was found)"),
+            ),
+        ),
+    ),
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,38 +143,6 @@ def parse_limit(text: str) -> tuple[str, float]:
 
 def parser() -> Parser:
     """Arguments of `harness compare`."""
-    made = Parser("harness compare", description=HELP, epilog=EPILOG)
-    made.add_argument(
-        "results",
-        nargs="+",
-        type=Path,
-        metavar="RESULTS",
-        help="folders of runs, or result.json files",
-    )
-    made.add_argument(
-        "--golden",
-        action="append",
-        type=Path,
-        metavar="PATH",
-        help=f"golden file or folder, repeatable (default {FOLDER})",
-    )
-    made.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="METRIC=LIMIT",
-        help="relative limit of a metric, e.g. tflops_per_gpu=3%%",
-    )
-    made.add_argument(
-        "--allow-env-change",
-        action="store_true",
-        help="compare across environments, differences printed first",
-    )
-    made.add_argument(
-        "--allow-unmatched",
-        action="store_true",
-        help="trials or goldens without the other are listed, no more",
-    )
-    made.add_argument("--exact-loss", action="store_true", help="losses must be equal bit by bit")
-    made.add_argument("--strict", action="store_true", help="a stale golden fails (exit 1)")
+    made = Parser("compare", COMMAND)
+    made.add_argument("results", nargs="+", type=Path, metavar="RESULTS")
     return made

@@ -1,29 +1,35 @@
 """The words of a command line: flags, and what stands between them in any order."""
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
+from advisor.report.command_help import Command, Flag, Kind, help_page
+from advisor.report.text import on_screen
+
+CONFIG_DIR: Final = Flag(
+    "--config-dir DIR", "searched before ./configs and the packaged configuration", Kind.FOLDER
+)
+HELP: Final = ("--help", "this page")
 
 
 class Parser(ArgumentParser):
-    """An ArgumentParser whose errors are one line, raised as UserError.
+    """The flags of a command as an ArgumentParser whose errors are one line, raised as
+    UserError."""
 
-    text: the whole of --help, where it is written by hand.
-    """
-
-    def __init__(self, prog: str, text: str = "", **more: Any) -> None:
-        more = {"formatter_class": RawDescriptionHelpFormatter, "allow_abbrev": False, **more}
-        super().__init__(prog, **more)
-        self._text = text
+    def __init__(self, name: str, command: Command) -> None:
+        super().__init__(f"harness {name}", allow_abbrev=False)
+        self._command = command
+        for flag in command.flags:
+            self.add_argument(*flag.names, dest=flag.name, **_reading(flag))
 
     def format_help(self) -> str:
         """What --help prints."""
-        return self._text or super().format_help()
+        return on_screen(help_page(self._command))
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
@@ -39,6 +45,20 @@ class Parser(ArgumentParser):
         return found
 
 
-def add_config_dir(made: ArgumentParser) -> None:
-    """Where configuration is looked for first."""
-    made.add_argument("--config-dir", type=Path, metavar="DIR")
+def _reading(flag: Flag) -> dict[str, Any]:
+    """How argparse reads it."""
+    if flag.kind is Kind.SWITCH:
+        return {"action": "store_true"}
+    if flag.kind is Kind.OPTIONAL:
+        return {"nargs": "?", "default": False}
+    read: dict[str, Any] = {"metavar": flag.value, "required": flag.required}
+    if flag.kind in _TYPES:
+        read["type"] = _TYPES[flag.kind]
+    if flag.choices:
+        read["choices"] = flag.choices
+    if flag.repeated:
+        read |= {"action": "append", "default": []}
+    return read
+
+
+_TYPES: Final = {Kind.NUMBER: int, Kind.FILE: Path, Kind.FOLDER: Path}

@@ -1,13 +1,14 @@
 """`harness golden update | list | show | export | import`."""
 
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.goldens.foreign import FIRST_STEP, write_layout
@@ -29,25 +30,110 @@ from harness.logs.golden_layouts import FIRST, Layout
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
-HELP: Final = """\
-Goldens are baselines kept as reviewable files; only this command changes them.
-
-  harness golden update --reason "torch 2.8" runs/NAME      from measured results
-  harness golden list
-  harness golden show FILE
-  harness golden import golden_values.json --reason "upstream CI" --gpus 8xH100 \\
-      --workload model.name=gpt3_7b --workload recompute=none
-  harness golden export FILE --layout megatron_bridge
-
-Exit codes: 0 done, 2 the request is wrong (one line says why).
-"""
+COMMAND: Final = Command(
+    usage="harness golden update|list|show|export|import [arguments]; harness golden COMMAND "
+    "--help says more",
+    about="Goldens are baselines kept as reviewable files; only this command changes them.",
+    examples=(
+        ('harness golden update --reason "torch 2.8" runs/NAME', "from measured results"),
+        "harness golden list",
+        "harness golden show FILE",
+        'harness golden import golden_values.json --reason "upstream CI" --gpus 8xH100 '
+        "--workload model.name=gpt3_7b --workload recompute=none",
+        "harness golden export FILE --layout megatron_bridge",
+    ),
+    closing="Exit codes: 0 done, 2 the request is wrong (one line says why).",
+)
+_LAYOUT: Final = Flag(
+    "--layout NAME",
+    f"{', '.join(Layout)}; default: {FIRST}, of a file that is read what it is",
+    Kind.CHOICE,
+    choices=tuple(Layout),
+)
+_WRITING: Final = (
+    Flag("--reason WHY", "why the baseline changes; kept in the file", Kind.TEXT, required=True),
+    Flag("--to FOLDER", f"where goldens are (default {FOLDER})", Kind.FOLDER),
+    Flag("--diff FILE", "write old and new of every value there, as JSON", Kind.FILE),
+    Flag("--dry-run", "show what changes, write nothing"),
+)
+SUBCOMMANDS: Final = {
+    "update": Command(
+        usage="harness golden update --reason WHY [flags] RESULTS...",
+        about="Makes or replaces goldens from measured results.",
+        topics=(Topic("Flags", _WRITING),),
+    ),
+    "list": Command(usage="harness golden list [PATH...]", about="All goldens."),
+    "show": Command(usage="harness golden show FILE", about="One golden."),
+    "export": Command(
+        usage="harness golden export [flags] FILE",
+        about="A golden in the layout of another suite.",
+        topics=(Topic("Flags", (_LAYOUT, Flag("--output FILE", "instead of stdout", Kind.FILE))),),
+    ),
+    "import": Command(
+        usage="harness golden import --reason WHY --gpus COUNTxTYPE [flags] FILE",
+        about="A golden from the layout of another suite.",
+        topics=(
+            Topic(
+                "Flags",
+                (
+                    Flag(
+                        "--workload KEY=VALUE",
+                        "what is known of the workload, e.g. model.name=gpt3_7b; repeatable",
+                        Kind.TEXT,
+                        repeated=True,
+                    ),
+                    Flag(
+                        "--like RESULT",
+                        "a result.json of the same workload, instead of --workload",
+                        Kind.FILE,
+                    ),
+                    Flag("--gpus COUNTxTYPE", "where it ran", Kind.GPUS, required=True),
+                    _LAYOUT,
+                    Flag(
+                        "--first-step N",
+                        f"times before it are warm-up (default {FIRST_STEP})",
+                        Kind.NUMBER,
+                    ),
+                    Flag("--source TEXT", "where the file comes from", Kind.TEXT),
+                    Flag("--date DATE", "when it was measured", Kind.TEXT),
+                    *_WRITING,
+                ),
+            ),
+        ),
+    ),
+}
+_WORDS: Final = {
+    "update": ("results", "+"),
+    "list": ("paths", "*"),
+    "show": ("file", None),
+    "export": ("file", None),
+    "import": ("file", None),
+}
+"""What stands between the flags, and how often."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().parse_args(list(argv))
-    run: Any = _COMMANDS[arguments.command]
-    return int(run(arguments) or 0)
+    name = argv[0] if argv else ""
+    if name not in SUBCOMMANDS:
+        parser = Parser("golden", COMMAND)
+        parser.add_argument("command", choices=SUBCOMMANDS, metavar="COMMAND")
+        parser.parse_args(list(argv))
+    _COMMANDS[name](_read(name, argv[1:]))
+    return 0
+
+
+def _read(name: str, argv: Sequence[str]) -> Namespace:
+    parser, (words, number) = Parser(f"golden {name}", SUBCOMMANDS[name]), _WORDS[name]
+    parser.add_argument(words, nargs=number, type=Path)
+    found = parser.read(argv)
+    for field, default in _DEFAULTS.items():
+        if getattr(found, field, default) is None:
+            setattr(found, field, default)
+    return found
+
+
+_DEFAULTS: Final = {"to": FOLDER, "first_step": FIRST_STEP, "source": "", "date": ""}
 
 
 def _update(arguments: Namespace) -> None:
@@ -90,7 +176,7 @@ def _export(arguments: Namespace) -> None:
     golden = read_golden(arguments.file)
     if not golden.processes:
         raise UserError("golden", str(arguments.file), "holds no numbers to export")
-    text = json_text(write_layout(golden.processes[0], Layout(arguments.layout)))
+    text = json_text(write_layout(golden.processes[0], Layout(arguments.layout or FIRST)))
     if len(golden.processes) > 1:
         _say(f"{golden.processes[0].name} is exported, the first of {len(golden.processes)}")
     if arguments.output:
@@ -115,70 +201,7 @@ def _import(arguments: Namespace) -> None:
     _apply([change_for(import_golden(request), present, arguments.to)], arguments)
 
 
-def parser() -> ArgumentParser:
-    """Arguments of `harness golden`."""
-    made = Parser("harness golden", description=HELP)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    update = commands.add_parser("update", help="make or replace goldens from results")
-    update.add_argument("results", nargs="+", type=Path, metavar="RESULTS")
-    _writing(update)
-    listing = commands.add_parser("list", help="all goldens")
-    listing.add_argument("paths", nargs="*", type=Path, metavar="PATH")
-    show = commands.add_parser("show", help="one golden")
-    show.add_argument("file", type=Path)
-    export = commands.add_parser("export", help="in the layout of another suite")
-    export.add_argument("file", type=Path)
-    export.add_argument("--layout", choices=list(Layout), default=FIRST)
-    export.add_argument("--output", type=Path, metavar="FILE", help="instead of stdout")
-    _importing(commands.add_parser("import", help="from the layout of another suite"))
-    return made
-
-
-def _importing(made: ArgumentParser) -> None:
-    made.add_argument("file", type=Path)
-    made.add_argument(
-        "--workload",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="what is known of the workload, e.g. model.name=gpt3_7b",
-    )
-    made.add_argument(
-        "--like",
-        type=Path,
-        metavar="RESULT",
-        help="a result.json of the same workload, instead of --workload",
-    )
-    made.add_argument("--gpus", required=True, metavar="COUNTxTYPE")
-    made.add_argument("--layout", choices=list(Layout), help="found out where it is not given")
-    made.add_argument(
-        "--first-step",
-        type=int,
-        default=FIRST_STEP,
-        metavar="N",
-        help=f"times before it are warm-up (default {FIRST_STEP})",
-    )
-    made.add_argument("--source", default="", help="where the file comes from")
-    made.add_argument("--date", default="", help="when it was measured")
-    _writing(made)
-
-
-def _writing(made: ArgumentParser) -> None:
-    made.add_argument("--reason", required=True, help="why the baseline changes; kept in the file")
-    made.add_argument(
-        "--to",
-        type=Path,
-        default=FOLDER,
-        metavar="FOLDER",
-        help=f"where goldens are (default {FOLDER})",
-    )
-    made.add_argument(
-        "--diff", type=Path, metavar="FILE", help="write old and new of every value there, as JSON"
-    )
-    made.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
-
-
-_COMMANDS: Final = {
+_COMMANDS: Final[dict[str, Callable[[Namespace], None]]] = {
     "update": _update,
     "list": _list,
     "show": _show,

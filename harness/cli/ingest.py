@@ -8,46 +8,72 @@ from statistics import median
 from typing import Final
 
 from advisor.base.units import gib
+from advisor.report.blocks import Fitted
+from advisor.report.breaking import hanging
+from advisor.report.command_help import Command, Flag, Topic
+from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
-from harness.cli.flags import Parser, add_config_dir
+from harness.cli.flags import CONFIG_DIR, HELP, Parser
 from harness.execution.progress import say
 from harness.execution.runner import FAILED
 from harness.logs.ingestion import Ingested, write
 from harness.trial.result import TrialResult, TrialStatus, reason
 
 _say: Final = partial(say, command="ingest")
-HELP: Final = """\
-harness ingest [flags] LOG... [KEY=VALUE]...
-
-Reads step times, TFLOP/s, tokens/s, losses and peak memory out of the logs of Megatron-LM, Megatron
-Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and keeps them as results that
-compare and golden read, and report where experiment= or like= says the workload. Warm-up is dropped
-by the same rule as everywhere.
-
-  harness ingest train.log                             what the log itself tells of its workload
-  harness ingest 'logs/*.log.gz' experiment=llama3_8b_8xh100 'recompute.settings=[selective:mlp]'
-  harness ingest logs/job_17/ like=runs/NAME/trials/TRIAL/result.json
-
-  LOG                 a file, plain or gzip; a pattern; or a folder: the files of one run's ranks
-  framework=NAME      whose log it is; auto (default): by its lines
-  experiment=NAME     the job preset that ran; recompute.settings=[SPEC], model.*, layout.*, job.*
-                      and gpus=COUNTxTYPE as for harness run. Megatron's logs tell their setting
-  like=RESULT         a result.json of the same workload, instead
-  device=cuda|cpu     cuda by default
-  measure.steps=200   steps after warm-up that count; measure.min_warmup_steps and others as for run
-  runs=FOLDER name=NAME   where results go; default runs/ingested-LOG
-
-Flags
-  --one-run             all LOGs are files of one run
-  --accept-incomplete   a log that ends before its run did is good for the steps it holds
-  --dry-run             print what the logs say, write nothing
-  --config-dir DIR      searched before ./configs and the packaged configuration
-  --help
-
-Prints one line for each run. Exit codes: 0 all are good, 2 the request is wrong (one line says
-why), 3 some hold no measurement, or none to be trusted (cut short, no known lines, scattered), 4 a
-run failed.
-"""
+COMMAND: Final = Command(
+    usage="harness ingest [flags] LOG... [KEY=VALUE]...",
+    about="Reads step times, TFLOP/s, tokens/s, losses and peak memory out of the logs of "
+    "Megatron-LM, Megatron Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and "
+    "keeps them as results that compare and golden read, and report where experiment= or like= "
+    "says the workload. Warm-up is dropped by the same rule as everywhere. Prints one line for "
+    "each run.",
+    examples=(
+        ("harness ingest train.log", "what the log itself tells of its workload"),
+        "harness ingest 'logs/*.log.gz' experiment=llama3_8b_8xh100 "
+        "'recompute.settings=[selective:mlp]'",
+        "harness ingest logs/job_17/ like=runs/NAME/trials/TRIAL/result.json",
+    ),
+    topics=(
+        Topic(
+            "What is read",
+            (
+                (
+                    "LOG",
+                    "a file, plain or gzip; a pattern; or a folder: the files of one run's ranks",
+                ),
+                ("framework=NAME", "whose log it is; auto (default): by its lines"),
+                (
+                    "experiment=NAME",
+                    "the job preset that ran; recompute.settings=[SPEC], model.*, layout.*, job.* "
+                    "and gpus=COUNTxTYPE as for harness run. Megatron's logs tell their setting",
+                ),
+                ("like=RESULT", "a result.json of the same workload, instead"),
+                ("device=cuda|cpu", "cuda by default"),
+                (
+                    "measure.steps=200",
+                    "steps after warm-up that count; measure.min_warmup_steps and others as for "
+                    "run",
+                ),
+                ("runs=FOLDER name=NAME", "where results go; default runs/ingested-LOG"),
+            ),
+        ),
+        Topic(
+            "Flags",
+            (
+                Flag("--one-run", "all LOGs are files of one run"),
+                Flag(
+                    "--accept-incomplete",
+                    "a log that ends before its run did is good for the steps it holds",
+                ),
+                Flag("--dry-run", "print what the logs say, write nothing"),
+                CONFIG_DIR,
+                HELP,
+            ),
+        ),
+    ),
+    closing="Exit codes: 0 all are good, 2 the request is wrong (one line says why), 3 some hold "
+    "no measurement, or none to be trusted (cut short, no known lines, scattered), 4 a run failed.",
+)
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _OWN: Final = ("framework", "like")
 _SHOWN: Final = 3
@@ -60,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     asked, dry_run = parse(argv)
     found, folder = read_logs(asked)
     for one in found:
-        print(line(one))
+        print(line(one), end="")
         for text in one.parsed.odd_files:
             _say(f"{one.source.name}: {text}")
     if not dry_run:
@@ -72,11 +98,8 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for a flag that is not
     known."""
-    made = Parser("harness ingest", HELP)
+    made = Parser("ingest", COMMAND)
     made.add_argument("words", nargs="*")
-    for name in ("--one-run", "--accept-incomplete", "--dry-run"):
-        made.add_argument(name, action="store_true")
-    add_config_dir(made)
     given = made.read(argv)
     own = {key: value for key, _, value in (word.partition("=") for word in given.words)}
     rest = [word for word in given.words if word.partition("=")[0] not in _OWN]
@@ -102,19 +125,21 @@ def exit_code(results: Sequence[TrialResult]) -> int:
 
 
 def line(one: Ingested) -> str:
-    """What a log gave, on one line."""
-    result, name = (
-        one.result,
-        one.source.paths[0] if len(one.source.paths) == 1 else one.source.name,
-    )
-    head = f"{result.status:<10}  {one.parsed.framework or 'unknown':<15}"
+    """What a log gave, on as few lines as the page allows."""
+    result, paths = one.result, one.source.paths
+    name = paths[0] if len(paths) == 1 else one.source.name
+    words = [f"{result.status:<10}", f"{one.parsed.framework or 'unknown':<15}", str(name)]
     if result.times is None:
-        words = reason(result.evidence) if result.evidence else ""
-        return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
-    more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
-    why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
-    return f"{head}  {name}  {'  '.join(_figures(result))}{why}"
+        words += [reason(result.evidence)] if result.evidence else []
+    else:
+        fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
+        more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
+        words += _figures(result)
+        words += [f"({'; '.join([*fatal[:_SHOWN], *more])})"] if fatal else []
+    return on_screen(Fitted(partial(hanging, "  ".join(words), columns=_INDENT)))
+
+
+_INDENT: Final = 12
 
 
 def _figures(result: TrialResult) -> list[str]:

@@ -7,6 +7,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
+from advisor.report.command_help import Command, Topic, help_page
+from advisor.report.text import on_screen
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -14,32 +17,44 @@ USAGE: Final = 2
 RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
-HELP: Final = """\
-harness COMMAND [arguments]; harness COMMAND --help says more; harness --version
-
-Runs the advisor's settings on the device at hand, measures them, and compares.
-
-  harness run                                    a small model on whatever is here, under a minute
-  harness run experiment=llama3_8b_1xh200 recompute=selective_mlp
-  harness report runs/NAME
-
-Commands
-  run         run settings, each in fresh processes; predicted beside measured
-  compare     a run against a golden: pass, regression, or no verdict
-  golden      show, update, import and export goldens
-  report      Markdown, HTML, JUnit, CSV of a run
-  calibrate   measure this machine and fit a calibration for it
-  rehearse    one rank of a large job on one device
-  sweep       search settings and layouts by measurement
-  ingest      read results of other frameworks' logs
-  campaign    many measurements, the most valuable first, within a time budget
-  accuracy    predicted beside measured over many runs
-
-Exit codes
-  0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
-  1  compare: regression            4  a run failed, nothing was measured, or a disk is full
-  2  the request is wrong           130  interrupted; what is finished is kept
-"""
+COMMAND: Final = Command(
+    usage="harness COMMAND [arguments]; harness COMMAND --help says more; harness --version",
+    about="Runs the advisor's settings on the device at hand, measures them, and compares.",
+    examples=(
+        ("harness run", "a small model on whatever is here, under a minute"),
+        "harness run experiment=llama3_8b_1xh200 recompute=selective_mlp",
+        "harness report runs/NAME",
+    ),
+    topics=(
+        Topic(
+            "Commands",
+            (
+                ("run", "run settings, each in fresh processes; predicted beside measured"),
+                ("compare", "a run against a golden: pass, regression, or no verdict"),
+                ("golden", "show, update, import and export goldens"),
+                ("report", "Markdown, HTML, JUnit, CSV of a run"),
+                ("calibrate", "measure this machine and fit a calibration for it"),
+                ("rehearse", "one rank of a large job on one device"),
+                ("sweep", "search settings and layouts by measurement"),
+                ("ingest", "read results of other frameworks' logs"),
+                ("campaign", "many measurements, the most valuable first, within a time budget"),
+                ("accuracy", "predicted beside measured over many runs"),
+                ("completion", "a script for bash, zsh or fish"),
+            ),
+        ),
+        Topic(
+            "Exit codes",
+            (
+                ("0", "done; compare: pass"),
+                ("1", "compare: regression"),
+                ("2", "the request is wrong"),
+                ("3", "no verdict: unstable, inconclusive, or no golden"),
+                ("4", "a run failed, nothing was measured, or a disk is full"),
+                ("130", "interrupted; what is finished is kept"),
+            ),
+        ),
+    ),
+)
 
 MODULES: Final = {
     name: f"harness.cli.{name}"
@@ -55,7 +70,7 @@ MODULES: Final = {
         "campaign",
         "accuracy",
     )
-}
+} | {"completion": "harness.cli.shells"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
     from advisor.base.units import nearest_names
 
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP, end="")
+        print(on_screen(help_page(COMMAND)), end="")
         return 0 if arguments else USAGE
     name, *rest = arguments
     if name == "--version":

@@ -5,38 +5,73 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.api.running import hand_over
-from harness.cli.compare import find_goldens, parse_limit
-from harness.cli.flags import Parser
+from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
+from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.judge.trial_rows import Options
 from harness.report.tracking.trackers import parse_trackers
 
-HELP: Final = """\
-Writes what a run gave, from its files alone: no GPU and no torch are needed.
-
-  harness report runs/NAME                               into runs/NAME/report
-  harness report runs/NAME --golden results/golden       with the verdict first
-
-  report.md       for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY
-  report.html     one file that loads nothing, figures inside
-  junit.xml       a case for each candidate and metric: failure = regression, error = run failed,
-                  skipped = rule, or no verdict
-  trials.csv      one row a trial (trials.parquet too, where pyarrow is installed)
-  bmf.json        Bencher metric format
-  figures/        memory against time, Pareto front, predicted against measured, memory by
-                  component, one step; as SVG and PNG
-
-harness run writes the same when it ends, without a verdict.
-
-  harness report runs/NAME --track mlflow                its trials to a tracker, each once:
-                  mlflow (MLFLOW_TRACKING_URI), wandb (offline unless WANDB_MODE says otherwise),
-                  tensorboard (RUN/tensorboard)
-"""
-EPILOG: Final = """\
-Exit codes: 0 written (whatever the verdict: harness compare judges), 2 the request is wrong,
-4 a file could not be written.
-"""
+COMMAND: Final = Command(
+    usage="harness report [flags] RUN",
+    about="Writes what a run gave (a folder of a run, or of result.json files), from its files "
+    "alone: no GPU and no torch are needed. harness run writes the same when it ends, without a "
+    "verdict.",
+    examples=(
+        ("harness report runs/NAME", "into runs/NAME/report"),
+        ("harness report runs/NAME --golden results/golden", "with the verdict first"),
+        ("harness report runs/NAME --track mlflow", "its trials to a tracker, each once"),
+    ),
+    topics=(
+        Topic(
+            "Files",
+            (
+                (
+                    "report.md",
+                    "for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY",
+                ),
+                ("report.html", "one file that loads nothing, figures inside"),
+                (
+                    "junit.xml",
+                    "a case for each candidate and metric: failure = regression, error = run "
+                    "failed, skipped = rule, or no verdict",
+                ),
+                ("trials.csv", "one row a trial (trials.parquet too, where pyarrow is installed)"),
+                ("bmf.json", "Bencher metric format"),
+                (
+                    "figures/",
+                    "memory against time, Pareto front, predicted against measured, memory by "
+                    "component, one step; as SVG and PNG",
+                ),
+            ),
+        ),
+        Topic(
+            "Flags",
+            (
+                Flag(
+                    "--golden PATH",
+                    "judge by this golden file or folder, repeatable",
+                    Kind.FILE,
+                    repeated=True,
+                ),
+                LIMIT,
+                ALLOW_ENV_CHANGE,
+                Flag(
+                    "--track NAME",
+                    "hand the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
+                    "WANDB_MODE says otherwise) or tensorboard (RUN/tensorboard), repeatable",
+                    Kind.TEXT,
+                    repeated=True,
+                ),
+                Flag("--to FOLDER", "default: RUN/report", Kind.FOLDER),
+                HELP,
+            ),
+        ),
+    ),
+    closing="Exit codes: 0 written (whatever the verdict: harness compare judges), 2 the request "
+    "is wrong, 4 a file could not be written.",
+)
 _NOT_WRITTEN: Final = 4
 
 
@@ -72,31 +107,6 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Arguments of `harness report`."""
-    made = Parser("harness report", description=HELP, epilog=EPILOG)
-    made.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a run, or of result.json files"
-    )
-    made.add_argument(
-        "--golden",
-        action="append",
-        type=Path,
-        metavar="PATH",
-        help="judge by this golden file or folder, repeatable",
-    )
-    made.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="METRIC=LIMIT",
-        help="as for harness compare",
-    )
-    made.add_argument("--allow-env-change", action="store_true", help="as for harness compare")
-    made.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="hand the trials to mlflow, wandb or tensorboard, repeatable",
-    )
-    made.add_argument("--to", type=Path, metavar="FOLDER", help="default: RUN/report")
+    made = Parser("report", COMMAND)
+    made.add_argument("run", type=Path, metavar="RUN")
     return made

@@ -5,8 +5,12 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
+from advisor.report.blocks import Column, Fitted, Indented, group, table
+from advisor.report.breaking import spec_cell
+from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
-from harness.cli.flags import Parser, add_config_dir
+from harness.cli.flags import CONFIG_DIR, HELP, Parser
 from harness.execution.progress import say
 from harness.execution.runner import FAILED as UNANSWERED
 from harness.execution.runner import exit_code
@@ -19,65 +23,123 @@ from harness.trial.store import RunFolder
 UNFINISHED: Final = 3
 FAILED: Final = 4
 _RETRY: Final = "--retry"
-HELP: Final = """\
-harness run [flags] [KEY=VALUE]...
-
-Runs recompute settings of one job on the device at hand, each in fresh processes, and prints what
-the advisor predicted beside what was measured. Alone it runs a small model on whatever is here.
-
-  harness run
-  harness run experiment=llama3_8b_1xh200                        the advisor's three best settings
-  harness run experiment=llama3_8b_1xh200 recompute=selective_mlp measure.repeats=5
-  harness run experiment=llama3.2_1b_1xh100 'recompute.settings=[none,full:block:4]' job.seq_length=2048
-
-What runs (Hydra overrides; groups are files in configs/experiment and configs/recompute)
-  experiment=NAME           a job preset, e.g. llama3_8b_1xh200
-  recipe=NAME               a published recipe in its place (advise recipes MODEL names them)
-  model=NAME gpus=COUNTxTYPE   a model alone, what is not given at its default: the line that advise
-                            prints where two settings have to be measured
-  recompute=NAME            top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …
-  recompute.top=N           how many of the best
-  recompute.settings=[…]    settings as `advise` spells them
-  model.* layout.* job.*    any field, in Megatron's names, as for `advise`
-  gpus=COUNTxTYPE           instead of the preset's      device=auto|cuda|cpu
-  backend=native            who runs the training step; megatron_core: its own model, schedule and
-                            optimizer; command: any training command, whose
-                            log is read (docs/backends.md):
-    command='torchrun … pretrain_gpt.py … {recompute}'   framework=megatron_lm|megatron_bridge|other
-
-How it is measured
-  measure.steps=10          steps after warm-up           measure.repeats=1   processes a setting
-  measure.timeout_seconds=900   of one process            measure.seed=1234
-  measure.min_warmup_steps, measure.max_warmup_steps, measure.warmup_tolerance,
-  measure.memory_timeline=true|false
-
-Where results go: runs/NAME, made of experiment, device and settings; the same command goes on where
-it was stopped, and runs nothing twice
-  name=NAME   runs=FOLDER
-  track=[mlflow,wandb,tensorboard]     there as well, by their own clients (docs/sweeps.md)
-
-Where it runs
-  launcher=local            this machine; torchrun where the layout has several ranks
-  launcher=torchrun         the same command on every machine, each with its node_rank:
-    launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT; runs=FOLDER is shared
-  launcher=slurm            an array of jobs; returns at once, and the same command collects
-    launcher.wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, mem,
-    reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], array_parallelism, max_requeues
-  launcher=NAME             configs/launcher/NAME.yaml: the same keys, with kind: slurm
-
-Flags
-  --dry-run                 show the trials and predictions, run nothing, write nothing; works on any
-                            machine, for the GPUs of the job or of gpus=
-  --no-report               do not write runs/NAME/report (harness report writes it later)
-  --retry                   run trials again that gave no measurement (failed, out of memory, …)
-  --retry=STATUS,…          run those again that ended so, e.g. --retry=unstable, and no others
-  --config-dir DIR          searched before ./configs and the packaged configuration
-  --help
-
-Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 3 trials are still
-in Slurm's queue, 4 a trial failed or nothing was measured, 130 interrupted (143 by SIGTERM): what is
-finished is kept.
-"""  # noqa: E501
+DRY_RUN: Final = Flag(
+    "--dry-run",
+    "show the trials and predictions, run nothing, write nothing; works on any machine, for the "
+    "GPUs of the job or of gpus=",
+)
+RETRY: Final = Flag(
+    "--retry[=STATUS,…]",
+    "run trials again that gave no measurement (failed, out of memory, …), or those alone that "
+    "ended so, e.g. --retry=unstable",
+    Kind.OPTIONAL,
+)
+NO_REPORT: Final = Flag(
+    "--no-report", "do not write runs/NAME/report (harness report writes it later)"
+)
+COMMAND: Final = Command(
+    usage="harness run [flags] [KEY=VALUE]...",
+    about="Runs recompute settings of one job on the device at hand, each in fresh processes, and "
+    "prints what the advisor predicted beside what was measured. Alone it runs a small model on "
+    "whatever is here.",
+    examples=(
+        "harness run",
+        ("harness run experiment=llama3_8b_1xh200", "the advisor's three best settings"),
+        "harness run experiment=llama3_8b_1xh200 recompute=selective_mlp measure.repeats=5",
+        "harness run experiment=llama3.2_1b_1xh100 'recompute.settings=[none,full:block:4]' "
+        "job.seq_length=2048",
+    ),
+    topics=(
+        Topic(
+            "What runs (Hydra overrides; groups are files in configs)",
+            (
+                ("experiment=NAME", "a job preset, e.g. llama3_8b_1xh200"),
+                (
+                    "recipe=NAME",
+                    "a published recipe in its place (advise recipes MODEL names them)",
+                ),
+                (
+                    "model=NAME gpus=COUNTxTYPE",
+                    "a model alone, what is not given at its default: the line that advise prints "
+                    "where two settings have to be measured",
+                ),
+                (
+                    "recompute=NAME",
+                    "top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …",
+                ),
+                ("recompute.top=N", "how many of the best"),
+                ("recompute.settings=[…]", "settings as `advise` spells them"),
+                ("model.* layout.* job.*", "any field, in Megatron's names, as for `advise`"),
+                ("gpus=COUNTxTYPE", "instead of the preset's"),
+                ("device=auto|cuda|cpu", "where it runs"),
+                (
+                    "backend=native",
+                    "who runs the training step; megatron_core: its own model, schedule and "
+                    "optimizer; command: any training command, whose log is read "
+                    "(docs/backends.md)",
+                ),
+                ("command='torchrun … {recompute}'", "with backend=command"),
+                (
+                    "framework=NAME",
+                    "with backend=command: megatron_lm, megatron_bridge or other",
+                ),
+            ),
+        ),
+        Topic(
+            "How it is measured",
+            (
+                ("measure.steps=10", "steps after warm-up"),
+                ("measure.repeats=1", "processes a setting"),
+                ("measure.timeout_seconds=900", "of one process"),
+                ("measure.seed=1234", "of weights and data"),
+                (
+                    "measure.*",
+                    "min_warmup_steps, max_warmup_steps, warmup_tolerance, "
+                    "memory_timeline=true|false",
+                ),
+            ),
+        ),
+        Topic(
+            "Where results go",
+            (
+                ("name=NAME runs=FOLDER", "instead of runs/NAME"),
+                (
+                    "track=[mlflow,wandb,tensorboard]",
+                    "there as well, by their own clients (docs/sweeps.md)",
+                ),
+            ),
+            "runs/NAME is made of experiment, device and settings; the same command goes on where "
+            "it was stopped, and runs nothing twice.",
+        ),
+        Topic(
+            "Where it runs",
+            (
+                ("launcher=local", "this machine; torchrun where the layout has several ranks"),
+                (
+                    "launcher=torchrun",
+                    "the same command on every machine, each with its node_rank: "
+                    "launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT; "
+                    "runs=FOLDER is shared",
+                ),
+                (
+                    "launcher=slurm",
+                    "an array of jobs; returns at once, and the same command collects. launcher.*: "
+                    "wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, "
+                    "mem, reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], "
+                    "array_parallelism, max_requeues",
+                ),
+                (
+                    "launcher=NAME",
+                    "configs/launcher/NAME.yaml: the same keys, with kind: slurm",
+                ),
+            ),
+        ),
+        Topic("Flags", (DRY_RUN, NO_REPORT, RETRY, CONFIG_DIR, HELP)),
+    ),
+    closing="Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 3 "
+    "trials are still in Slurm's queue, 4 a trial failed or nothing was measured, 130 interrupted "
+    "(143 by SIGTERM): what is finished is kept.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,17 +169,10 @@ def main(argv: Sequence[str]) -> int:
     return execute(planned, flags, argv, conclude)
 
 
-def parse(argv: Sequence[str], command: str = "run", text: str = HELP) -> Namespace:
+def parse(argv: Sequence[str], name: str = "run", command: Command = COMMAND) -> Namespace:
     """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
-    made = Parser(f"harness {command}", text)
+    made = Parser(name, command)
     made.add_argument("overrides", nargs="*")
-    made.add_argument("--dry-run", action="store_true")
-    if command in ("run", "sweep"):
-        made.add_argument("--no-report", action="store_true")
-    if command == "sweep":
-        made.add_argument("--budget")
-    made.add_argument(_RETRY, nargs="?", default=False)
-    add_config_dir(made)
     # a bare --retry takes none of the overrides behind it
     found = made.read([f"{word}=" if word == _RETRY else word for word in argv])
     found.overrides = tuple(found.overrides)
@@ -161,22 +216,23 @@ def execute(
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     """What would be run and what is predicted of it."""
-    shown = page(plan, {}).splitlines()[0]
-    lines = [f"{shown} (dry run)", f"into {folder.path}", ""]
+    title = f"{plan.experiment} on {plan.device_name}; predicted beside measured (dry run)"
+    found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
-        lines.append(f"  {trial.name}  {setting.spec}{planned_words(setting)}")
-    lines += ["", *(f"Note: {text}." for text in plan.assumptions)]
-    return "\n".join(lines) + "\n"
+        found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))
+    where = Fitted(lambda _: [f"into {folder.path}"])
+    notes = [f"Note: {text}." for text in plan.assumptions]
+    return on_screen(group(title, where, "", Indented(found, 2), "", *notes))
 
 
 def planned_words(setting: PlannedSetting) -> str:
     """Behind a setting's name: what is predicted of it, or why it is not run."""
     prediction = setting.trial.prediction
     if setting.skip:
-        return f"  not run: {setting.skip}"
+        return f"not run: {setting.skip}"
     if prediction is None or prediction.step_time_seconds is None:
         return ""
-    return f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
+    return f"predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:

@@ -5,76 +5,136 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
-from harness.cli.run import FAILED, again_line, parse
+from harness.cli.flags import CONFIG_DIR, HELP
+from harness.cli.run import FAILED, NO_REPORT, RETRY, again_line, parse
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
 from harness.sweeps.sweep_page import dry_page, page
 
 _say: Final = partial(say, command="sweep")
-HELP: Final = """\
-harness sweep [flags] [KEY=VALUE]...
-
-Searches recompute settings, micro batches and layouts for the best step time and peak memory: the
-advisor's best first, then where its predictions, corrected by what was measured, promise most. What
-is clearly slower ends early, leaders that overlap are repeated, and it ends when the fastest is
-known. Prints the Pareto front of what was measured, and writes the report of harness run.
-
-  harness sweep                                          a tiny model on the CPU
-  harness sweep sweep=llama3_8b_1xh200
-  harness sweep experiment=llama3_8b_1xh200 'sweep.micro_batch_sizes=[1,2]' sweep.trials=30
-  harness sweep experiment=llama3_8b_2xh100 sweep.layouts=true sweep.memory_budget=76GiB --budget 2h
-  harness sweep experiment=llama3_8b_1xh200 gpus=8xB200 sweep.layouts=true --dry-run     anywhere
-
-What is searched
-  sweep=NAME                configs/sweep: tiny_cpu, llama3_8b_1xh200, recompute (any experiment)
-  recompute.settings=[…]    these settings only, else every legal one
-  sweep.micro_batch_sizes=[1,2,4]      else the job's own; the global batch stays
-  sweep.layouts=true        every legal layout of the job's GPUs as well
-  sweep.memory_budget=76GiB            points that need more are infeasible
-
-How
-  sweep.trials=20           points that get a result, earlier ones of the same sweep included
-  sweep.first=3             so many of the advisor's best before the sampler chooses
-  sweep.sampler=prior       predictions corrected by what was measured; Optuna's own, which know no
-                            prediction: tpe|nsga2|random|brute_force
-  sweep.repeats=3           processes of a point at most: more than one only where leaders overlap
-  sweep.budget=2h           wall time; no trial starts once it is spent (also --budget 2h)
-  sweep.prune=true          a trial that is clearly slower than the leader ends early
-  sweep.batch=1             points at a time; with launcher=slurm they run side by side
-  sweep.min_fit_probability=0.01       what the advisor thinks less likely to fit is not run
-  sweep.seed=1234
-
-Many workers: the same command started again, here or on other machines, shares the work of the
-sweep; nothing is run twice, whoever is killed or cut off (docs/sweeps.md)
-  sweep.storage=URL         instead of the journal file in runs/NAME: sqlite:///FILE, or
-                            postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)
-  sweep.worker_timeout_seconds=120     a machine that is silent for so long counts as dead
-  CUDA_VISIBLE_DEVICES=1 harness sweep …           a worker for each GPU of a machine
-
-experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, runs, track: as for
-`harness run`. The same command goes on where it was stopped, and runs nothing twice; with a larger
-sweep.trials it goes further.
-
-Flags
-  --budget TIME             sweep.budget: 30min, 2h
-  --dry-run                 show the points in the advisor's order, run nothing, write nothing;
-                            works on any machine, for the GPUs of the job or of gpus=
-  --retry                   run trials again that gave no measurement
-  --no-report               do not write runs/NAME/report
-  --config-dir DIR          searched before ./configs and the packaged configuration
-  --help
-
-Exit codes: 0 points were measured, 2 the request is wrong (one line says why), 4 a trial failed or
-nothing was measured, 130 interrupted (143 by SIGTERM): what is finished is kept.
-"""
+COMMAND: Final = Command(
+    usage="harness sweep [flags] [KEY=VALUE]...",
+    about="Searches recompute settings, micro batches and layouts for the best step time and peak "
+    "memory: the advisor's best first, then where its predictions, corrected by what was measured, "
+    "promise most. What is clearly slower ends early, leaders that overlap are repeated, and it "
+    "ends when the fastest is known. Prints the Pareto front of what was measured, and writes the "
+    "report of harness run.",
+    examples=(
+        ("harness sweep", "a tiny model on the CPU"),
+        "harness sweep sweep=llama3_8b_1xh200",
+        "harness sweep experiment=llama3_8b_1xh200 'sweep.micro_batch_sizes=[1,2]' sweep.trials=30",
+        "harness sweep experiment=llama3_8b_2xh100 sweep.layouts=true sweep.memory_budget=76GiB "
+        "--budget 2h",
+        (
+            "harness sweep experiment=llama3_8b_1xh200 gpus=8xB200 sweep.layouts=true --dry-run",
+            "on any machine",
+        ),
+    ),
+    topics=(
+        Topic(
+            "What is searched",
+            (
+                (
+                    "sweep=NAME",
+                    "configs/sweep: tiny_cpu, llama3_8b_1xh200, recompute (any experiment)",
+                ),
+                ("recompute.settings=[…]", "these settings only, else every legal one"),
+                (
+                    "sweep.micro_batch_sizes=[1,2,4]",
+                    "else the job's own; the global batch stays",
+                ),
+                ("sweep.layouts=true", "every legal layout of the job's GPUs as well"),
+                ("sweep.memory_budget=76GiB", "points that need more are infeasible"),
+            ),
+        ),
+        Topic(
+            "How",
+            (
+                (
+                    "sweep.trials=20",
+                    "points that get a result, earlier ones of the same sweep included",
+                ),
+                (
+                    "sweep.first=3",
+                    "so many of the advisor's best before the sampler chooses",
+                ),
+                (
+                    "sweep.sampler=prior",
+                    "predictions corrected by what was measured; Optuna's own, which know no "
+                    "prediction: tpe|nsga2|random|brute_force",
+                ),
+                (
+                    "sweep.repeats=3",
+                    "processes of a point at most: more than one only where leaders overlap",
+                ),
+                (
+                    "sweep.budget=2h",
+                    "wall time; no trial starts once it is spent (also --budget 2h)",
+                ),
+                (
+                    "sweep.prune=true",
+                    "a trial that is clearly slower than the leader ends early",
+                ),
+                ("sweep.batch=1", "points at a time; with launcher=slurm they run side by side"),
+                (
+                    "sweep.min_fit_probability=0.01",
+                    "what the advisor thinks less likely to fit is not run",
+                ),
+                ("sweep.seed=1234", "of the sampler"),
+            ),
+        ),
+        Topic(
+            "Many workers",
+            (
+                (
+                    "sweep.storage=URL",
+                    "instead of the journal file in runs/NAME: sqlite:///FILE, or "
+                    "postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)",
+                ),
+                (
+                    "sweep.worker_timeout_seconds=120",
+                    "a machine that is silent for so long counts as dead",
+                ),
+            ),
+            "The same command started again, here or on other machines, shares the work of the "
+            "sweep; nothing is run twice, whoever is killed or cut off (docs/sweeps.md). A worker "
+            "for each GPU of a machine: CUDA_VISIBLE_DEVICES=1 harness sweep …",
+        ),
+        Topic(
+            "As for harness run",
+            text="experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, "
+            "runs, track. The same command goes on where it was stopped, and runs nothing twice; "
+            "with a larger sweep.trials it goes further.",
+        ),
+        Topic(
+            "Flags",
+            (
+                Flag("--budget TIME", "sweep.budget: 30min, 2h", Kind.TEXT),
+                Flag(
+                    "--dry-run",
+                    "show the points in the advisor's order, run nothing, write nothing; works on "
+                    "any machine, for the GPUs of the job or of gpus=",
+                ),
+                RETRY,
+                NO_REPORT,
+                CONFIG_DIR,
+                HELP,
+            ),
+        ),
+    ),
+    closing="Exit codes: 0 points were measured, 2 the request is wrong (one line says why), 4 a "
+    "trial failed or nothing was measured, 130 interrupted (143 by SIGTERM): what is finished is "
+    "kept.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    flags = parse(argv, "sweep", HELP)
+    flags = parse(argv, "sweep", COMMAND)
     spent = () if flags.budget is None else (f"sweep.budget={flags.budget}",)
     planned = plan_sweep((*flags.overrides, *spent), flags.config_dir, dry_run=flags.dry_run)
     if flags.dry_run:

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
-from advisor.report.blocks import Column
-from advisor.report.text import MAX_WIDTH, table_lines, wrap
+from advisor.report.blocks import Block, Column, group, table
+from advisor.report.breaking import spec_cell
+from advisor.report.text import on_screen
 from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
@@ -156,18 +157,26 @@ def followed(found: Sequence[SettingOutcome]) -> float | None:
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table, what went wrong, and the two figures that judge the advisor."""
     found = outcomes(plan, results)
-    lines = [f"{plan.experiment} on {plan.device_name}; predicted beside measured", ""]
     unit, unit_name = unit_of(_sizes(found))
-    titles = [title.format(unit=unit_name) for title in _TITLES]
-    columns = [Column(title=title, left=title in _LEFT) for title in titles]
-    rows = [_row(outcome, unit) for outcome in found]
-    wide = table_lines(columns, rows, indent=0)
-    fits = max(map(len, wide)) <= MAX_WIDTH
-    lines += wide if fits else table_lines(columns, rows, indent=0, gap=1)
+    rows = table(
+        [
+            Column(title="#"),
+            Column(title="setting", left=True, wrap=True, above=True),
+            Column(title="status", left=True),
+            Column(title="kept MiB a layer", spare=1),
+            Column(title=_MEASURED, spare=2),
+            Column(title=f"peak {unit_name}"),
+            Column(title=_MEASURED),
+            Column(title="step ms"),
+            Column(title=_MEASURED),
+        ]
+    )
+    for outcome in found:
+        rows.add_row(*_row(outcome, unit))
     reasons = [f"{o.name}: {o.reason}" for o in found if o.reason]
-    for text in (*reasons, "", *judgement(found), *(f"Note: {text}." for text in plan.assumptions)):
-        lines += wrap(text, MAX_WIDTH) or [""]
-    return "\n".join(lines) + "\n"
+    notes = [f"Note: {text}." for text in plan.assumptions]
+    title = f"{plan.experiment} on {plan.device_name}; predicted beside measured"
+    return on_screen(group(title, "", rows, *reasons, "", *judgement(found), *notes))
 
 
 def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
@@ -176,16 +185,26 @@ def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
     return known(size for pair in pairs for size in (pair.predicted, pair.measured))
 
 
-def _row(outcome: SettingOutcome, unit: int) -> list[str]:
+def _row(outcome: SettingOutcome, unit: int) -> list[Block]:
     rank = outcome.setting.rank
     return [
         DASH if rank is None else str(rank),
-        outcome.name,
+        spec_cell(outcome.name),
         str(outcome.status),
-        *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
-        *cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
-        *cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
+        *_cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
+        *_cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
+        *_cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
     ]
+
+
+def _cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
+    """Predicted; and measured with the error behind it."""
+    predicted, measured, error = cells(pair, write)
+    return [predicted, f"{measured} {error:>{_ERROR}}"]
+
+
+_ERROR: Final = 8
+_MEASURED: Final = "measured, error"
 
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
@@ -212,20 +231,3 @@ def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
         DASH if pair.measured is None else write(pair.measured),
         DASH if error is None else signed_percent(error) if error else "0 %",
     ]
-
-
-_TITLES: Final = (
-    "\n#",
-    "\nsetting",
-    "\nstatus",
-    "kept/layer\nMiB",
-    "meas-\nured",
-    "\nerror",
-    "peak\n{unit}",
-    "meas-\nured",
-    "\nerror",
-    "step\nms",
-    "meas-\nured",
-    "\nerror",
-)
-_LEFT: Final = ("\nsetting", "\nstatus")

@@ -1,13 +1,17 @@
-"""A comparison as lines: environments first, then one line a row, worst first.
+"""A comparison as lines: environments first, then the rows, worst first.
 
 ``FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]
-limit -5 %`` (on one line), then why, and the command that runs the trial again.
+limit -5 %``, then why, and the command that runs the trial again.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from advisor.report.blocks import Block, Fitted, group, wrapped
+from advisor.report.breaking import hanging
+from advisor.report.text import on_screen
 from harness.judge.rows import EnvironmentChange, Row
 from harness.judge.verdict import Verdict
 
@@ -42,10 +46,29 @@ _MEANING: Final = {
 
 def render(comparison: "Comparison") -> str:
     """The whole comparison as text."""
-    lines = environment_lines(comparison)
+    parts: list[Block] = [*environment_lines(comparison)]
     for row, notes in noted_rows(comparison):
-        lines += [row_line(row), *(f"      {note}" for note in notes)]
-    return "\n".join([*lines, summary_line(comparison)]) + "\n"
+        parts.append(Fitted(partial(_lines, row_line(row))))
+        parts += [Fitted(partial(_note, note)) for note in notes]
+    return on_screen(group(*parts, summary_line(comparison)))
+
+
+def _lines(line: str, width: int) -> list[str]:
+    """A row, broken between its figures; of what it says in words, between these."""
+    parts = (part if len(part) > _FIGURE else part.replace(" ", "\0") for part in line.split("  "))
+    return [one.replace("\0", " ") for one in hanging("  ".join(parts), width, _INDENT)]
+
+
+def _note(text: str, width: int) -> list[str]:
+    """A reason wraps; a command to copy does not."""
+    lines = [text] if _COMMAND in text else wrapped(text, width - _INDENT)
+    return [" " * _INDENT + line for line in lines]
+
+
+_INDENT: Final = 6
+_FIGURE: Final = 30
+"""Columns of the longest figure, with its interval."""
+_COMMAND: Final = "harness run "
 
 
 def environment_lines(comparison: "Comparison") -> list[str]:
@@ -67,7 +90,7 @@ def noted_rows(comparison: "Comparison") -> Iterator[tuple[Row, list[str]]]:
 
 
 def row_line(row: Row) -> str:
-    """One row as one line, the same in the terminal, in JUnit and in Markdown."""
+    """One row as one line, the same in JUnit and in Markdown."""
     words = [f"{WORDS[row.verdict]:<4}", row.label]
     if row.metric:
         words.append(row.metric + (" (CPU time)" if row.cpu_time else ""))

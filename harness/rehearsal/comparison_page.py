@@ -4,45 +4,46 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from advisor.base.units import gib, human_bytes, signed_percent
-from advisor.report.blocks import Column
-from advisor.report.text import MAX_WIDTH, table_lines, wrap
+from advisor.report.blocks import Block, Column, group, table
+from advisor.report.breaking import spec_cell
+from advisor.report.text import on_screen
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Device
 
-_TITLES: Final = (
-    "setting",
-    "stage",
-    "static",
-    "reh.",
-    "forward",
-    "reh.",
-    "backward",
-    "reh.",
-    "optimizer",
-    "reh.",
-    "peak",
-    "reh.",
-    "error",
-)
+_PHASES: Final = ("static", "forward", "backward", "optimizer", "peak")
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table in GiB, the differences, what went wrong, and what the figures do not contain."""
     device = plan.settings[0].trial.workload.device
     where = "fake tensors, no device" if device is Device.FAKE else str(device)
-    lines = [f"{plan.experiment} on {where}; GiB allocated, predicted beside rehearsed (reh.)", ""]
-    columns = [Column(title=title, left=title == "setting") for title in _TITLES]
-    rows = [row for setting in plan.settings for row in _rows(setting, results)]
-    if rows:
-        lines += [*table_lines(columns, rows, indent=0, gap=1), ""]
+    parts: list[Block] = [
+        f"{plan.experiment} on {where}; GiB allocated, predicted / rehearsed",
+        "",
+    ]
+    found = table(
+        [
+            Column(title="setting", left=True, wrap=True, above=True),
+            Column(title="stage"),
+            *(Column(title=name, spare=_SPARE.get(name, 0)) for name in _PHASES),
+            Column(title="error"),
+        ]
+    )
     for setting in plan.settings:
-        for text in _talk(setting, results):
-            lines += wrap(text, MAX_WIDTH)
-    for text in plan.assumptions:
-        lines += wrap(f"Note: {text}.", MAX_WIDTH)
-    return "\n".join(lines) + "\n"
+        for row in _rows(setting, results):
+            found.add_row(*row)
+    parts += [found, ""] if found.rows else []
+    talk = (text for setting in plan.settings for text in _talk(setting, results))
+    return on_screen(group(*parts, *talk, *_assumptions(plan)))
+
+
+_SPARE: Final = {"static": 1, "optimizer": 2}
+
+
+def _assumptions(plan: RunPlan) -> list[str]:
+    return [f"Note: {text}." for text in plan.assumptions]
 
 
 def dry_page(plan: RunPlan) -> str:
@@ -51,11 +52,7 @@ def dry_page(plan: RunPlan) -> str:
     for setting in plan.settings:
         for one in setting.trial.prediction.stages if setting.trial.prediction else ():
             lines.append(f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}")
-    lines += [
-        "",
-        *(line for text in plan.assumptions for line in wrap(f"Note: {text}.", MAX_WIDTH)),
-    ]
-    return "\n".join(lines) + "\n"
+    return on_screen(group(*lines, "", *_assumptions(plan)))
 
 
 def pairs(
@@ -72,16 +69,13 @@ def pairs(
             yield predicted[rehearsed.stage], rehearsed
 
 
-def _rows(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterator[list[str]]:
+def _rows(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterator[list[Block]]:
     for predicted, rehearsed in pairs(setting, results):
         error = difference(predicted, rehearsed)
-        cells = [
-            gib(value)
-            for both in zip(_phases(predicted), _phases(rehearsed), strict=True)
-            for value in both
-        ]
+        both = zip(_phases(predicted), _phases(rehearsed), strict=True)
+        cells = [f"{gib(one)} / {gib(other)}" for one, other in both]
         shown = signed_percent(error) if abs(error) >= _VISIBLE else "0 %"
-        yield [setting.spec, str(rehearsed.stage), *cells, shown]
+        yield [spec_cell(setting.spec), str(rehearsed.stage), *cells, shown]
 
 
 _VISIBLE: Final = 5e-4

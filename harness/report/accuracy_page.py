@@ -1,4 +1,4 @@
-"""The judgement as Markdown for people, and the rows as CSV for programs."""
+"""The judgement as a report for people, and the rows as CSV for programs."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,6 @@ from harness.judge.accuracy.cells import Cell, Half, Row
 from harness.judge.accuracy.judgement import Errors, Judgement, by_cell, difference, judge
 from harness.judge.predicted import Pair, cells
 from harness.report.document import Document, Picture, Section, Table
-from harness.report.markdown import markdown
 from harness.trial.trial import Device
 
 FIELDS: Final = {
@@ -62,7 +61,9 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -> str:
+def accuracy_report(
+    rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()
+) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
     own_rows = by_cell(rows)
     on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
@@ -102,15 +103,13 @@ def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -
             )
         )
     whole = judge("all", rows)
-    return markdown(
-        Document(
-            title="Accuracy",
-            subtitle=subtitle,
-            good=None,
-            sections=tuple(sections),
-            outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
-            f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
-        )
+    return Document(
+        title="Accuracy",
+        subtitle=subtitle,
+        good=None,
+        sections=tuple(sections),
+        outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
+        f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
     )
 
 

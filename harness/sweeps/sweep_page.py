@@ -1,29 +1,30 @@
 """A sweep in a terminal: what came of its points, or what is planned."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from advisor.base.units import DASH, human_bytes, percent
-from advisor.report.blocks import Column
-from advisor.report.text import MAX_WIDTH, table_lines, wrap
+from advisor.report.blocks import Block, Column, group, table
+from advisor.report.breaking import spec_cell
+from advisor.report.text import on_screen
 from harness.sweeps.front import pareto_front
 from harness.sweeps.history import Outcome
 from harness.sweeps.space import Point, Space
 from harness.trial.trial import Prediction
 
 _MOST_REASONS: Final = 5
-_NAMES: Final = ("\n#", "\nlayout", "\nmbs", "\nsetting")
-_FIGURES: Final = ("\nstatus", "step\nms", "pre-\ndicted", "\npeak", "pre-\ndicted")
-_FORECAST: Final = ("step\nms", "\npeak", "\nfits")
-_LEFT: Final = ("\nlayout", "\nsetting", "\nstatus")
+_NAMES: Final = ("#", "layout", "mbs", "setting")
+_FIGURES: Final = ("status", "step ms", "predicted", "peak", "predicted")
+_FORECAST: Final = ("step ms", "peak", "fits")
+_LEFT: Final = ("layout", "setting", "status")
 
 
 def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str) -> str:
     """The front, what it was found among, why points have no figures, and why it ended."""
     best = pareto_front(outcomes, space.budget_bytes)
-    lines = [title, ""]
+    lines: list[Block] = [title, ""]
     lines.append("Pareto front of step time and peak memory:" if best else _nothing(space))
     lines += _measured(space, [(point, outcomes[point]) for point in best])
     rest = [(point, o) for point, o in outcomes.items() if point not in best]
@@ -34,7 +35,7 @@ def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str
     reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
     told = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
     notes = (told, *_not_run(space), ended, *_assumptions(space))
-    return "\n".join([*lines, "", *_wrapped(reasons), *_wrapped(notes)]) + "\n"
+    return on_screen(group(*lines, "", *reasons, *notes))
 
 
 def dry_page(title: str, space: Space, folder: Path) -> str:
@@ -44,7 +45,7 @@ def dry_page(title: str, space: Space, folder: Path) -> str:
         for point in space.legal
     ]
     lines = [title, f"{len(rows)} points into {folder}", "", *_table((*_NAMES, *_FORECAST), rows)]
-    return "\n".join([*lines, "", *_wrapped((*_not_run(space), *_assumptions(space)))]) + "\n"
+    return on_screen(group(*lines, "", *_not_run(space), *_assumptions(space)))
 
 
 def _nothing(space: Space) -> str:
@@ -52,7 +53,7 @@ def _nothing(space: Space) -> str:
     return "No point was measured" + ("." if budget is None else f" within {human_bytes(budget)}.")
 
 
-def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[str]:
+def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[Block]:
     rows = []
     for point, outcome in found:
         step, peak, _ = _predicted(space.planned[point].trial.prediction)
@@ -68,17 +69,24 @@ def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[str]
     return _table((*_NAMES, *_FIGURES), rows) if rows else []
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    columns = [Column(title=title, left=title in _LEFT) for title in titles]
-    wide = table_lines(columns, rows, indent=0)
-    fits = max(map(len, wide)) <= MAX_WIDTH
-    return wide if fits else table_lines(columns, rows, indent=0, gap=1)
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Block]]) -> list[Block]:
+    columns = (
+        Column(title=title, left=title in _LEFT, wrap=title in _WRAPS, above=title in _WRAPS)
+        for title in titles
+    )
+    found = table(columns)
+    for row in rows:
+        found.add_row(*row)
+    return [found]
 
 
-def _names(space: Space, point: Point) -> list[str]:
+_WRAPS: Final = ("layout", "setting")
+
+
+def _names(space: Space, point: Point) -> list[Block]:
     rank = space.planned[point].rank
     place = DASH if rank is None else str(rank)
-    return [place, point.layout, str(point.micro_batch_size), point.recompute]
+    return [place, point.layout, str(point.micro_batch_size), spec_cell(point.recompute)]
 
 
 def _predicted(told: Prediction | None) -> list[str]:
@@ -119,7 +127,3 @@ def _not_run(space: Space) -> list[str]:
 
 def _assumptions(space: Space) -> list[str]:
     return [f"Note: {text}." for text in space.target.assumptions]
-
-
-def _wrapped(texts: Iterable[str]) -> list[str]:
-    return [line for text in texts for line in wrap(text, MAX_WIDTH)]

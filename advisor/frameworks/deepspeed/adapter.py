@@ -171,6 +171,10 @@ class DeepSpeed(TorchStack):
         """See memory.zero_memory."""
         return zero_memory(job, shape, chunks)
 
+    def takes_flags(self, job: Job) -> bool:
+        """Trainer's command line does."""
+        return not calls_deepspeed(job)
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The whole configuration file: it has no command line. Trainer takes it as an option."""
         own = as_torch(setting)

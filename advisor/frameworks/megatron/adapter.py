@@ -400,6 +400,15 @@ class Megatron(Struct, frozen=True):
         """The same layers under all three."""
         return "Megatron Core"
 
+    def takes_flags(self, job: Job) -> bool:
+        """All three do."""
+        return True
+
+    def unverified(self, job: Job) -> str:
+        """Transformer Engine, which needs a GPU: Megatron's own layers stand in for it."""
+        engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+        return "Transformer Engine" if engine else ""
+
     def option_names(self) -> Mapping[str, Collection[str]]:
         """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
         found: dict[str, list[str]] = {}

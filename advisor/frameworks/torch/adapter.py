@@ -363,6 +363,10 @@ class Fsdp2(TorchStack):
             source = "torch 2.13 checkpoint_wrapper.py"
             yield Problem("checkpoint_sequential.offload", reason, fix, source)
 
+    def takes_flags(self, job: Job) -> bool:
+        """It is told in Python."""
+        return False
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Python: `blocks` are the model's transformer blocks."""
         return snippet(as_torch(setting), job)

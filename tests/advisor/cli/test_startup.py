@@ -16,8 +16,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 210
-"""Of ours, for a dense model: 200 when this was written."""
+MOST_MODULES = 211
+"""Of ours, for a dense model: all of them when this was written."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

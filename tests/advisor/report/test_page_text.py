@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from advisor.report.blocks import Column, Fitted, Text, beside
+from advisor.report.blocks import Column, Fitted, Table, Text, beside
 from advisor.report.text import plain_lines, printed, screen_of, table_lines, wrap
 
 
@@ -42,6 +42,44 @@ def test_prose_wraps() -> None:
     assert wrap("  two blanks first, kept", 12) == ["  two blanks", "first, kept"]
     assert wrap(" " * 100_000 + "x", 10)[-1] == "x"
     assert wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert wrap("model.num_layers=12", 10) == ["model.num_", "layers=12"]
+
+
+NARROW = Table(
+    columns=(
+        Column(title="name", left=True, wrap=True, above=True),
+        Column(title="peak GiB"),
+        Column(title="of it replayed", spare=1),
+    )
+)
+NARROW.add_row("selective:mlp of all", "73.4", "1")
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (
+            50,
+            [
+                "name                  peak GiB  of it replayed",
+                "selective:mlp of all      73.4               1",
+            ],
+        ),
+        (
+            30,
+            [
+                "name            peak     of it",
+                "                 GiB  replayed",
+                "selective:mlp   73.4         1",
+                "of all",
+            ],
+        ),
+        (26, ["  peak GiB  of it replayed", "selective:mlp of all", f"{73.4:>10}{1:>16}"]),
+        (14, ["  peak GiB", "selective:mlp", "of all", "      73.4"]),
+    ],
+)
+def test_a_table_breaks_at_blanks_then_stacks_then_leaves_out(width: int, lines: list[str]) -> None:
+    assert plain_lines(NARROW, width) == lines
 
 
 def test_fitted_lines_are_never_cut() -> None:
@@ -69,15 +107,19 @@ def colourful(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 BOLD = Text("x", "bold yellow")
 
 
-def test_a_file_gets_plain_text_of_100_columns(colourful: pytest.MonkeyPatch) -> None:
+def test_a_file_gets_plain_text_of_100_columns_or_as_many_as_are_said(
+    colourful: pytest.MonkeyPatch,
+) -> None:
     console = screen_of(io.StringIO())
-    assert console.width == 100
+    assert console.width == 140  # of 200
+    colourful.delenv("COLUMNS")
+    assert screen_of(io.StringIO()).width == 100
     assert printed(BOLD, console) == "x\n"
 
 
 @pytest.mark.parametrize(
     ("columns", "width"),
-    [("40", 60), ("80", 80), ("110", 110), ("300", 120), pytest.param("9" * 5000, 120, id="huge")],
+    [("40", 60), ("80", 80), ("110", 110), ("300", 140), pytest.param("9" * 5000, 140, id="huge")],
 )
 def test_a_terminal_gets_its_own_width_within_reason(
     colourful: pytest.MonkeyPatch, columns: str, width: int

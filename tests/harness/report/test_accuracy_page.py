@@ -7,7 +7,8 @@ import pytest
 
 from harness.judge.accuracy.cells import rows
 from harness.report.accuracy_figure import draw_accuracy
-from harness.report.accuracy_page import csv_text, page
+from harness.report.accuracy_page import accuracy_report, csv_text
+from harness.report.markdown import markdown
 from harness.trial.result import TrialStatus
 from tests.harness.judge.accuracy.synthetic import GIB, prediction, result
 
@@ -38,7 +39,7 @@ def test_the_table_has_every_row_with_raw_numbers() -> None:
 
 
 def test_the_page_tells_errors_verdicts_and_what_is_left_out() -> None:
-    text = page(ROWS, "NVIDIA H200, torch 2.11.0")
+    text = markdown(accuracy_report(ROWS, "NVIDIA H200, torch 2.11.0"))
     assert "1 cells, 4 settings" in text
     assert "11.00 %, worst -12.00 % (2)" in text  # 0.9 of 1.0 and 1.1 of 1.25
     assert "| all | 3 | 1 | 0 | 0 |" in text

@@ -111,8 +111,9 @@ def test_pages() -> None:
     oom = golden(status=TrialStatus.OOM, steps=0)
     assert list_page({}).startswith("no goldens; make them with harness golden update")
     listed = list_page({Path("a.json"): one, Path("b.json"): oom}).splitlines()
-    assert listed[0].endswith("step_time_seconds 0.5 s  a.json")
-    assert listed[1].split()[-2:] == ["oom", "b.json"]
+    assert listed[0].split() == ["workload", "GPUs", "whose", "date", "first", "metric", "file"]
+    assert listed[1].endswith("step_time_seconds 0.5 s  a.json")
+    assert listed[2].split()[-2:] == ["oom", "b.json"]
     loss = {"loss": Series(steps=(1,), values=(3.0,))}
     both = replace(one, processes=tuple(replace(p, series=loss | p.series) for p in one.processes))
     assert list_page({Path("a.json"): both}) == list_page({Path("a.json"): one})

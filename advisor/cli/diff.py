@@ -1,0 +1,111 @@
+"""`advise diff 'REQUEST' 'REQUEST'` and `--against`: two requests answered and compared."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from advisor.api.answering import answer_to
+from advisor.base.errors import UserError
+from advisor.cli.arguments import Options, OutputFormat, UsageError, parse, parser_of
+from advisor.cli.outcome import Outcome
+
+if TYPE_CHECKING:
+    from advisor.answer.advice import Advice
+    from advisor.answer.difference import Difference
+
+_RELEASE: Final = re.compile(r"[\w.]+")
+_JOB_FLAGS: Final = ("--model", "--from")
+_OF_A_REQUEST: Final = ("request", "read", "against", "output")
+_FORMATS: Final = (OutputFormat.TABLE, OutputFormat.JSON)
+
+
+def diff(arguments: Sequence[str]) -> Outcome:
+    """`advise diff 'REQUEST' 'REQUEST'`; UserError or UsageError where one of them is wrong."""
+    namespace, requests = parser_of("diff").parse_known_args(list(arguments))
+    if len(requests) != 2:
+        raise UsageError(
+            "diff: needs two REQUESTs, each in quotes, e.g. "
+            "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'"
+        )
+    first, second = (words_of(text) for text in requests)
+    return _compared(first, second, namespace.output or OutputFormat.TABLE)
+
+
+def against(arguments: Sequence[str], options: Options) -> Outcome:
+    """`--against OTHER` on a request: a release of its framework, flags that change it, or another
+    request."""
+    words, other = _without(arguments, "--against"), options.against or ""
+    words = _without(words, "--format")
+    if _RELEASE.fullmatch(other):
+        changed = [*_without(words, "--framework-version"), "--framework-version", other]
+    else:
+        changed = words_of(other)
+        if not any(word.partition("=")[0] in _JOB_FLAGS for word in changed):
+            again = any(word.partition("=")[0] == "--recompute" for word in changed)
+            changed = [*(_without(words, "--recompute") if again else words), *changed]
+    return _compared(words, changed, options.output)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a request, with or without ``advise`` before them; UsageError where a quote is
+    open."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text}: {str(error).lower()}") from None
+    return words[1:] if words[:1] == ["advise"] else words
+
+
+def _without(words: Sequence[str], flag: str) -> list[str]:
+    """`words` less a flag and its value, however often and in whichever spelling."""
+    kept: list[str] = []
+    skipped = False
+    for word in words:
+        if not skipped and word != flag and not word.startswith(f"{flag}="):
+            kept.append(word)
+        skipped = not skipped and word == flag
+    return kept
+
+
+def _compared(first: Sequence[str], second: Sequence[str], output: OutputFormat) -> Outcome:
+    from advisor.answer.difference import difference
+
+    if output not in _FORMATS:
+        raise UserError(
+            "--format", output, "does not go with two requests", "use --format table or json"
+        )
+    one, other = _checked(first), _checked(second)
+    names = shlex.join(first), shlex.join(second)
+    found = difference(_advice(one), _advice(other), names)
+    return Outcome(text=found.to_json() if output is OutputFormat.JSON else _page(found))
+
+
+def _checked(words: Sequence[str]) -> Options:
+    """Options of a request, which says nothing of how it is shown; UserError where it does."""
+    options = parse(words)
+    usual = Options(request=options.request)
+    for name in Options.__struct_fields__:
+        if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(flag, None, "does not go with two requests", "leave it out")
+    return replace(options, against=None)
+
+
+def _advice(options: Options) -> "Advice":
+    """The answer as far as the row that it chooses."""
+    from advisor.report.plain_advice import plain_advice
+    from advisor.report.wording import chosen
+
+    answer = answer_to(options.request)
+    best = chosen(answer)
+    return plain_advice(answer, top=best.rank if best else None)
+
+
+def _page(found: "Difference") -> str:
+    from advisor.report.difference_page import difference_page
+    from advisor.report.text import on_screen
+
+    return on_screen(difference_page(found))

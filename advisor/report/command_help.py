@@ -1,0 +1,152 @@
+"""A command as data: its flags, what else it takes, examples. Its help, its parser and its
+completion in a shell are made of them."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.report.blocks import Block, Fitted, Indented, Text, group, wrapped
+from advisor.report.breaking import command_lines
+
+_MARGIN: Final = 26
+_INDENT: Final = 2
+_GAP: Final = 2
+
+
+class Kind(StrEnum):
+    """What stands behind a flag."""
+
+    SWITCH = "switch"
+    NUMBER = "number"
+    OPTIONAL = "optional"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    CHOICE = "choice"
+    FILE = "file"
+    FOLDER = "folder"
+    MODEL = "model"
+    GPUS = "gpus"
+
+
+class Flag(Struct, frozen=True):
+    """A flag as help spells it (``--tp, --tensor-model-parallel-size N``), and what it is for.
+
+    field: the name of its value, where it is not that of the last spelling. default: of a number
+    that may be left out. repeated: it may be given again, and all values are kept. choices: the
+    names that it takes, where they are the same in every installation.
+    """
+
+    spelled: str
+    text: str
+    kind: Kind = Kind.SWITCH
+    field: str = ""
+    default: int = 0
+    repeated: bool = False
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its spellings."""
+        return tuple(_NAME.findall(self.spelled))
+
+    @property
+    def value(self) -> str:
+        """What help calls that which stands behind it; empty for a switch."""
+        return self.spelled.rpartition(self.names[-1])[2].strip()
+
+    @property
+    def name(self) -> str:
+        """Under which its value is kept."""
+        return self.field or self.names[-1].lstrip("-").replace("-", "_")
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Its first spelling, and what is said of it."""
+        others = f"; also {', '.join(self.names[1:])}" if len(self.names) > 1 else ""
+        blank = "" if self.value.startswith("[=") else " "
+        return f"{self.names[0]}{blank}{self.value}".strip(), self.text + others
+
+
+_NAME: Final = re.compile(r"(?<!\S)--?[a-z][\w-]*")
+
+
+class Topic(Struct, frozen=True):
+    """A part of a help page: rows of flags, or of words and what they mean, then a text."""
+
+    title: str
+    rows: tuple[Flag | tuple[str, str], ...] = ()
+    text: str = ""
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """A command: how it is called, what it does, examples (some with a remark), the rest by
+    topic."""
+
+    usage: str
+    about: str
+    examples: tuple[str | tuple[str, str], ...] = ()
+    topics: tuple[Topic, ...] = ()
+    closing: str = ""
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """All of its flags."""
+        rows = (row for topic in self.topics for row in topic.rows)
+        return tuple(row for row in rows if isinstance(row, Flag))
+
+
+def help_page(command: Command, choices: Callable[[str], Sequence[str]] = lambda _: ()) -> Block:
+    """Usage, what it does, examples, topics; ``{choices}`` in the text of a flag is what `choices`
+    says of its field."""
+    parts: list[Block] = [Fitted(partial(_usage, command.usage)), "", command.about]
+    if command.examples:
+        parts += ["", *map(_example, command.examples)]
+    for topic in command.topics:
+        parts += ["", *_topic(topic, choices)]
+    parts += ["", command.closing] if command.closing else []
+    return group(*parts)
+
+
+def _usage(usage: str, width: int) -> list[str]:
+    first, *rest = wrapped(usage, width)
+    return [first, *(line for part in rest for line in wrapped("    " + part, width))]
+
+
+def _example(example: str | tuple[str, str]) -> Block:
+    command, remark = (example, "") if isinstance(example, str) else example
+    return Indented(Fitted(partial(_example_lines, command, remark)), _INDENT)
+
+
+def _example_lines(command: str, remark: str, width: int) -> list[str]:
+    """A command that a shell reads wherever it is broken, and behind or below it what it does."""
+    lines = command_lines(command, width, hanging="  ")
+    beside = f"{lines[-1]:<46}{' ' * _GAP}{remark}"
+    if not remark or (len(lines) == 1 and len(beside) <= width):
+        return [*lines[:-1], beside.rstrip()]
+    return [*lines, *("    " + line for line in wrapped(remark, width - 4))]
+
+
+def _topic(topic: Topic, choices: Callable[[str], Sequence[str]]) -> Iterator[Block]:
+    yield Text(topic.title, "bold")
+    rows = [row.row if isinstance(row, Flag) else row for row in topic.rows]
+    margin = min(_MARGIN, max((len(label) for label, _ in rows), default=0) + _INDENT + _GAP)
+    for row, (label, text) in zip(topic.rows, rows, strict=True):
+        if isinstance(row, Flag) and "{choices}" in text:
+            text = text.replace("{choices}", ", ".join(choices(row.name)))
+        yield Fitted(partial(_row, label, text, margin))
+    if topic.text:
+        yield Indented(topic.text, _INDENT)
+
+
+def _row(label: str, text: str, margin: int, width: int) -> list[str]:
+    """The text beside its label; below one that reaches into it."""
+    head = " " * _INDENT + label
+    lines = [" " * margin + line for line in wrapped(text, width - margin)]
+    if len(head) + _GAP > margin or not text:
+        return [*(" " * _INDENT + line for line in wrapped(label, width - _INDENT)), *lines]
+    return [head + lines[0][len(head) :], *lines[1:]]

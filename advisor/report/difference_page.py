@@ -1,0 +1,191 @@
+"""The page of `advise diff`: what differs in the jobs, in memory, in time and in the flags."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from advisor.answer.difference import ChangedField, Difference, Side
+from advisor.base.units import DASH, GIB, percent, signed_percent
+from advisor.report.blocks import Block, Column, Fitted, Indented, Table, Text, beside, group, table
+from advisor.report.breaking import spec_cell
+
+_STEP: Final = "Step, s; differences as shares of the first step"
+_OTHER_BATCH: Final = "The steps train different numbers of tokens: compare tokens/s/GPU."
+_SAME: Final = "The jobs are the same."
+_SHOWN_BYTES: Final = GIB / 20
+_SHOWN_SHARE: Final = 0.0005
+"""Of a step: less is 0.0 %."""
+
+
+def difference_page(found: Difference) -> Block:
+    """Both sides in a line each, then what differs."""
+    parts: list[Block] = [
+        beside([("first", _heading(found.first)), ("second", _heading(found.second))]),
+        "",
+        Text("The job", "bold"),
+        Indented(_job(found.job), 2) if found.job else _SAME,
+        "",
+        Text("The row that each chooses", "bold"),
+        Indented(_rows(found), 2),
+    ]
+    if found.memory_bytes:
+        parts += ["", Text("Peak of the worst rank, GiB", "bold"), Indented(_memory(found), 2)]
+        parts += ["", Text(_STEP, "bold"), Indented(_time(found), 2)]
+        parts += [_OTHER_BATCH] if _other_batch(found) else []
+    return group(*parts, "", *_flags(found))
+
+
+def _other_batch(found: Difference) -> bool:
+    fields = {one.field for one in found.job}
+    return bool(fields & {"job.global_batch_size", "job.seq_length"})
+
+
+def _heading(side: Side) -> Block:
+    words = f"{side.model} on {side.gpus}, {side.framework} {side.framework_version}".rstrip()
+    return Text(f"{side.request} ({words})" if side.request else words)
+
+
+def _job(fields: tuple[ChangedField, ...]) -> Table:
+    found = table(
+        [
+            Column(title="field", left=True, above=True, wrap=True),
+            Column(title="first", left=True, wrap=True),
+            Column(title="origin", left=True, wrap=True, spare=1),
+            Column(title="second", left=True, wrap=True),
+            Column(title="origin", left=True, wrap=True, spare=2),
+        ]
+    )
+    for one in fields:
+        found.add_row(
+            one.field,
+            _value(one.first),
+            Text(one.first_origin, "dim"),
+            _value(one.second),
+            Text(one.second_origin, "dim"),
+        )
+    return found
+
+
+def _value(text: str) -> Block:
+    return spec_cell(text) if text else "(empty)"
+
+
+def _sides(name: str) -> Table:
+    return table(
+        [
+            Column(title=name, left=True),
+            Column(title="first", wrap=True),
+            Column(title="second", wrap=True),
+            Column(title="difference"),
+        ]
+    )
+
+
+def _rows(found: Difference) -> Table:
+    first, second = found.first, found.second
+    rows = _sides("")
+    rows.add_row("recompute", spec_cell(first.recompute), spec_cell(second.recompute), "")
+    for name, write in (
+        ("rank", str),
+        ("fits", percent),
+        ("tokens/s/GPU", "{:,.0f}".format),
+        ("calibration", str),
+    ):
+        field = {"fits": "fit_probability", "tokens/s/GPU": "tokens_per_second_per_gpu"}
+        values = [getattr(side, field.get(name, name)) for side in (first, second)]
+        less = _share(values[1] - values[0], values[0]) if _is_rate(name, values) else ""
+        rows.add_row(name, *(_shown(value, write) for value in values), less)
+    return rows
+
+
+def _is_rate(name: str, values: Sequence[Any]) -> bool:
+    return name == "tokens/s/GPU" and None not in values
+
+
+def _shown(value: Any, write: Callable[[Any], str]) -> str:
+    return DASH if value is None else write(value)
+
+
+def _memory(found: Difference) -> Table:
+    rows = _sides("component")
+    assert found.first.memory_bytes is not None
+    assert found.second.memory_bytes is not None
+    _add(rows, found.first.memory_bytes, found.second.memory_bytes, found.memory_bytes, _gib)
+    stages = [f"reserved (stage {side.peak_stage})" for side in (found.first, found.second)]
+    rows.add_row(
+        stages[0] if stages[0] == stages[1] else "reserved",
+        *(_gib(side.peak_reserved_bytes or 0) for side in (found.first, found.second)),
+        _signed_gib(found.peak_reserved_bytes or 0),
+        style="bold",
+    )
+    return rows
+
+
+def _time(found: Difference) -> Table:
+    rows = _sides("phase")
+    first, second = found.first.time_seconds, found.second.time_seconds
+    assert first is not None
+    assert second is not None
+    whole = found.first.step_time_seconds or 1.0
+    _add(rows, first, second, found.time_seconds, _seconds, whole)
+    rows.add_row(
+        "step",
+        *(_seconds(side.step_time_seconds or 0) for side in (found.first, found.second)),
+        _share(found.step_time_seconds or 0, whole),
+        style="bold",
+    )
+    return rows
+
+
+def _add(
+    rows: Table,
+    first: Struct,
+    second: Struct,
+    less: Mapping[str, float],
+    write: Callable[[float], str],
+    whole: float = 0.0,
+) -> None:
+    """A row a part that either side has; times as shares of the `whole` of the first."""
+    for name, change in less.items():
+        both = getattr(first, name), getattr(second, name)
+        if any(both):
+            shown = _share(change, whole) if whole else _signed_gib(change)
+            rows.add_row(name.replace("_", " "), *map(write, both), shown)
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:.1f}"
+
+
+def _signed_gib(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:+.1f}" if abs(num_bytes) >= _SHOWN_BYTES else "0.0"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _share(change: float, whole: float) -> str:
+    """A change of time as a share of the first side's step."""
+    share = change / whole
+    return signed_percent(share) if abs(share) >= _SHOWN_SHARE else "0.0 %"
+
+
+def _flags(found: Difference) -> list[Block]:
+    """Options that one side says alone, one a line, to be copied."""
+    if not (found.flags_only_first or found.flags_only_second):
+        return [Text("The flags are the same.", "bold")]
+    parts: list[Block] = []
+    for title, flags in (
+        ("Flags of the first alone", found.flags_only_first),
+        ("Flags of the second alone", found.flags_only_second),
+    ):
+        if flags:
+            parts += [Text(title, "bold"), *(Fitted(partial(_whole, flag)) for flag in flags)]
+    return parts
+
+
+def _whole(flag: str, _: int) -> list[str]:
+    return [f"  {flag}"]
