@@ -126,7 +126,6 @@ SAME_ROLE = frozenset(
         "ends",
         "experts",
         "family",
-        "figures",
         "flags",
         "golden",
         "journal",

@@ -31,11 +31,17 @@ class OutputFormat(StrEnum):
 
 
 class PlotKind(StrEnum):
-    """`--plot-kind`: the best rows by memory, time and component; or memory against time of all
-    rows, with the front."""
+    """`--plot-kind`: of the best rows memory, time and component, memory against time with the
+    front, or the step by phase; of one row what it saves of `none`, the memory of its stages, its
+    step, its layers."""
 
     RANKING = "ranking"
-    FRONT = "front"
+    PARETO = "pareto"
+    TIME = "time"
+    WATERFALL = "waterfall"
+    STAGES = "stages"
+    TIMELINE = "timeline"
+    LAYER = "layer"
 
 
 class UsageError(Exception):
@@ -47,7 +53,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `read` is what `--from` took the job from.
+    `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
+    None the choice. `read` is what `--from` took the job from.
     """
 
     request: Request
@@ -60,7 +67,13 @@ class Options(Struct, frozen=True, kw_only=True):
     verify: int | None = None
     plot: Path | None = None
     plot_kind: PlotKind | None = None
+    row: int | None = None
     read: "ReadConfiguration | None" = None
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether anything is asked for beside the answer that is printed."""
+        return any((self.plot, self.plot_kind, self.row))
 
 
 INTEGER_FLAGS: Final = {
@@ -78,6 +91,7 @@ INTEGER_FLAGS: Final = {
     "expert_model_parallel_size": ("--ep", "--expert-model-parallel-size"),
     "expert_tensor_parallel_size": ("--etp", "--expert-tensor-parallel-size"),
     "top": ("--top",),
+    "row": ("--row",),
 }
 TEXT_FLAGS: Final = {
     "model": "--model",

@@ -71,8 +71,8 @@ Output
   --explain [N]             where each GiB and each millisecond of row N goes (default 1)
   --verify [N]              the N best (default 3) rehearsed by Megatron Core on fake tensors:
                             peaks predicted beside rehearsed; needs the extra `megatron`
-  --plot FILE               memory against time, and memory by component, as .png, .svg or .pdf
-  --plot-kind KIND          ranking (default), or front: every row, the front, budget and choice
+  --plot FILE               .png, .svg or .pdf; --plot-kind ranking (default), pareto or time of all
+                            rows; waterfall, stages, timeline or layer of --row N, or of the choice
   --version  --help
 
 Other commands

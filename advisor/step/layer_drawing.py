@@ -134,7 +134,7 @@ def _drawn(evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int)
             )
         )
     return DrawnLayer(
-        kind=kind.name,
+        kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
         layers=layers,
         together=segment.num_layers if segment.whole else 0,
         operators=tuple(drawn),
