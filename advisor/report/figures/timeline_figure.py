@@ -278,7 +278,11 @@ def _frame(panels: Sequence["Axes"], drawing: _Drawing) -> None:
         axes.tick_params(axis="y", length=0)
         axes.tick_params(axis="x", labelsize=8)
         inches = axes.get_position().width * _WIDTH
-        axes.locator_params(axis="x", nbins=max(1, int(inches / _TICK)), prune="both")
+        if inches < 3 * _TICK:
+            start, end = axes.get_xlim()
+            axes.set_xticks([round((start + end) / 2, 2)])
+        else:
+            axes.locator_params(axis="x", nbins=int(inches / _TICK), prune="both")
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
         slash: dict[str, Any] = {"marker": [(-1, -2), (1, 2)], "markersize": 9, "color": "black"}
