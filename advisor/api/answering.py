@@ -20,6 +20,14 @@ def checked_price(value: float, name: str) -> float:
     return value
 
 
+def check_rank(answer: "Answer", rank: int | None, flag: str) -> None:
+    """UserError where `flag` names a row that is not there."""
+    if rank and rank > len(answer.candidates):
+        count = len(answer.candidates)
+        there = "there is 1 row" if count == 1 else f"there are {count} rows"
+        raise UserError(flag, rank, there, f"nearest: {count}" if count else "")
+
+
 def answer_to(
     request: "Request",
     *,
@@ -35,10 +43,7 @@ def answer_to(
     from advisor.search.advise import advise
 
     answer = advise(request, watch)
-    if explain and explain > len(answer.candidates):
-        count = len(answer.candidates)
-        there = "there is 1 row" if count == 1 else f"there are {count} rows"
-        raise UserError("--explain", explain, there, f"nearest: {count}" if count else "")
+    check_rank(answer, explain, "--explain")
     if verify:
         from advisor.search.verification import verify as verified
 

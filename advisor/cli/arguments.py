@@ -32,11 +32,17 @@ class OutputFormat(StrEnum):
 
 
 class PlotKind(StrEnum):
-    """`--plot-kind`: the best rows by memory, time and component; or memory against time of all
-    rows, with the front."""
+    """`--plot-kind`: of the best rows memory, time and component, memory against time with the
+    front, or the step by phase; of one row what it saves of `none`, the memory of its stages, its
+    step, its layers."""
 
     RANKING = "ranking"
-    FRONT = "front"
+    PARETO = "pareto"
+    TIME = "time"
+    WATERFALL = "waterfall"
+    STAGES = "stages"
+    TIMELINE = "timeline"
+    LAYER = "layer"
 
 
 class UsageError(Exception):
@@ -48,8 +54,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `against`: what it is compared with. `read` is what
-    `--from` took the job from.
+    `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
+    None the choice. `against`: what it is compared with. `read` is what `--from` took the job from.
     """
 
     request: Request
@@ -63,7 +69,13 @@ class Options(Struct, frozen=True, kw_only=True):
     plot: Path | None = None
     plot_kind: PlotKind | None = None
     against: str | None = None
+    row: int | None = None
     read: "ReadConfiguration | None" = None
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether anything is asked for beside the answer that is printed."""
+        return any((self.plot, self.plot_kind, self.row))
 
 
 def parse(arguments: Sequence[str]) -> Options:

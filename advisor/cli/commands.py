@@ -70,11 +70,10 @@ def rank(options: Options) -> Outcome:
             options.request, explain=options.explain, verify=options.verify, watch=watch
         )
     talk: tuple[str, ...] = ()
-    if options.plot:
-        from advisor.report.figures import write_figure
+    if options.writes_files:
+        from advisor.cli.writing import write_files
 
-        write_figure(advice, options.plot, options.plot_kind, top=options.top)
-        talk = (f"advise: wrote {options.plot}",)
+        talk = write_files(advice, options)
     if options.output is OutputFormat.FLAGS:
         from advisor.report.setting_flags import unsaid_report
 
@@ -116,14 +115,10 @@ def _check(options: Options) -> None:
                 f"does not go with --format {options.output}",
                 f"use --format {' or '.join(others)}",
             )
-    if options.plot:
-        from advisor.report.figures import check_figure
+    if options.writes_files:
+        from advisor.cli.writing import check_files
 
-        check_figure(options.plot)
-    elif options.plot_kind is not None:
-        raise UserError(
-            "--plot-kind", options.plot_kind, "needs --plot FILE", "add e.g. --plot out.svg"
-        )
+        check_files(options)
 
 
 def _render(advice: "Answer", options: Options) -> str:

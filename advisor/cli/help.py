@@ -150,14 +150,16 @@ _OUTPUT: Final = Topic(
         ),
         Flag(
             "--plot FILE",
-            "memory against time, and memory by component, as .png, .svg or .pdf",
+            "a picture, as .png, .svg or .pdf",
             Kind.FILE,
         ),
         Flag(
             "--plot-kind KIND",
-            "ranking (default), or front: every row, the front, budget and choice",
+            "of all rows: ranking (default), pareto, time; of one row: waterfall, stages, "
+            "timeline, layer",
             Kind.CHOICE,
         ),
+        Flag("--row N", "the row that a picture of one row shows; default: the choice", Kind.NUMBER),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)

@@ -240,8 +240,9 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--price-per-gpu-hour", "-2"], "--price-per-gpu-hour = -2.0: must be above 0 and"),
         (["--price-per-gpu-hour", "nan"], "--price-per-gpu-hour = nan: must be above 0 and"),
         (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
-        (["--plot-kind", "front"], "--plot-kind = front: needs --plot FILE"),
-        (["--plot-kind", "fron"], "--plot-kind = fron: is not known here; did you mean front?"),
+        (["--plot-kind", "pareto"], "--plot-kind = pareto: needs --plot FILE"),
+        (["--plot-kind", "paret"], "--plot-kind = paret: is not known here; did you mean pareto?"),
+        (["--row", "2"], "--row = 2: needs a picture of one row"),
     ],
 )
 def test_wrong_flags_are_one_line(

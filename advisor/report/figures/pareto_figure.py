@@ -1,4 +1,4 @@
-"""`--plot-kind front`: memory against step time of every row, and the Pareto front as a step line.
+"""`--plot-kind pareto`: memory against step time of every row, and the Pareto front as a step line.
 
 A point has the number of its row, and in the margin a label at its height, or as near as the others
 let it.
@@ -12,6 +12,8 @@ from msgspec import Struct
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import GIB
 from advisor.report.breaking import spec_lines
+from advisor.report.figures.palette import BLUE, GREY, LIGHT, VERMILION, draw_budget, job_title
+from advisor.report.figures.point_labels import label_points
 from advisor.report.job_changes import apart
 from advisor.report.wording import chosen, gib, seconds
 
@@ -24,7 +26,6 @@ _MOST_OVER: Final = 4
 """Labels of rows that fit, the best first, and of those that do not, the smallest first."""
 _FEW: Final = 24
 _LABEL_WIDTH: Final = 58  # characters
-_BLUE, _VERMILION, _GREY, _LIGHT = "#0072B2", "#D55E00", "#666666", "#BBBBBB"
 _FONT: Final = 8
 _LINE: Final = 0.16
 _CHARACTER: Final = 0.075
@@ -50,7 +51,7 @@ class _Picture(Struct, frozen=True):
         return [_label(row, self.best) for row in self.labelled]
 
 
-def front_figure(advice: Answer, title: str) -> "Figure":
+def pareto_figure(advice: Answer) -> "Figure":
     """All rows of an answer with some, their front, the budget and the choice; labels in the right
     margin."""
     from matplotlib.figure import Figure
@@ -62,10 +63,11 @@ def front_figure(advice: Answer, title: str) -> "Figure":
     margin = _GAP + _CHARACTER * max(len(line) for label in picture.labels for line in label)
     wide = 1 - (_LEFT + margin) / _WIDTH
     axes = figure.add_axes((_LEFT / _WIDTH, _BELOW / height, wide, 1 - (_ABOVE + _BELOW) / height))
-    figure.suptitle(title, fontsize=11, y=1 - 0.15 / height, verticalalignment="top")
+    figure.suptitle(job_title(advice), fontsize=11, y=1 - 0.15 / height, verticalalignment="top")
     _draw_rows(axes, picture)
     _label_margin(axes, picture, height - _ABOVE - _BELOW, wide * _WIDTH)
     figure.legend(loc="lower center", ncols=7, fontsize=_FONT)
+    label_points(axes, {row.rank: _point(row) for row in picture.labelled}, picture.best.rank)
     return figure
 
 
@@ -97,11 +99,11 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
     axes.set_ylim(low - spare, high + spare)
     outside = sum(not _inside(axes, row) for row in picture.beaten)
     words = "beaten by another row" + f" ({outside} outside the picture)" * (outside > 0)
-    axes.scatter(*_points(picture.beaten), s=9, color=_LIGHT, zorder=1, label=words)
+    axes.scatter(*_points(picture.beaten), s=9, color=LIGHT, zorder=1, label=words)
     axes.step(
-        *_points(picture.front), where="post", color=_GREY, linewidth=1, zorder=2, label="front"
+        *_points(picture.front), where="post", color=GREY, linewidth=1, zorder=2, label="front"
     )
-    for fits, marker, colour in ((True, "o", _BLUE), (False, "X", _VERMILION)):
+    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
         some = [row for row in picture.front if row.evaluation.fits is fits]
         if some:
             label = "on the front, fits" if fits else "on the front, does not fit"
@@ -114,8 +116,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
         zorder=4,
         label="the choice",
     )
-    words = f"budget {budget:.1f} GiB"
-    axes.axvline(budget, color="black", linestyle="--", linewidth=1.2, label=words)
+    draw_budget(axes, picture.best.evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
     axes.grid(alpha=0.25)
 
@@ -153,14 +154,6 @@ def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -
     for row, label, place, middle in rows:
         weight = "bold" if row is picture.best else "normal"
         axes.annotate(
-            str(row.rank),
-            xy=_point(row),
-            xytext=(5, 5),
-            textcoords="offset points",
-            fontsize=_FONT,
-            fontweight=weight,
-        )
-        axes.annotate(
             "\n".join(label),
             xy=(1, place / height),
             xycoords="axes fraction",
@@ -172,7 +165,7 @@ def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": _GREY,
+                "color": GREY,
                 "linewidth": 0.6,
                 "shrinkA": 2,
                 "shrinkB": 0,

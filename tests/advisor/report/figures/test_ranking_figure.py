@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.report.explain_page import COMPONENTS
-from advisor.report.figures import draw_components, draw_pareto, write_figure
+from advisor.report.figures.plot import write_figure
+from advisor.report.figures.ranking_figure import draw_components, ranking_figure
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
@@ -33,8 +34,7 @@ def test_the_same_answer_gives_the_same_svg(tight: Answer, tmp_path: Path) -> No
 
 
 def test_scatter_has_units_ranks_and_the_budget(tight: Answer) -> None:
-    axes = Figure().subplots()
-    draw_pareto(axes, tight.candidates)
+    axes, _ = ranking_figure(tight, None).axes
     assert "(GiB)" in axes.get_xlabel()
     assert "(s)" in axes.get_ylabel()
     assert sorted(text.get_text() for text in axes.texts) == ["1", "2", "3", "4", "5"]
@@ -44,8 +44,7 @@ def test_scatter_has_units_ranks_and_the_budget(tight: Answer) -> None:
 
 def test_equal_points_share_a_label(tight: Answer) -> None:
     first = tight.candidates[0]
-    axes = Figure().subplots()
-    draw_pareto(axes, (first, replace(first, rank=2)))
+    axes, _ = ranking_figure(replace(tight, candidates=(first, replace(first, rank=2))), None).axes
     assert [text.get_text() for text in axes.texts] == ["1, 2"]
 
 

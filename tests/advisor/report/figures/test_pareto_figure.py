@@ -1,4 +1,4 @@
-"""`--plot-kind front`: what is drawn, and that no label covers another."""
+"""`--plot-kind pareto`: what is drawn, and that no label covers another."""
 
 from itertools import combinations
 from pathlib import Path
@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from advisor.answer.answer import Answer
-from advisor.report.figures import write_figure
-from advisor.report.front_figure import front_figure, spread
+from advisor.report.figures.pareto_figure import pareto_figure, spread
+from advisor.report.figures.plot import write_figure
 from advisor.search.ranking import rank
 from tests.advisor.conftest import JOB
 
@@ -32,7 +32,7 @@ def crowded(make_advice, make_evaluation) -> Answer:
 
 
 def drawn(answer: Answer) -> Figure:
-    figure = front_figure(answer, "a title")
+    figure = pareto_figure(answer)
     FigureCanvasAgg(figure).draw()
     return figure
 
@@ -70,7 +70,7 @@ def test_the_front_the_budget_and_the_choice(crowded: Answer) -> None:
         "budget 77.0 GiB",
     ]
     bold = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]
-    at_point, label = bold
+    label, at_point = bold
     assert at_point == "1"
     assert label.startswith("1  full:block:11")
     ends = [text.xy[0] for text in axes.texts if isinstance(text, Annotation) and text.arrow_patch]
@@ -87,5 +87,5 @@ def test_labels_are_spread_no_more_than_they_must_be() -> None:
 
 def test_the_same_answer_gives_the_same_svg(crowded: Answer, tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
-        write_figure(crowded, tmp_path / name, "front")
+        write_figure(crowded, tmp_path / name, "pareto")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

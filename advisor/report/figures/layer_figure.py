@@ -1,0 +1,150 @@
+"""`--plot-kind layer`: the operators of a layer in order, what becomes of the bytes that the
+backward needs of each, and their seconds."""
+
+from typing import TYPE_CHECKING, Final
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.units import MIB
+from advisor.report.figures.palette import (
+    BACKWARD,
+    FORWARD,
+    GREEN,
+    REPLAY,
+    YELLOW,
+    Look,
+    legend_patches,
+    row_title,
+)
+from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, Fate, drawn_layers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LAYERS: Final = 3
+"""Different layers of one picture, those that the model has most of."""
+FATES: Final = {
+    Fate.KEPT: Look("kept on the GPU", GREEN),
+    Fate.OFFLOADED: Look("offloaded to the host", YELLOW, "...."),
+    Fate.REPLAYED: Look("dropped, made again by a replay", REPLAY.colour, REPLAY.hatch),
+}
+_LINE: Final = 0.2
+"""Inches of an operator."""
+_WIDTH: Final = 13.0
+_LEFT, _MIDDLE, _RIGHT = 2.4, 2.8, 0.25
+"""Inches of names, of the tensors' names between the two axes, and at the right."""
+_BYTES, _TIMES = 0.6, 0.4
+"""Shares of the two axes in the rest."""
+_ABOVE, _BETWEEN, _BELOW = 0.75, 0.85, 0.95
+_LONGEST: Final = 44  # characters of tensors' names
+_NAMED: Final = MIB
+"""A smaller tensor has no name."""
+
+
+def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
+    """Each different layer of the model under the row's setting: bytes of one microbatch on one
+    rank at the operator that first saves them, and milliseconds forward, backward and replayed."""
+    from matplotlib.figure import Figure
+
+    layers = drawn_layers(row.evaluation)
+    shown = sorted(layers, key=lambda layer: -layer.layers)[:MOST_LAYERS]
+    shown = [layer for layer in layers if layer in shown]
+    heights = [_LINE * len(layer.operators) for layer in shown]
+    height = _ABOVE + sum(heights) + _BETWEEN * (len(shown) - 1) + _BELOW + 0.35
+    figure = Figure(figsize=(_WIDTH, height))
+    figure.suptitle(row_title(advice, row), fontsize=11, y=1 - 0.1 / height)
+    top = height - _ABOVE - 0.3
+    room = _WIDTH - _LEFT - _MIDDLE - _RIGHT
+    for layer, tall in zip(shown, heights, strict=True):
+        bottom = (top - tall) / height
+        sizes = figure.add_axes((_LEFT / _WIDTH, bottom, _BYTES * room / _WIDTH, tall / height))
+        left = _LEFT + _BYTES * room + _MIDDLE
+        times = figure.add_axes((left / _WIDTH, bottom, _TIMES * room / _WIDTH, tall / height))
+        _draw_bytes(sizes, layer)
+        _draw_times(times, layer)
+        sizes.set_title(_words(layer), fontsize=9, loc="left", x=-_LEFT / (_BYTES * room) * 0.95)
+        top -= tall + _BETWEEN
+    found = [look for fate, look in FATES.items() if any(one.num_bytes(fate) for one in shown)]
+    looks = [*found, FORWARD, BACKWARD, REPLAY]
+    figure.legend(
+        handles=legend_patches(looks),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 0.06 / height),
+        ncols=6,
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def _words(layer: DrawnLayer) -> str:
+    """What it is, how many there are, and its bytes by fate."""
+    number = "1 layer" if layer.layers == 1 else f"{layer.layers} layers"
+    words = f"{layer.kind}, {number}"
+    if layer.together > 1:
+        words += f", one checkpoint around every {layer.together}: the input of the first is kept"
+    elif layer.together:
+        words += ", a checkpoint around each"
+    sizes = ((layer.num_bytes(fate), fate) for fate in FATES)
+    parts = [f"{size / MIB:.1f} MiB {fate}" for size, fate in sizes if size]
+    return f"{words}; {', '.join(parts)}"
+
+
+def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
+    places = list(range(len(layer.operators)))
+    start = [0.0] * len(places)
+    for fate, look in FATES.items():
+        sizes = [operator.num_bytes(fate) / MIB for operator in layer.operators]
+        axes.barh(places, sizes, left=start, height=0.72, **look.fill)
+        start = [before + size for before, size in zip(start, sizes, strict=True)]
+    for place, operator in zip(places, layer.operators, strict=True):
+        axes.annotate(
+            _tensor_names(operator),
+            (1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            fontsize=6.5,
+        )
+    axes.set_yticks(places, [operator.name for operator in layer.operators], fontsize=8)
+    axes.set_ylim(len(places) - 0.4, -0.6)
+    _finish(axes, max(start), "MiB that the backward needs of one microbatch (right: each tensor)")
+
+
+def _tensor_names(operator: DrawnOperator) -> str:
+    """The largest first; what has no room is counted."""
+    found = sorted(operator.tensors, key=lambda tensor: -tensor.num_bytes)
+    named = [f"{one.name} {one.num_bytes / MIB:.0f}" for one in found if one.num_bytes >= _NAMED]
+    words = ""
+    for number, name in enumerate(named):
+        longer = f"{words}, {name}" if words else name
+        if len(longer) > _LONGEST and words:
+            return f"{words}, +{len(named) - number}"
+        words = longer
+    return words
+
+
+def _draw_times(axes: "Axes", layer: DrawnLayer) -> None:
+    """Milliseconds, one behind the other."""
+    places = list(range(len(layer.operators)))
+    start = [0.0] * len(places)
+    for name, look in (
+        ("forward_seconds", FORWARD),
+        ("backward_seconds", BACKWARD),
+        ("replay_seconds", REPLAY),
+    ):
+        parts = [1e3 * getattr(operator, name) for operator in layer.operators]
+        axes.barh(places, parts, left=start, height=0.72, **look.fill)
+        start = [before + part for before, part in zip(start, parts, strict=True)]
+    axes.set_yticks([])
+    axes.set_ylim(len(places) - 0.4, -0.6)
+    _finish(axes, max(start), "ms of one microbatch")
+
+
+def _finish(axes: "Axes", most: float, label: str) -> None:
+    axes.set_xlim(0, 1.04 * (most or 1.0))
+    axes.set_xlabel(label, fontsize=8, labelpad=2)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(axis="x", alpha=0.25)
+    axes.set_axisbelow(True)

@@ -1,0 +1,103 @@
+"""`--plot FILE --plot-kind KIND`: which picture is drawn, and of which row.
+
+matplotlib (extra `report`) is imported when a picture is asked for, never before.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.errors import UserError, missing_package
+from advisor.report.wording import chosen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES: Final = (".png", ".svg", ".pdf")
+OF_ALL_ROWS: Final = ("ranking", "pareto", "time")
+OF_ONE_ROW: Final = ("waterfall", "stages", "timeline", "layer")
+"""Kinds of pictures."""
+
+
+def check_figure(path: Path) -> None:
+    """UserError where `path` cannot become a picture or matplotlib is missing."""
+    from importlib.util import find_spec
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError("--plot", path, "is no picture", f"end it in {', '.join(SUFFIXES)}")
+    if not path.resolve().parent.is_dir():
+        raise UserError("--plot", path, f"there is no folder {path.parent}")
+    if find_spec("matplotlib") is None:
+        raise missing_package(f"--plot {path}", "matplotlib", "report")
+
+
+def write_figure(
+    advice: Answer,
+    path: Path,
+    kind: str | None = None,
+    *,
+    top: int | None = None,
+    row: int | None = None,
+) -> None:
+    """Draw `advice` into `path`, whose suffix gives the format. Kinds of all rows draw the `top`
+    best (those that a picture has room for), the others one `row` by its rank, the choice where it
+    is None."""
+    check_figure(path)
+    import matplotlib as mpl
+
+    if not advice.candidates:
+        raise UserError("--plot", path, "there is nothing to draw: every setting is rejected")
+    style: Any = {
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "advise",  # and the same answer gives the same bytes
+        "font.size": 9,
+        "hatch.linewidth": 0.6,
+    }
+    with mpl.rc_context(style):
+        found = _drawn(advice, kind or "ranking", top, row)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        found.savefig(path, dpi=150, metadata=metadata)
+
+
+def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
+    """The row of a rank, or the choice, of an answer with some."""
+    best = chosen(advice)
+    assert best is not None
+    return next((one for one in advice.candidates if one.rank == rank), best)
+
+
+def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Figure":
+    """Each kind's module is imported when it is drawn."""
+    match kind:
+        case "ranking":
+            from advisor.report.figures.ranking_figure import ranking_figure
+
+            return ranking_figure(advice, top)
+        case "pareto":
+            from advisor.report.figures.pareto_figure import pareto_figure
+
+            return pareto_figure(advice)
+        case "time":
+            from advisor.report.figures.time_figure import time_figure
+
+            return time_figure(advice, top)
+    return _drawn_row(advice, kind, row_of(advice, rank))
+
+
+def _drawn_row(advice: Answer, kind: str, row: RankedEvaluation) -> "Figure":
+    match kind:
+        case "waterfall":
+            from advisor.report.figures.waterfall_figure import waterfall_figure
+
+            return waterfall_figure(advice, row)
+        case "stages":
+            from advisor.report.figures.stages_figure import stages_figure
+
+            return stages_figure(advice, row)
+        case "timeline":
+            from advisor.report.figures.timeline_figure import timeline_figure
+
+            return timeline_figure(advice, row)
+    from advisor.report.figures.layer_figure import layer_figure
+
+    return layer_figure(advice, row)

@@ -1,0 +1,113 @@
+"""`--plot-kind ranking`: memory against step time of the best rows, and their memory by component
+beside the budget."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.units import GIB
+from advisor.report.explain_page import COMPONENTS
+from advisor.report.figures.palette import (
+    BLUE,
+    COMPONENT_LOOKS,
+    GREY,
+    VERMILION,
+    draw_budget,
+    job_title,
+    row_label,
+)
+from advisor.report.figures.point_labels import label_points
+from advisor.report.wording import chosen
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_CANDIDATES: Final = 24
+_LABEL_WIDTH: Final = 30  # characters
+
+
+def ranking_figure(advice: Answer, top: int | None) -> "Figure":
+    """The `top` best rows, 24 at most."""
+    from matplotlib.figure import Figure
+
+    shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
+    labels = [row_label(candidate, shown, _LABEL_WIDTH) for candidate in shown]
+    num_lines = sum(label.count("\n") + 1.6 for label in labels)
+    figure = Figure(figsize=(12, max(4.6, 1.8 + 0.19 * num_lines)), layout="constrained")
+    scatter, bars = figure.subplots(1, 2, width_ratios=(5, 6))
+    figure.suptitle(job_title(advice), fontsize=11)
+    draw_pareto(scatter, shown)
+    draw_components(bars, shown, labels, chosen(advice))
+    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower right", ncols=7, fontsize=8)
+    label_points(scatter, {row.rank: _point(row) for row in shown})
+    return figure
+
+
+def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
+    """Peak memory (GiB) against step time (s); numbers are ranks, the line joins the Pareto set."""
+    front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
+    axes.plot(
+        [x for x, _ in front],
+        [y for _, y in front],
+        color=GREY,
+        linewidth=1,
+        zorder=1,
+        label="not beaten in both",
+    )
+    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
+        points = [_point(c) for c in shown if c.evaluation.fits is fits]
+        if points:
+            label = "fits" if fits else "does not fit"
+            x, y = zip(*points, strict=True)
+            axes.scatter(
+                x,
+                y,
+                s=42,
+                marker=marker,
+                color=colour,
+                edgecolors="white",
+                linewidths=0.6,
+                zorder=2,
+                label=label,
+            )
+    draw_budget(axes, shown[0].evaluation.budget_bytes)
+    axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
+    axes.set_title("Step time (s) against peak memory (GiB), by rank")
+    axes.margins(0.1)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8)
+
+
+def draw_components(
+    axes: "Axes",
+    shown: Sequence[RankedEvaluation],
+    labels: Sequence[str],
+    best: RankedEvaluation | None,
+) -> None:
+    """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
+    places = list(range(len(shown)))
+    start = [0.0] * len(shown)
+    for component in COMPONENTS:
+        sizes = [getattr(c.evaluation.peak.memory_bytes, component) / GIB for c in shown]
+        axes.barh(
+            places,
+            sizes,
+            left=start,
+            label=component,
+            height=0.72,
+            **COMPONENT_LOOKS[component].fill,
+        )
+        start = [before + size for before, size in zip(start, sizes, strict=True)]
+    axes.set_yticks(places, labels, fontsize=8)
+    for tick, candidate in zip(axes.get_yticklabels(), shown, strict=True):
+        tick.set_fontweight("bold" if candidate is best else "normal")
+    axes.invert_yaxis()
+    draw_budget(axes, shown[0].evaluation.budget_bytes)
+    axes.set_xlabel("memory of the worst rank at its peak (GiB)")
+    axes.set_title("Peak memory by component (GiB)")
+
+
+def _point(candidate: RankedEvaluation) -> tuple[float, float]:
+    evaluation = candidate.evaluation
+    return evaluation.peak_reserved_bytes / GIB, evaluation.step_time_seconds

@@ -1,0 +1,90 @@
+"""`--plot-kind time`: the step of the best rows by phase."""
+
+from typing import TYPE_CHECKING, Final
+
+from advisor.answer.answer import Answer
+from advisor.report.figures.palette import (
+    BACKWARD,
+    BUBBLE,
+    COMMUNICATION,
+    FORWARD,
+    GREY,
+    OFFLOAD,
+    OPTIMIZER,
+    REPLAY,
+    WAITING,
+    job_title,
+    legend_patches,
+    row_label,
+)
+from advisor.report.row_choice import Rows
+from advisor.report.wording import chosen, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_ROWS: Final = 24
+PHASES: Final = {
+    "forward": FORWARD,
+    "backward": BACKWARD,
+    "recompute": REPLAY,
+    "exposed_communication": COMMUNICATION,
+    "offload": OFFLOAD,
+    "host": WAITING,
+    "pipeline_bubble": BUBBLE,
+    "optimizer": OPTIMIZER,
+}
+_LABEL_WIDTH: Final = 34  # characters
+
+
+def time_figure(advice: Answer, top: int | None) -> "Figure":
+    """Seconds of a step of the rows that a page shows, stacked by phase, with the band around each
+    step; rows that do not fit are said to."""
+    from matplotlib.figure import Figure
+
+    shown = Rows(top=top).shown(advice.candidates)[:MOST_ROWS]
+    labels = [row_label(row, shown, _LABEL_WIDTH) for row in shown]
+    lines = sum(label.count("\n") + 1.8 for label in labels)
+    figure = Figure(figsize=(11, max(3.2, 1.9 + 0.21 * lines)), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(job_title(advice), fontsize=11)
+    places, start = list(range(len(shown))), [0.0] * len(shown)
+    drawn = []
+    for phase, look in PHASES.items():
+        parts = [getattr(row.evaluation.time_seconds, phase) for row in shown]
+        if any(parts):
+            axes.barh(places, parts, left=start, height=0.66, **look.fill)
+            drawn.append(look)
+        start = [before + part for before, part in zip(start, parts, strict=True)]
+    smallest = min(row.evaluation.step_time_seconds for row in shown)
+    for place, row in zip(places, shown, strict=True):
+        one = row.evaluation
+        axes.plot(
+            [one.step_time_low_seconds, one.step_time_high_seconds],
+            [place + 0.42] * 2,
+            color=GREY,
+            linewidth=1.2,
+            marker="|",
+            markersize=4,
+        )
+        words = f"{seconds(one.step_time_seconds, smallest)} s"
+        words += "" if one.fits else ", does not fit"
+        axes.annotate(
+            words,
+            (max(one.step_time_seconds, one.step_time_high_seconds), place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            fontsize=8,
+        )
+    best = chosen(advice)
+    axes.set_yticks(places, labels, fontsize=8)
+    for tick, row in zip(axes.get_yticklabels(), shown, strict=True):
+        tick.set_fontweight("bold" if row is best else "normal")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.16 * max(row.evaluation.step_time_high_seconds for row in shown))
+    axes.set_xlabel("seconds of one step on the slowest stage; thin line: expected between")
+    axes.grid(axis="x", alpha=0.25)
+    axes.set_axisbelow(True)
+    figure.legend(handles=legend_patches(drawn), loc="outside lower center", ncols=4, fontsize=8)
+    return figure

@@ -1,0 +1,121 @@
+"""`--plot-kind waterfall`: from no recompute to one row, what each component of the worst rank
+gains or loses."""
+
+from typing import TYPE_CHECKING, Final
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.evaluation import Evaluation
+from advisor.base.units import GIB
+from advisor.frameworks.registry import adapter_of
+from advisor.plan.recompute_plan import recomputes
+from advisor.report.breaking import spec_lines
+from advisor.report.figures.palette import (
+    COMPONENT_LOOKS,
+    GREY,
+    draw_budget,
+    legend_patches,
+    row_title,
+)
+from advisor.report.wording import gib
+from advisor.search.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SHOWN: Final = GIB // 20
+"""A smaller change has no bar."""
+
+
+def waterfall_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
+    """`none` on the row's layout, the changes, the row; of `none` itself, its components one by
+    one. GiB of the rank that reserves most."""
+    from matplotlib.figure import Figure
+
+    evaluation = row.evaluation
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(row_title(advice, row), fontsize=11)
+    if recomputes(evaluation.setting):
+        _draw_changes(axes, without_recompute(advice, evaluation), evaluation)
+    else:
+        _draw_parts(axes, evaluation)
+    draw_budget(axes, evaluation.budget_bytes, horizontal=True)
+    axes.set_ylabel("reserved memory of the worst rank (GiB)")
+    axes.set_ylim(0, 1.1 * axes.dataLim.y1)
+    axes.grid(axis="y", alpha=0.25)
+    axes.set_axisbelow(True)
+    handles = [*legend_patches(list(COMPONENT_LOOKS.values())), axes.lines[-1]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def without_recompute(advice: Answer, evaluation: Evaluation) -> Evaluation:
+    """`none` on the same job: a row of the answer, or evaluated."""
+    for row in advice.candidates:
+        one = row.evaluation
+        if one.job == evaluation.job and not recomputes(one.setting):
+            return one.replayed
+    none = adapter_of(evaluation.job.config.framework).none
+    return Evaluator(evaluation.job, evaluation.calibration).evaluate(none).replayed
+
+
+def _draw_changes(axes: "Axes", none: Evaluation, evaluation: Evaluation) -> None:
+    names = [f"none\nstage {none.peak.stage}"]
+    level = _draw_stack(axes, 0, none)
+    for component, look in COMPONENT_LOOKS.items():
+        change = getattr(evaluation.peak.memory_bytes, component)
+        change -= getattr(none.peak.memory_bytes, component)
+        if abs(change) < _SHOWN:
+            level += change / GIB
+            continue
+        place = len(names)
+        axes.bar(place, change / GIB, bottom=level, width=0.62, **look.fill)
+        axes.plot([place - 1, place], [level] * 2, color=GREY, linewidth=0.8)
+        _label(axes, place, max(level, level + change / GIB), f"{change / GIB:+.1f}")
+        level += change / GIB
+        names.append(component)
+    spec = "\n".join(spec_lines(evaluation.setting.spec, 22))
+    axes.plot([len(names) - 1, len(names)], [level] * 2, color=GREY, linewidth=0.8)
+    _draw_stack(axes, len(names), evaluation)
+    names.append(f"{spec}\nstage {evaluation.peak.stage}")
+    axes.set_xticks(range(len(names)), names)
+
+
+def _draw_parts(axes: "Axes", evaluation: Evaluation) -> None:
+    """What the whole is made of, one on top of the other."""
+    level = 0.0
+    names: list[str] = []
+    for component, look in COMPONENT_LOOKS.items():
+        size = getattr(evaluation.peak.memory_bytes, component) / GIB
+        axes.bar(len(names), size, bottom=level, width=0.62, **look.fill)
+        _label(axes, len(names), level + size, f"{size:.1f}")
+        level += size
+        axes.plot([len(names), len(names) + 1], [level] * 2, color=GREY, linewidth=0.8)
+        names.append(component)
+    _draw_stack(axes, len(names), evaluation)
+    names.append(f"{evaluation.setting.spec}\nstage {evaluation.peak.stage}")
+    axes.set_xticks(range(len(names)), names)
+
+
+def _draw_stack(axes: "Axes", place: int, evaluation: Evaluation) -> float:
+    """The components of one evaluation in a bar; where it ends."""
+    level = 0.0
+    for component, look in COMPONENT_LOOKS.items():
+        size = getattr(evaluation.peak.memory_bytes, component) / GIB
+        axes.bar(place, size, bottom=level, width=0.62, **look.fill)
+        level += size
+    _label(axes, place, level, f"{gib(evaluation.peak_reserved_bytes)} GiB")
+    return level
+
+
+def _label(axes: "Axes", place: int, level: float, text: str) -> None:
+    axes.annotate(
+        text,
+        (place, level),
+        xytext=(0, 3),
+        textcoords="offset points",
+        horizontalalignment="center",
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )
