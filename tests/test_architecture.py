@@ -37,7 +37,7 @@ FOLDERS = {
     "advisor": [
         *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
         *("reading",),
-        *("frameworks", "request", "learning", "search"),
+        *("frameworks", "request", "learning", "search", "step"),
         *("lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [

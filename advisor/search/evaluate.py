@@ -32,11 +32,11 @@ from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
-from advisor.search.job_memory import JobMemory, StageDetail
+from advisor.search.job_memory import JobMemory, StageDetail, StagePasses
 from advisor.search.known_errors import step_time_error
 from advisor.search.rank_shape import rank_shape
 from advisor.search.replay_room import kept_by_operator, most_freed
-from advisor.time.job_time import JobTime, StagePart
+from advisor.time.job_time import Directions, JobTime, StagePart, StepTail
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 
@@ -266,6 +266,18 @@ class Evaluator:
         """Seconds of the experts' exchange on the slowest stage that nothing hides."""
         stage, stages = self.slowest_stage(setting), self._time.stages(self._plans(setting))
         return self._time.exchange_seconds(stage, stages[stage])
+
+    def directions(self, setting: Setting) -> list[list[Directions]]:
+        """Of every stage the times of one microbatch through its chunks: see JobTime.directions."""
+        return self._time.directions(self._plans(setting))
+
+    def tail(self, setting: Setting) -> StepTail:
+        """Seconds of a step behind its pipeline."""
+        return self._time.tail(self._plans(setting))
+
+    def pass_memory(self, setting: Setting) -> list[StagePasses]:
+        """What every stage holds in its passes and in the optimizer's step."""
+        return self._memory.of_passes(self._plans(setting))
 
     @property
     def rates(self) -> tuple[Machine, Network]:

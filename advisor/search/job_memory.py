@@ -33,6 +33,7 @@ from advisor.memory.imbalance import EVEN, Unevenness, UnevenStage, routed_bytes
 from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
 from advisor.memory.trace import ChunkTrace, chunk_trace
+from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
@@ -81,6 +82,15 @@ class _StageChunks(Struct, frozen=True):
     busiest: UnevenStage | None
 
 
+class StagePasses(Struct, frozen=True, kw_only=True):
+    """What the passes of one stage hold beyond its fixed bytes: `chunks` in order, `sent` of a
+    hidden state between stages, `optimizer` while that runs and no pass does."""
+
+    chunks: tuple[ChunkFootprint, ...]
+    sent: int
+    optimizer: Peak
+
+
 class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
@@ -111,7 +121,7 @@ class JobMemory:
         self._fixed = pipeline.of_each_stage(
             lambda stage: stack.fixed_memory(job, shape, stages[stage])
         )
-
+        self._working_set = self._fixed[0].working_set  # such stacks have one stage
         self._capture = stack.graph_capture(job)
         self._sided_shapes = self._sides()
         if self._capture is not None:
@@ -153,7 +163,7 @@ class JobMemory:
     def each_stage(self, plans: list[RecomputePlan]) -> Iterator[StageDetail]:
         """Memory of the stages in turn; each distinct chunk is looked at once, and so is what
         stages hold that hold the same."""
-        alone = footprints = self._footprints(plans, self._shape)
+        alone = footprints = self._footprints(plans, self._shape, self._working_set)
         if self._job.layout.overlap_moe_expert_parallel_comm:
             footprints = self._in_turns(plans, alone)
         sides = self._sided_footprints(plans, footprints, alone)
@@ -182,6 +192,23 @@ class JobMemory:
             tuple([tuple([side[chunk] for chunk in stage.chunks]) for side in sides]),
             busiest,
         )
+
+    def of_passes(self, plans: list[RecomputePlan]) -> list[StagePasses]:
+        """What the passes of every stage hold."""
+        working_set = self._working_set
+        if working_set is not None:
+            working_set = replace(working_set, step=0)
+        footprints = self._footprints(plans, self._shape, working_set)
+        if self._job.layout.overlap_moe_expert_parallel_comm:
+            footprints = self._in_turns(plans, footprints)
+        return [
+            StagePasses(
+                chunks=tuple(footprints[stage.chunks[number]] for number in stage.classes),
+                sent=self._hidden_bytes,
+                optimizer=_optimizer_step(fixed),
+            )
+            for stage, fixed in zip(self._pipeline.stages, self._fixed, strict=True)
+        ]
 
     def replayed(self, plans: list[RecomputePlan]) -> list[StageDetail]:
         """The same, with the allocator replayed on the stage that may need most and on the one that
@@ -400,7 +427,7 @@ class JobMemory:
         inside, outside = self._sided_shapes
         held = [chunk_footprint(inside, plan, False, False) for plan in plans]
         pool = [held[group] for group in self._pipeline.group_of]
-        plain = self._footprints(plans, outside)
+        plain = self._footprints(plans, outside, self._working_set)
         if not self._job.layout.overlap_moe_expert_parallel_comm:
             return [pool, plain]
         beside = [
@@ -409,11 +436,13 @@ class JobMemory:
         ]
         return [pool, beside]
 
-    def _footprints(self, plans: list[RecomputePlan], shape: RankShape) -> list[ChunkFootprint]:
+    def _footprints(
+        self, plans: list[RecomputePlan], shape: RankShape, working_set: WorkingSet | None
+    ) -> list[ChunkFootprint]:
         """Of all chunks, as `shape` has them."""
         pipeline = self._pipeline
         return [
-            self._footprint(plans[group], chunk, shape)
+            self._footprint(plans[group], chunk, shape, working_set)
             for chunk, group in zip(pipeline.chunks, pipeline.group_of, strict=True)
         ]
 
@@ -438,16 +467,25 @@ class JobMemory:
         ]
 
     def _footprint(
-        self, plan: RecomputePlan, chunk: ModelChunk, shape: RankShape
+        self,
+        plan: RecomputePlan,
+        chunk: ModelChunk,
+        shape: RankShape,
+        working_set: WorkingSet | None,
     ) -> ChunkFootprint:
         mask = self._mask if chunk.embedding or chunk.head else AttentionMask()
-        working_set = self._fixed[0].working_set  # such stacks have one stage
         return chunk_footprint(shape, plan, chunk.embedding, chunk.head, mask, working_set)
 
 
 def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
     """`peak` with what `both` has more than `one`."""
     return Peak(peak.num_bytes + both.num_bytes - one.num_bytes, both.point)
+
+
+def _optimizer_step(fixed: FixedMemory) -> Peak:
+    if fixed.working_set is not None:
+        return Peak(fixed.working_set.step, "optimizer step")
+    return Peak(fixed.optimizer_step, f"optimizer step: {fixed.step_words}")
 
 
 def _graphs(num_bytes: int) -> NamedBytes:

@@ -88,6 +88,25 @@ class StagePart(Struct, frozen=True):
     optimizer: float
 
 
+class StepTail(Struct, frozen=True, kw_only=True):
+    """Seconds of a step behind its pipeline: waiting for the slowest GPU, reducing the gradients
+    that no pass hides, adding them up on the host, and the optimizer's step."""
+
+    waiting: float
+    reduced: float
+    accumulated: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Sum of all."""
+        return self.waiting + self.reduced + self.accumulated + self.optimizer
+
+
+Directions = tuple[PassTimes, PassTimes]
+"""One microbatch through a chunk: forward, and backward with its replay."""
+
+
 class JobTime:
     """Seconds of a step under any recompute; what does not depend on it is computed once.
 
@@ -145,17 +164,67 @@ class JobTime:
         bubble = (sum(totals) - totals[slowest]) / self._vpp
         work = pace.times(self._microbatches)
         exchange = self.exchange_seconds(slowest, pace)
-        waiting = (work.total - work.exchange + exchange + bubble) * self._waiting
-        reduced = self._data_parallel_seconds(slowest, pace)
+        tail = self._tail(slowest, pace, bubble)
         return TimeBreakdown(
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=work.exposed + exchange + waiting + reduced,
+            exposed_communication=work.exposed + exchange + tail.waiting + tail.reduced,
             pipeline_bubble=bubble,
-            optimizer=self.optimizer_seconds,
-            offload=work.offload + self._accumulation_seconds(slowest, pace),
+            optimizer=tail.optimizer,
+            offload=work.offload + tail.accumulated,
             host=work.host,
+        )
+
+    def tail(self, plans: list[RecomputePlan]) -> StepTail:
+        """What of `step` comes behind the pipeline."""
+        stages = self.stages(plans)
+        totals = [stage.total for stage in stages]
+        slowest = totals.index(max(totals))
+        bubble = (sum(totals) - totals[slowest]) / self._vpp
+        return self._tail(slowest, stages[slowest], bubble)
+
+    def _tail(self, slowest: int, pace: PassTimes, bubble: float) -> StepTail:
+        work = pace.times(self._microbatches)
+        passes = work.total - work.exchange + self.exchange_seconds(slowest, pace) + bubble
+        return StepTail(
+            waiting=passes * self._waiting,
+            reduced=self._data_parallel_seconds(slowest, pace),
+            accumulated=self._accumulation_seconds(slowest, pace),
+            optimizer=self.optimizer_seconds,
+        )
+
+    def directions(self, plans: list[RecomputePlan]) -> list[list[Directions]]:
+        """Of every stage, one microbatch through each of its chunks, with what it sends to the
+        next; of the experts' exchange what the slowest stage does not hide. Where nothing hides any
+        of it, the chunks of a stage sum to `stages`."""
+        stages = self.stages(plans)
+        totals = [stage.total for stage in stages]
+        slowest = totals.index(max(totals))
+        whole = self._microbatches * stages[slowest].exchange
+        shown = self.exchange_seconds(slowest, stages[slowest]) / whole if whole else 1.0
+        layers = dict(zip(self._pipeline.groups, plans, strict=True))
+
+        def of_stage(stage: int) -> list[Directions]:
+            chunks = self._stages[stage]
+            return [self._directions(chunk, layers[chunk.layers], shown) for chunk in chunks]
+
+        return self._pipeline.of_each_stage(of_stage)
+
+    def _directions(self, chunk: ModelChunk, plan: RecomputePlan, shown: float) -> Directions:
+        """`shown`: the part of the experts' exchange that is no other pass's time."""
+        from advisor.time.directions import chunk_forward, ends_forward
+
+        rates = self.machine, self.network
+        ends = chunk.embedding, chunk.head
+        sent = self._pipeline_transfer().times(0.5 / self._vpp)
+        there = chunk_forward(self._shape, *rates, plan)
+        there += ends_forward(self._shape, *rates, *ends) + sent
+        both = chunk_times(self._shape, *rates, plan) + end_times(self._shape, *rates, *ends)
+        back = both + sent.times(2) + there.times(-1)
+        return (
+            replace(there, exchange=there.exchange * shown),
+            replace(back, exchange=back.exchange * shown),
         )
 
     def parts(self, plans: list[RecomputePlan]) -> list[StagePart]:

@@ -103,7 +103,7 @@ def _passes(operator: Operator, machine: Machine, network: Network) -> Passes:
 
 
 @lru_cache(maxsize=4096)
-def _layer_passes(
+def layer_passes(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind
 ) -> dict[str, Passes]:
     """Of the operators of one layer, by name. The result is shared: do not change it."""
@@ -115,7 +115,7 @@ def forward_operator_seconds(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind
 ) -> dict[str, float]:
     """Seconds of one forward of each operator of a layer, by name, communication included."""
-    passes = _layer_passes(shape, machine, network, kind)
+    passes = layer_passes(shape, machine, network, kind)
     return {name: there.compute + there.exposed for name, (there, _) in passes.items()}
 
 
@@ -147,7 +147,7 @@ def layer_times(
     sum over its operators, which run one after another on the computing stream; but the shared
     experts of a microbatch may hide a part of its exchange."""
     operators = transformer_layer(shape, kind)
-    passes = _layer_passes(shape, machine, network, kind)
+    passes = layer_passes(shape, machine, network, kind)
 
     def among(chosen: tuple[Operator, ...]) -> PassTimes:
         return _sum_of(chosen, (passes[operator.name] for operator in chosen))
@@ -217,7 +217,7 @@ def replay_seconds(
     communication included: nothing of it runs beside the backward's own. Source: arXiv 2205.05198
     (Korthikanti et al. 2022), whose overheads tests/published holds it against."""
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
-    passes = _layer_passes(shape, machine, network, kind)
+    passes = layer_passes(shape, machine, network, kind)
     times = [passes[operator.name][0] for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
 
@@ -231,7 +231,7 @@ def waiting_seconds(
     host = machine.host
     if host is None:
         return 0.0
-    layer = _layer_work(shape, machine, network, kind, host)
+    layer = layer_work(shape, machine, network, kind, host)
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
     again = tuple(launched((layer.forward[one.name] for one in replayed), host))
     if host.beside:
@@ -271,12 +271,12 @@ class LayerWork(Struct, frozen=True, dict=True):
 
 
 @lru_cache(maxsize=4096)
-def _layer_work(
+def layer_work(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind, host: Host
 ) -> LayerWork:
-    """As _layer_passes, with what the processor does for them."""
+    """As layer_passes, with what the processor does for them."""
     forward, backward = {}, []
-    passes = _layer_passes(shape, machine, network, kind)
+    passes = layer_passes(shape, machine, network, kind)
     for operator in transformer_layer(shape, kind):
         there, back = (time.compute + time.exposed for time in passes[operator.name])
         forward[operator.name] = work(operator, there, shape, host, backward=False)

@@ -1,0 +1,210 @@
+"""A layer as a drawing: its operators in order, and what becomes of each tensor that the backward
+needs: kept, offloaded, or replayed."""
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.answer.evaluation import Evaluation
+from advisor.base.units import human_bytes
+from advisor.layers.family import family_of
+from advisor.layers.operators import Collective, Operator, Tensor
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.memory.chunk_blocks import kept_input
+from advisor.models.layer_kind import LayerKind, Role
+from advisor.plan.recompute_plan import (
+    ReplayRun,
+    Segment,
+    kept_tensors,
+    made,
+    offloaded_names,
+    replayed_operators,
+)
+from advisor.search.evaluate import Evaluator
+from advisor.time.passes import tiled_operators
+from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
+
+
+class Fate(StrEnum):
+    """Where a tensor that the backward needs is until then."""
+
+    KEPT = "kept"
+    OFFLOADED = "offloaded"
+    REPLAYED = "replayed"
+
+
+class DrawnTensor(Struct, frozen=True):
+    """A storage that the backward of a layer needs, local to one rank, one microbatch."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    fate: Fate
+
+
+class DrawnOperator(Struct, frozen=True, kw_only=True):
+    """An operator of a layer: Megatron's submodule, what it computes and sends in words, what
+    limits it; seconds of one microbatch, communication included, 0 where it is not replayed.
+    tensors: those that it is the first to save, or where it is replayed to read."""
+
+    name: str
+    module: str
+    work: str
+    limit: str
+    forward_seconds: float
+    backward_seconds: float
+    replay_seconds: float
+    tensors: tuple[DrawnTensor, ...]
+
+    def num_bytes(self, fate: Fate) -> int:
+        """Bytes of its tensors of one fate."""
+        return sum(tensor.num_bytes for tensor in self.tensors if tensor.fate is fate)
+
+
+class DrawnLayer(Struct, frozen=True, kw_only=True):
+    """One layer of a kind under one regime, of which the model has `layers`.
+
+    together: layers that one checkpoint is around, 0 where there is none around whole layers; then
+    the first one's input alone is kept. arguments: small bytes that checkpoints keep beside
+    tensors. source: the package whose modules these are.
+    """
+
+    kind: str
+    layers: int
+    together: int
+    operators: tuple[DrawnOperator, ...]
+    arguments: int
+    source: str
+
+    def num_bytes(self, fate: Fate) -> int:
+        """Bytes of one microbatch of one layer of one fate, a checkpoint's argument included."""
+        tensors = sum(operator.num_bytes(fate) for operator in self.operators)
+        return tensors + (self.arguments if fate is Fate.KEPT else 0)
+
+
+def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> list[DrawnLayer]:
+    """The different layers of the model under the setting, in order of their first appearance."""
+    found = evaluator or Evaluator(evaluation.job, evaluation.calibration)
+    counts: Counter[tuple[LayerKind, Segment]] = Counter()
+    for stage in found.stages:
+        for chunk in stage:
+            for segment in found.plan(evaluation.setting, chunk).segments:
+                alone = replace(segment, copies=1)
+                for kind, count in segment.kinds():
+                    counts[kind, _regime(alone, kind)] += count
+    return [
+        _drawn(found, kind, segment, layers)
+        for (kind, segment), layers in counts.items()
+        if kind.role is not Role.FINAL_LAYERNORM
+    ]
+
+
+def _regime(segment: Segment, kind: LayerKind) -> Segment:
+    """What of a segment one layer of it can tell."""
+    if not segment.whole:
+        return segment
+    return replace(segment, layers=(kind,) * segment.num_layers)
+
+
+def _drawn(evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int) -> DrawnLayer:
+    shape = evaluator.shape
+    operators = transformer_layer(shape, kind)
+    again = Counter(operator.name for operator in replayed_operators(operators, segment.replay))
+    again.update(operator.name for operator in tiled_operators(shape, operators))
+    needed = _fates(evaluator, operators, segment)
+    machine, network = evaluator.rates
+    drawn = []
+    for operator in operators:
+        there = forward_seconds(operator, machine, network)
+        back = backward_seconds(operator, machine, network)
+        drawn.append(
+            DrawnOperator(
+                name=operator.name,
+                module=operator.module,
+                work=_work(operator),
+                limit=bound_by(operator),
+                forward_seconds=there.compute + there.exposed,
+                backward_seconds=back.compute + back.exposed,
+                replay_seconds=again[operator.name] * (there.compute + there.exposed),
+                tensors=tuple(needed.get(operator.name, ())),
+            )
+        )
+    return DrawnLayer(
+        kind=kind.name,
+        layers=layers,
+        together=segment.num_layers if segment.whole else 0,
+        operators=tuple(drawn),
+        arguments=sum(run.extra_kept_bytes for run in segment.runs),
+        source=family_of(shape.model).source,
+    )
+
+
+def _fates(
+    evaluator: Evaluator, operators: tuple[Operator, ...], segment: Segment
+) -> dict[str, list[DrawnTensor]]:
+    """Tensors by the operator that they are drawn at."""
+    wanted = kept_tensors(operators, ())
+    if segment.whole:
+        kept = {name: tensor for name, tensor in wanted.items() if name == LAYER_INPUT}
+        kept = kept or {LAYER_INPUT: evaluator.shape.hidden(LAYER_INPUT)}
+        away = frozenset(kept if segment.input.offloaded else ())
+    else:
+        kept = kept_tensors(operators, segment.runs)
+        away = offloaded_names(operators, segment.runs, segment.offloaded)
+    found: dict[str, list[DrawnTensor]] = {}
+    places = _places(operators, segment.runs)
+    for name, tensor in (wanted | kept).items():
+        fate = Fate.OFFLOADED if name in away else Fate.KEPT if name in kept else Fate.REPLAYED
+        size = tensor.num_bytes
+        if segment.whole and fate is Fate.KEPT:
+            size = kept_input(evaluator.shape, segment)
+        drawn = DrawnTensor(name, tensor.shape, str(tensor.dtype), size, fate)
+        found.setdefault(places.get(name, operators[0].name), []).append(drawn)
+    return found
+
+
+def _places(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dict[str, str]:
+    """By storage: the operator that it is drawn at, the first to save it, else to make or read
+    it; of what a compiler alone names, the first that is replayed."""
+    found: dict[str, str] = {}
+    for group in (_saved, made, _inputs):
+        for operator in operators:
+            for tensor in group(operator):
+                found.setdefault(tensor.storage.name, operator.name)
+    for run in runs:
+        members = [operator.name for operator in operators if operator.module in run.modules]
+        for tensor in run.kept or ():
+            found.setdefault(tensor.storage.name, members[0])
+    return found
+
+
+def _saved(operator: Operator) -> tuple[Tensor, ...]:
+    return operator.saved
+
+
+def _inputs(operator: Operator) -> tuple[Tensor, ...]:
+    return operator.inputs
+
+
+def _work(operator: Operator) -> str:
+    """``[4096, 8192] x [8192, 2560]; all_gather over tp``."""
+    return "; ".join((*_computed(operator), *map(_sent, operator.forward_collectives)))
+
+
+def _computed(operator: Operator) -> Iterator[str]:
+    gemm, kernel = operator.gemm, operator.attention
+    if gemm is not None:
+        groups = f" in {gemm.groups} experts" if gemm.groups > 1 else ""
+        yield f"[{gemm.m}, {gemm.k}] x [{gemm.k}, {gemm.n}]{groups}"
+    elif kernel is not None:
+        yield f"{kernel.rows} queries, {kernel.qk_channels} channels, up to {kernel.longest} keys"
+    elif operator.inputs:
+        yield f"moves {human_bytes(operator.forward_bytes)}"
+
+
+def _sent(collective: Collective) -> str:
+    return f"{collective.kind} over {collective.group}"
