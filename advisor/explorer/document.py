@@ -1,6 +1,6 @@
 """What the page knows of a grid: its job in words, its jobs, its settings, its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from advisor.explorer.pack import (
     times,
     units,
 )
+from advisor.explorer.step_numbers import layer_numbers, schedule_numbers, step_numbers
 from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
@@ -35,6 +36,7 @@ from advisor.report.setting_flags import (
     unsaid_comment,
 )
 from advisor.request.harness_line import harness_line
+from advisor.search.evaluate import Evaluator
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, beside the sequence length."""
@@ -46,11 +48,7 @@ def document(answer: Answer, grid: Grid, request_line: str) -> dict[str, Any]:
     """Plain JSON: see the functions below, and assets/data.js, which reads it."""
     pages = _Page(answer, grid, tuple(all_job_flags(grid.jobs[0][1][0])))
     jobs = [pages.job(job) for job, _ in grid.jobs]
-    rows = [
-        pages.row(number, evaluation)
-        for number, (_, evaluations) in enumerate(grid.jobs)
-        for evaluation in evaluations
-    ]
+    rows = [row for number in range(len(jobs)) for row in pages.rows(number)]
     return {
         "version": installed_version(),
         "command": request_line,
@@ -125,6 +123,7 @@ class _Page(Struct, frozen=True):
             "flags": self.pool.number(list(all_job_flags(first).values())),
             "unsaid": self.pool.number([unsaid_comment(first, one) for one in self.frameworks]),
             "measure": self.pool.number(self._measure(job)),
+            "schedule": schedule_numbers(self.pool, job),
         }
 
     def _measure(self, job: Job) -> list[str]:
@@ -147,7 +146,18 @@ class _Page(Struct, frozen=True):
             )
         return self._numbers[spec]
 
-    def row(self, job: int, evaluation: Evaluation) -> dict[str, Any]:
+    def rows(self, number: int) -> Iterator[dict[str, Any]]:
+        """Those of a job."""
+        job, evaluations = self.grid.jobs[number]
+        evaluator = Evaluator(job, evaluations[0].calibration)
+        for evaluation in evaluations:
+            yield {
+                **self._figures(number, evaluation),
+                **step_numbers(self.pool, evaluation, evaluator),
+                "layers": layer_numbers(self.pool, evaluation, evaluator),
+            }
+
+    def _figures(self, job: int, evaluation: Evaluation) -> dict[str, Any]:
         """Its figures, with those of every stage."""
         clear, sigma = clearance(evaluation)
         stages = evaluation.stages

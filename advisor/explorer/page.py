@@ -19,7 +19,7 @@ from advisor.request.request import Request
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
     *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
-    *("flags", "app"),
+    *("flags", "step", "layer", "app"),
 )
 
 

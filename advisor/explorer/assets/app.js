@@ -30,10 +30,12 @@ function App({ D }) {
       ${chosen && html`
       <${Card} id="h-memory" title="Where the memory goes: worst rank"><${Waterfall} ...${of} /><//>
       <${Card} id="h-stages" title="Memory of every pipeline stage"><${Stages} ...${of} /><//>
+      <${Card} id="h-step" title="One step: what every stage does, and what is alive" wide><${Step} ...${of} /><//>
+      <${Card} id="h-layer" title="What one layer keeps for the backward" wide><${Layer} ...${of} /><//>
       <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>
       <${Card} id="h-flags" title="Flags to paste"><${Flags} ...${of} /><//>`}
-      <${Card} id="h-sure" title="What this rests on"><${Basis} D=${D} /><//>
-      ${D.rejected.length > 0 && html`<${Card} id="h-rejected" title="Settings that the framework refuses"><${Rejected} D=${D} /><//>`}
+      <${Card} id="h-sure" title="What this rests on" wide><${Basis} D=${D} />
+        ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//>
     </main><${Tips} />`;
 }
 
@@ -80,8 +82,7 @@ function Basis({ D }) {
 }
 
 function Rejected({ D }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Refused settings"><table class="text"><thead><tr><th scope="col">setting</th><th scope="col">why</th><th scope="col">fix</th></tr></thead>
-    <tbody>${D.rejected.map(([spec, reason, fix, source]) => html`<tr><th scope="row">${spec}</th><td data-tip=${source}>${reason}</td><td>${fix}</td></tr>`)}</tbody></table></div>`;
+  return html`<${Figures} summary=${`${D.rejected.length} settings that ${D.framework} refuses`} text head=${["setting", "why", "fix", "source"]} rows=${D.rejected} />`;
 }
 
 (async () => {

@@ -100,7 +100,7 @@ function placed(D, drawn, chosen, scale, width, height) {
   for (const row of order) {
     const name = nameOf(D, row), text = name.length > 34 ? `${name.slice(0, 33)}…` : name;
     const wide = text.length * 6.7, px = scale.x(row.reserved), py = scale.y(row.seconds);
-    for (const [dx, dy, anchor] of [[11, 4, "start"], [-11, 4, "end"], [8, -10, "start"], [-8, -10, "end"], [8, 20, "start"], [-8, 20, "end"]]) {
+    for (const [dx, dy, anchor] of [[9, -9, "start"], [-12, 16, "end"], [-12, 4, "end"], [12, 18, "start"], [-9, -12, "end"]]) {
       const left = anchor === "start" ? px + dx : px + dx - wide, box = [left, py + dy - 11, wide, 15];
       if (left < PAD.left || left + wide > width || box[1] < 0 || box[1] + 15 > height - PAD.bottom) continue;
       if (taken.some(one => hits(one, box))) continue;

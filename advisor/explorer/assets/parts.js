@@ -36,14 +36,14 @@ function Key({ items }) {
 }
 
 /* The same figures as a table, for those who do not look at pictures. */
-function Figures({ summary, head, rows }) {
+function Figures({ summary, head, rows, text }) {
   const [open, setOpen] = useState(false);
   return html`<details class="figures" onToggle=${event => setOpen(event.target.open)}>
     <summary>${summary}</summary>
-    ${open && html`<div class="scroll" tabindex="0" role="region" aria-label=${summary}><table>
-      <thead><tr>${head.map(text => html`<th scope="col">${text}</th>`)}</tr></thead>
-      <tbody>${rows.map(cells => html`<tr>${cells.map((text, i) => i
-        ? html`<td>${text}</td>` : html`<th scope="row">${text}</th>`)}</tr>`)}</tbody></table></div>`}
+    ${open && html`<div class="scroll" tabindex="0" role="region" aria-label=${summary}><table class=${text ? "text" : ""}>
+      <thead><tr>${head.map(cell => html`<th scope="col">${cell}</th>`)}</tr></thead>
+      <tbody>${rows.map(cells => html`<tr>${cells.map((cell, i) => i
+        ? html`<td>${cell}</td>` : html`<th scope="row">${cell}</th>`)}</tr>`)}</tbody></table></div>`}
   </details>`;
 }
 
