@@ -28,6 +28,7 @@ class OutputFormat(StrEnum):
     CSV = "csv"
     FLAGS = "flags"
     FILE = "file"
+    HTML = "html"
 
 
 class PlotKind(StrEnum):
@@ -47,7 +48,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
-    `plot_kind` None means: the ranking. `read` is what `--from` took the job from.
+    `plot_kind` None means: the ranking. `read` is what `--from` took the job from. `written`: the
+    file that the answer goes to instead of stdout. `arguments`: the command line.
     """
 
     request: Request
@@ -61,6 +63,8 @@ class Options(Struct, frozen=True, kw_only=True):
     plot: Path | None = None
     plot_kind: PlotKind | None = None
     read: "ReadConfiguration | None" = None
+    written: Path | None = None
+    arguments: tuple[str, ...] = ()
 
 
 INTEGER_FLAGS: Final = {
@@ -106,6 +110,7 @@ def parse(arguments: Sequence[str]) -> Options:
     request["calibration"] = tuple(map(Path, request.get("calibration", ())))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
+    shown["arguments"] = tuple(arguments)
     if source is None:
         return Options(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
@@ -162,6 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--framework", action=_Choice)
     parser.add_argument("--search", action=_Scope)
     parser.add_argument("--format", dest="output", action=_Choice)
+    parser.add_argument("-o", "--output", dest="written", action=_Text)
     parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
     parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
     parser.add_argument("--price-per-gpu-hour", action=_Price)
@@ -241,7 +247,7 @@ class _Text(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
             raise UserError(option or self.dest, repr(values), "is empty")
-        is_path = self.dest in ("config_dir", "plot")
+        is_path = self.dest in ("config_dir", "plot", "written")
         setattr(namespace, self.dest, Path(values) if is_path else values)
 
 

@@ -81,12 +81,22 @@ def rank(options: Options) -> Outcome:
     exit_code = FITS if advice.fits else NOTHING_FITS
     if advice.stopped:
         exit_code = INTERRUPTED
-    return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
+    text = _render(advice, options)
+    if options.written is not None:
+        from advisor.cli.written import write
+
+        write(text, options.written)
+        text, talk = "", (*talk, f"advise: wrote {options.written}")
+    return Outcome(text=text, exit_code=exit_code, talk=talk)
 
 
 def _check(options: Options) -> None:
     """Refuse before the search what would fail after it, or say nothing."""
-    words = (OutputFormat.FLAGS, OutputFormat.FILE)
+    if options.written is not None or options.output is OutputFormat.HTML:
+        from advisor.cli.written import check_written
+
+        check_written(options.written, options.output, sys.stdout)
+    words = (OutputFormat.FLAGS, OutputFormat.FILE, OutputFormat.HTML)
     for flag, value, refusing in (
         ("--explain", options.explain, (OutputFormat.CSV, *words)),
         ("--verify", options.verify, (OutputFormat.CSV, *words)),
@@ -146,6 +156,12 @@ def _render(advice: "Answer", options: Options) -> str:
             from advisor.report.setting_flags import file_report
 
             return file_report(advice)
+        case OutputFormat.HTML:
+            from shlex import join
+
+            from advisor.explorer.page import explorer_page
+
+            return explorer_page(advice, options.request, join(("advise", *options.arguments)))
     return _page(advice, options)
 
 

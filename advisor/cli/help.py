@@ -62,7 +62,9 @@ Search
 
 Output
   --format F                table (default), json, csv, flags (only the flags of the best setting),
-                            file (its configuration file: torchtitan, DeepSpeed, Accelerate)
+                            file (its configuration file: torchtitan, DeepSpeed, Accelerate),
+                            html (the explorer: every row and its pictures on one page)
+  -o FILE                   write the answer to FILE
   --top N                   the N best rows. Without it json and csv have all, a page the 10 best
                             but for those that another row beats in memory and time, or runs like
   --front                   the Pareto front of memory and time alone: page, json, csv

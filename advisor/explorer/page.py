@@ -10,6 +10,7 @@ from string import Template
 from typing import Final
 
 from advisor.answer.answer import Answer
+from advisor.base.errors import UserError
 from advisor.explorer.document import document
 from advisor.explorer.grid import grid
 from advisor.explorer.pack import packed
@@ -24,7 +25,10 @@ _SCRIPTS: Final = (
 
 
 def explorer_page(answer: Answer, request: Request, request_line: str) -> str:
-    """HTML of every row of `answer` and of jobs near it; request_line: the command that asked."""
+    """HTML of every row of `answer` and of jobs near it; request_line: the command that asked.
+    UserError where the answer has no row."""
+    if not answer.candidates:
+        raise UserError("--format", "html", "has nothing to show: every setting is rejected")
     data = packed(document(answer, grid(answer, request), request_line))
     job = answer.job
     return Template(_asset("page.html")).substitute(
