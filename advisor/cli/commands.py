@@ -161,7 +161,9 @@ def _render(advice: "Answer", options: Options) -> str:
 
             from advisor.explorer.page import explorer_page
 
-            return explorer_page(advice, options.request, join(("advise", *options.arguments)))
+            line = join(("advise", *options.arguments))
+            with watched() as watch:
+                return explorer_page(advice, options.request, line, watch)
     return _page(advice, options)
 
 

@@ -17,10 +17,11 @@ from advisor.report.wording import chosen
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
+from advisor.search.layout_search import Progress, Watch
 from advisor.search.ranking import dominators, order
 
-_NEAR, _MOST_ROWS = 3, 2000
-_NEAR_OF_SEARCH, _MOST_ROWS_OF_SEARCH = 5, 6000
+_NEAR, _MOST_ROWS = 3, 1500
+_NEAR_OF_SEARCH, _MOST_ROWS_OF_SEARCH = 6, 6000
 """Doublings up to which jobs are near, and rows after which no further job is looked at; the
 second where layouts were searched: some seconds, and a page of at most 1 and 5 MB."""
 _EACH: Final = 10
@@ -41,8 +42,9 @@ class Grid(Struct, frozen=True):
         return sum(len(rows) for _, rows in self.jobs)
 
 
-def grid(answer: Answer, request: Request) -> Grid:
-    """All rows of `answer`, which has some, and those of jobs near its choice."""
+def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
+    """All rows of `answer`, which has some, and those of jobs near its choice; `watch` is told how
+    far it is."""
     best = chosen(answer)
     assert best is not None
     own = best.evaluation.job
@@ -60,6 +62,8 @@ def grid(answer: Answer, request: Request) -> Grid:
         if job not in found and (rows := _rows(job, stack, calibration)):
             found[job] = rows
             count += len(rows)
+            if watch is not None:
+                watch(Progress(best=best.evaluation, evaluated=count, share=count / most))
     return Grid(own, tuple((job, tuple(rows)) for job, rows in found.items()))
 
 

@@ -1,6 +1,6 @@
 """The page's data: columns of whole numbers, each text once, compressed.
 
-Bytes are counted in units of 64 KiB, times in microseconds: finer than any picture. A text or a list
+Bytes are counted in units of 64 KiB, times in microseconds: finer than any picture. A text or list
 that occurs again is a number of `pool`.
 """
 

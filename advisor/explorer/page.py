@@ -16,6 +16,7 @@ from advisor.explorer.grid import grid
 from advisor.explorer.pack import packed
 from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
+from advisor.search.layout_search import Watch
 
 _HERE: Final = Path(__file__).parent
 _SCRIPTS: Final = (
@@ -24,12 +25,14 @@ _SCRIPTS: Final = (
 )
 
 
-def explorer_page(answer: Answer, request: Request, request_line: str) -> str:
+def explorer_page(
+    answer: Answer, request: Request, request_line: str, watch: Watch | None = None
+) -> str:
     """HTML of every row of `answer` and of jobs near it; request_line: the command that asked.
     UserError where the answer has no row."""
     if not answer.candidates:
         raise UserError("--format", "html", "has nothing to show: every setting is rejected")
-    data = packed(document(answer, grid(answer, request), request_line))
+    data = packed(document(answer, grid(answer, request, watch), request_line))
     job = answer.job
     return Template(_asset("page.html")).substitute(
         title=escape(f"{job.model.name} on {job.num_gpus} x {job.gpu.name}"),
