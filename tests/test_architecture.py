@@ -38,7 +38,7 @@ FOLDERS = {
         *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
         *("reading",),
         *("frameworks", "request", "learning", "search", "step"),
-        *("lint", "diagnose", "report", "api", "cli"),
+        *("lint", "diagnose", "report", "explorer", "api", "cli"),
     ],
     "harness": [
         *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),

@@ -89,9 +89,11 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationDetail(Struct, frozen=True, kw_only=True):
-    """What a report shows of an evaluation beyond what ranks it."""
+    """What a report shows of an evaluation beyond what ranks it. needs: bytes that a rank of each
+    stage must be given, mean and standard deviation."""
 
     stages: tuple[StageMemory, ...]
+    needs: tuple[tuple[float, float], ...]
     saved_bytes_per_layer: dict[LayerKind, int]
     hardware_flops_per_step: float
 
@@ -153,6 +155,11 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def stages(self) -> tuple[StageMemory, ...]:
         """Memory of every pipeline stage."""
         return self._detail.stages
+
+    @property
+    def needs(self) -> tuple[tuple[float, float], ...]:
+        """Bytes that a rank of each stage must be given: mean and standard deviation."""
+        return self._detail.needs
 
     @property
     def saved_bytes_per_layer(self) -> dict[LayerKind, int]:

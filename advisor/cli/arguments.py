@@ -29,6 +29,7 @@ class OutputFormat(StrEnum):
     CSV = "csv"
     FLAGS = "flags"
     FILE = "file"
+    HTML = "html"
 
 
 class PlotKind(StrEnum):
@@ -56,6 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
     `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
     None the choice. `against`: what it is compared with. `read` is what `--from` took the job from.
+    `written`: the file that the answer goes to instead of stdout. `arguments`: the command line.
     """
 
     request: Request
@@ -71,10 +73,12 @@ class Options(Struct, frozen=True, kw_only=True):
     against: str | None = None
     row: int | None = None
     read: "ReadConfiguration | None" = None
+    written: Path | None = None
+    arguments: tuple[str, ...] = ()
 
     @property
     def writes_files(self) -> bool:
-        """Whether anything is asked for beside the answer that is printed."""
+        """Whether a file is asked for beside the answer, or a flag that says something of one."""
         return any((self.plot, self.plot_kind, self.row))
 
 
@@ -94,6 +98,7 @@ def parse(arguments: Sequence[str]) -> Options:
     request["calibration"] = tuple(map(Path, request.get("calibration", ())))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
+    shown["arguments"] = tuple(arguments)
     if source is None:
         return Options(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
@@ -219,7 +224,7 @@ class _Text(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
             raise UserError(option or self.dest, repr(values), "is empty")
-        is_path = self.dest in ("config_dir", "plot")
+        is_path = self.dest in ("config_dir", "plot", "written")
         setattr(namespace, self.dest, Path(values) if is_path else values)
 
 

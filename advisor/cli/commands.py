@@ -86,7 +86,13 @@ def rank(options: Options) -> Outcome:
     exit_code = FITS if advice.fits else NOTHING_FITS
     if advice.stopped:
         exit_code = INTERRUPTED
-    return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
+    text = _render(advice, options)
+    outcome = Outcome(text=text, exit_code=exit_code, talk=talk)
+    if options.written is None:
+        return outcome
+    from advisor.cli.writing import into_file
+
+    return into_file(outcome, options.written)
 
 
 def _watched() -> "AbstractContextManager[Watch | None]":
@@ -100,7 +106,11 @@ def _watched() -> "AbstractContextManager[Watch | None]":
 
 def _check(options: Options) -> None:
     """Refuse before the search what would fail after it, or say nothing."""
-    words = (OutputFormat.FLAGS, OutputFormat.FILE)
+    if options.written is not None or options.output is OutputFormat.HTML:
+        from advisor.cli.writing import check_output
+
+        check_output(options)
+    words = (OutputFormat.FLAGS, OutputFormat.FILE, OutputFormat.HTML)
     for flag, value, refusing in (
         ("--explain", options.explain, (OutputFormat.CSV, *words)),
         ("--verify", options.verify, (OutputFormat.CSV, *words)),
@@ -156,6 +166,14 @@ def _render(advice: "Answer", options: Options) -> str:
             from advisor.report.setting_flags import file_report
 
             return file_report(advice)
+        case OutputFormat.HTML:
+            from shlex import join
+
+            from advisor.explorer.page import explorer_page
+
+            line = join(("advise", *options.arguments))
+            with _watched() as watch:
+                return explorer_page(advice, options.request, line, watch)
     return _page(advice, options)
 
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 _RELEASE: Final = re.compile(r"[\w.]+")
 _JOB_FLAGS: Final = ("--model", "--from")
-_OF_A_REQUEST: Final = ("request", "read", "against", "output")
+_OF_A_REQUEST: Final = ("request", "read", "against", "output", "arguments")
+_SPELLED: Final = {"written": "-o"}
 _FORMATS: Final = (OutputFormat.TABLE, OutputFormat.JSON)
 
 
@@ -31,14 +33,15 @@ def diff(arguments: Sequence[str]) -> Outcome:
             "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'"
         )
     first, second = (words_of(text) for text in requests)
-    return _compared(first, second, namespace.output or OutputFormat.TABLE)
+    return _compared(first, second, namespace.output or OutputFormat.TABLE, namespace.written)
 
 
 def against(arguments: Sequence[str], options: Options) -> Outcome:
     """`--against OTHER` on a request: a release of its framework, flags that change it, or another
     request."""
     words, other = _without(arguments, "--against"), options.against or ""
-    words = _without(words, "--format")
+    for flag in ("--format", "-o", "--output"):
+        words = _without(words, flag)
     if _RELEASE.fullmatch(other):
         changed = [*_without(words, "--framework-version"), "--framework-version", other]
     else:
@@ -46,7 +49,7 @@ def against(arguments: Sequence[str], options: Options) -> Outcome:
         if not any(word.partition("=")[0] in _JOB_FLAGS for word in changed):
             again = any(word.partition("=")[0] == "--recompute" for word in changed)
             changed = [*(_without(words, "--recompute") if again else words), *changed]
-    return _compared(words, changed, options.output)
+    return _compared(words, changed, options.output, options.written)
 
 
 def words_of(text: str) -> list[str]:
@@ -63,14 +66,17 @@ def _without(words: Sequence[str], flag: str) -> list[str]:
     """`words` less a flag and its value, however often and in whichever spelling."""
     kept: list[str] = []
     skipped = False
+    joined = f"{flag}=" if flag.startswith("--") else flag
     for word in words:
-        if not skipped and word != flag and not word.startswith(f"{flag}="):
+        if not skipped and word != flag and not word.startswith(joined):
             kept.append(word)
         skipped = not skipped and word == flag
     return kept
 
 
-def _compared(first: Sequence[str], second: Sequence[str], output: OutputFormat) -> Outcome:
+def _compared(
+    first: Sequence[str], second: Sequence[str], output: OutputFormat, path: Path | None
+) -> Outcome:
     from advisor.answer.difference import difference
 
     if output not in _FORMATS:
@@ -80,7 +86,12 @@ def _compared(first: Sequence[str], second: Sequence[str], output: OutputFormat)
     one, other = _checked(first), _checked(second)
     names = shlex.join(first), shlex.join(second)
     found = difference(_advice(one), _advice(other), names)
-    return Outcome(text=found.to_json() if output is OutputFormat.JSON else _page(found))
+    outcome = Outcome(text=found.to_json() if output is OutputFormat.JSON else _page(found))
+    if path is None:
+        return outcome
+    from advisor.cli.writing import into_file
+
+    return into_file(outcome, path)
 
 
 def _checked(words: Sequence[str]) -> Options:
@@ -89,7 +100,7 @@ def _checked(words: Sequence[str]) -> Options:
     usual = Options(request=options.request)
     for name in Options.__struct_fields__:
         if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
-            flag = f"--{name.replace('_', '-')}"
+            flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
             raise UserError(flag, None, "does not go with two requests", "leave it out")
     return replace(options, against=None)
 

@@ -106,16 +106,19 @@ _SEARCH: Final = Topic(
         ),
     ),
 )
+_WRITTEN: Final = Flag("-o, --output FILE", "write the answer to FILE", Kind.FILE, "written")
 _OUTPUT: Final = Topic(
     "Output",
     (
         Flag(
             "--format F",
-            "table (default), json, csv, flags (only the flags of the best setting), file (its "
-            "configuration file: torchtitan, DeepSpeed, Accelerate)",
+            "table (default), json, csv, html (the explorer: every row and its pictures on one "
+            "page), flags (only the flags of the best setting), file (its configuration file: "
+            "torchtitan, DeepSpeed, Accelerate)",
             Kind.CHOICE,
             "output",
         ),
+        _WRITTEN,
         Flag(
             "--top N",
             "the N best rows. Without it json and csv have all, a page the 10 best but for those "
@@ -148,18 +151,16 @@ _OUTPUT: Final = Topic(
             "with another request: what advise diff shows, as table or json",
             Kind.TEXT,
         ),
-        Flag(
-            "--plot FILE",
-            "a picture, as .png, .svg or .pdf",
-            Kind.FILE,
-        ),
+        Flag("--plot FILE", "a picture, as .png, .svg or .pdf", Kind.FILE),
         Flag(
             "--plot-kind KIND",
             "of all rows: ranking (default), pareto, time; of one row: waterfall, stages, "
             "timeline, layer",
             Kind.CHOICE,
         ),
-        Flag("--row N", "the row that a picture of one row shows; default: the choice", Kind.NUMBER),
+        Flag(
+            "--row N", "the row that a picture of one row shows; default: the choice", Kind.NUMBER
+        ),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
@@ -201,7 +202,7 @@ _FRAMEWORK: Final = Flag("--framework F", "{choices}", Kind.CHOICE)
 _VERSION: Final = Flag("--framework-version V", "its release", Kind.TEXT)
 SUBCOMMANDS: Final = {
     "diff": Command(
-        usage="advise diff 'REQUEST' 'REQUEST' [--format table|json]",
+        usage="advise diff 'REQUEST' 'REQUEST' [--format table|json] [-o FILE]",
         about="Two requests side by side: what differs in the job and where each value comes from, "
         "the rows that they choose, peak memory by component, step time by phase, and the flags "
         "that change. A REQUEST is what stands behind advise on a command line, in quotes.",
@@ -224,6 +225,7 @@ SUBCOMMANDS: Final = {
                         "output",
                         choices=("table", "json"),
                     ),
+                    _WRITTEN,
                 ),
             ),
         ),

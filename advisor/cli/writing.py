@@ -1,12 +1,40 @@
-"""What `advise` writes beside its answer: pictures, and the step of one row."""
+"""What `advise` writes to files: its answer (`-o`), and pictures of it."""
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from advisor.base.errors import UserError
+from advisor.cli.arguments import OutputFormat
+from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
     from advisor.cli.arguments import Options
+
+
+def check_output(options: "Options") -> None:
+    """UserError where the answer cannot go to its file, or is a page and would go to a terminal."""
+    path = options.written
+    if path is None:
+        if options.output is OutputFormat.HTML and sys.stdout is not None and sys.stdout.isatty():
+            raise UserError("--format", options.output, "is a page, not text", "add -o FILE.html")
+        return
+    if path.is_dir():
+        raise UserError("-o", path, "is a folder", f"write e.g. -o {path / 'job.html'}")
+    if not path.resolve().parent.is_dir():
+        raise UserError("-o", path, f"there is no folder {path.parent}")
+
+
+def into_file(outcome: Outcome, path: Path) -> Outcome:
+    """The outcome with its text in `path`; UserError where that cannot be written."""
+    try:
+        path.write_text(outcome.text, encoding="utf-8")
+    except OSError as error:
+        raise UserError("-o", path, f"cannot be written: {error.strerror}") from None
+    return replace(outcome, text="", talk=(*outcome.talk, f"advise: wrote {path}"))
 
 
 def check_files(options: "Options") -> None:

@@ -73,7 +73,8 @@ class Reserved(Struct, frozen=True, kw_only=True):
     @property
     def at_most(self) -> float:
         """Bytes that it stays within 19 times out of 20."""
-        return self.total + self.uneven.mean + _ONE_IN_TWENTY * self._sigma
+        mean, sigma = self.need
+        return mean + _ONE_IN_TWENTY * sigma
 
     @property
     def terms(self) -> tuple[NamedBytes, ...]:
@@ -88,12 +89,13 @@ class Reserved(Struct, frozen=True, kw_only=True):
     def fit_probability(self, budget_bytes: int) -> float:
         """Probability that this rank stays within `budget_bytes`: `total` and `uneven` normally
         distributed. Of one rank; that others run out as well is left to the caller."""
-        left = budget_bytes - self.total - self.uneven.mean
-        return 0.5 * (1.0 + erf(left / (self._sigma * sqrt(2.0))))
+        mean, sigma = self.need
+        return 0.5 * (1.0 + erf((budget_bytes - mean) / (sigma * sqrt(2.0))))
 
     @property
-    def _sigma(self) -> float:
-        return hypot(self.spread, self.uneven.spread)
+    def need(self) -> tuple[float, float]:
+        """Bytes that it must be given: mean and standard deviation."""
+        return self.total + self.uneven.mean, hypot(self.spread, self.uneven.spread)
 
 
 @lru_cache(maxsize=4096)

@@ -323,6 +323,7 @@ class Evaluator:
         vpp = self.job.layout.virtual_pipeline_model_parallel_size
         return EvaluationDetail(
             stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
+            needs=tuple(stage.reserved.need for stage in stages),
             saved_bytes_per_layer=self._saved_bytes_per_layer(setting),
             hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plans)),
         )

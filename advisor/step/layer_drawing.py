@@ -4,6 +4,7 @@ needs: kept, offloaded, or replayed."""
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.units import human_bytes
 from advisor.layers.family import family_of
 from advisor.layers.operators import Collective, Operator, Tensor
+from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.chunk_blocks import kept_input
 from advisor.models.layer_kind import LayerKind, Role
@@ -24,6 +26,8 @@ from advisor.plan.recompute_plan import (
     replayed_operators,
 )
 from advisor.search.evaluate import Evaluator
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
 from advisor.time.passes import tiled_operators
 from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
 
@@ -116,9 +120,31 @@ def _drawn(evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int)
     again = Counter(operator.name for operator in replayed_operators(operators, segment.replay))
     again.update(operator.name for operator in tiled_operators(shape, operators))
     needed = _fates(evaluator, operators, segment)
-    machine, network = evaluator.rates
+    plain = _without_recompute(shape, kind, *evaluator.rates)
+    return DrawnLayer(
+        kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
+        layers=layers,
+        together=segment.num_layers if segment.whole else 0,
+        operators=tuple(
+            replace(
+                one,
+                replay_seconds=again[one.name] * one.forward_seconds,
+                tensors=tuple(needed.get(one.name, ())),
+            )
+            for one in plain
+        ),
+        arguments=sum(run.extra_kept_bytes for run in segment.runs),
+        source=family_of(shape.model).source,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _without_recompute(
+    shape: RankShape, kind: LayerKind, machine: Machine, network: Network
+) -> tuple[DrawnOperator, ...]:
+    """Operators of a layer, their tensors left aside."""
     drawn = []
-    for operator in operators:
+    for operator in transformer_layer(shape, kind):
         there = forward_seconds(operator, machine, network)
         back = backward_seconds(operator, machine, network)
         drawn.append(
@@ -129,18 +155,11 @@ def _drawn(evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int)
                 limit=bound_by(operator),
                 forward_seconds=there.compute + there.exposed,
                 backward_seconds=back.compute + back.exposed,
-                replay_seconds=again[operator.name] * (there.compute + there.exposed),
-                tensors=tuple(needed.get(operator.name, ())),
+                replay_seconds=0.0,
+                tensors=(),
             )
         )
-    return DrawnLayer(
-        kind=kind.name if kind.role is Role.LAYER else f"{kind.name} of multi-token prediction",
-        layers=layers,
-        together=segment.num_layers if segment.whole else 0,
-        operators=tuple(drawn),
-        arguments=sum(run.extra_kept_bytes for run in segment.runs),
-        source=family_of(shape.model).source,
-    )
+    return tuple(drawn)
 
 
 def _fates(

@@ -1,0 +1,44 @@
+/* What to paste: the flags of each framework, and the line that measures. */
+
+function Flags({ D, chosen, other }) {
+  const [tab, setTab] = useState(0);
+  const layout = D.pool[D.jobs.flags[chosen.job]], recompute = D.pool[D.rows.flags[chosen.index]];
+  const unsaid = D.pool[D.jobs.unsaid[chosen.job]], variables = D.pool[D.rows.environment[chosen.index]];
+  const words = [layout[tab], recompute[tab]].filter(Boolean).join(" ");
+  const move = event => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = (tab + step + D.frameworks.length) % D.frameworks.length;
+    setTab(next);
+    event.currentTarget.children[next].focus();
+  };
+  return html`<div role="tablist" aria-label="Framework" class="tabs" onKeyDown=${move}>${D.frameworks.map((name, i) =>
+      html`<button type="button" role="tab" id=${`tab-${i}`} aria-selected=${i === tab} aria-controls="flags-panel" tabindex=${i === tab ? 0 : -1} onClick=${() => setTab(i)}>${name}</button>`)}</div>
+    <div role="tabpanel" id="flags-panel" aria-labelledby=${`tab-${tab}`}>
+      <${Block} text=${[variables, words].filter(Boolean).join(" \\\n")} label=${`flags for ${D.frameworks[tab]}`} />
+      ${unsaid[tab] && html`<p class="note">${unsaid[tab]}</p>`}</div>
+    <${Measure} D=${D} chosen=${chosen} other=${other} />`;
+}
+
+function Block({ text, label }) {
+  return html`<div class="paste"><pre tabindex="0" aria-label=${label}>${text}</pre><${Copy} text=${text} label=${label} /></div>`;
+}
+
+/* What Hydra's grammar reads as text without quotes (advisor/request/harness_line.py). */
+const PLAIN = /^[A-Za-z_][\w.:=+-]*$/;
+
+/* One `harness run` where both settings are of one job, else one each. */
+function Measure({ D, chosen, other }) {
+  const line = (job, rows) => {
+    const around = D.pool[D.jobs.measure[job]];
+    if (!around) return "";
+    const specs = rows.map(row => PLAIN.test(row.spec) ? row.spec : `'${row.spec}'`).join(",");
+    const quote = specs.includes("'") ? '"' : "'";
+    return `${around[0]}${quote}recompute.settings=[${specs}]${quote}${around[1]}`;
+  };
+  const together = other && other.job === chosen.job && other !== chosen;
+  const lines = together ? [line(chosen.job, [chosen, other])] : [line(chosen.job, [chosen]), other && line(other.job, [other])];
+  const text = lines.filter(Boolean).join("\n");
+  if (!text) return null;
+  return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />`;
+}

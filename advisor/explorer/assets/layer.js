@@ -1,0 +1,46 @@
+/* One layer, operator by operator: what is kept for the backward, what is replayed, what is away. */
+
+const FATES = { k: ["kept", "f-kept"], r: ["replayed: not kept", "f-replayed"], o: ["offloaded to the host", "f-offloaded"] };
+
+function layersOf(D, row) {
+  return D.pool[D.rows.layers[row.index]].map(([kind, count, together, operators, fates, args, source]) => {
+    const drawn = D.pool[operators].map((number, i) => {
+      const [name, module, work, limit, forward, backward, tensors] = D.pool[number], [replay, letters] = D.pool[fates][i];
+      return { name, module, work, limit, forward: forward / 1e9, backward: backward / 1e9, replay: replay / 1e9,
+        tensors: tensors.map(([label, shape, dtype, size], k) => ({ label, shape, dtype, size, fate: letters[k] })) };
+    });
+    const sum = fate => drawn.reduce((all, op) => all + op.tensors.reduce((n, t) => n + (t.fate === fate ? t.size : 0), 0), 0);
+    return { kind: D.pool[kind], count, together, drawn, args, source: D.pool[source],
+      kept: sum("k") + args, replayed: sum("r"), offloaded: sum("o"), replay: drawn.reduce((s, op) => s + op.replay, 0) };
+  });
+}
+
+function Layer({ D, chosen, other }) {
+  const layers = useMemo(() => layersOf(D, chosen), [chosen]), [at, setAt] = useState(0), layer = layers[Math.min(at, layers.length - 1)];
+  const [ref, width] = useWidth(1200), beside = useMemo(() => other && layersOf(D, other).find(one => one.kind === layer.kind), [other, layer]);
+  const left = Math.min(230, width * 0.4), right = 190, line = 24, most = Math.max(1, ...layer.drawn.map(op => op.tensors.reduce((n, t) => n + t.size, 0)));
+  const narrow = width < 560, x = size => left + (width - left - (narrow ? 70 : right)) * size / most;
+  const name = one => `${one.count} × ${one.kind}${one.together ? `, checkpoint around ${one.together === 1 ? "each layer" : `${one.together} layers`}` : one.replay ? ", partly replayed" : ", not replayed"}`;
+  return html`${layers.length > 1 && html`<div class="buttons" role="group" aria-label="Kind of layer">${layers.map((one, i) =>
+      html`<button type="button" key=${i} aria-pressed=${one === layer} onClick=${() => setAt(i)}>${name(one)}</button>`)}</div>`}
+    <p><b>${bytes(layer.kept)} kept</b> by a layer for each microbatch${layer.replayed ? `, ${bytes(layer.replayed)} made again by a replay of ${millis(layer.replay)}` : ""}${layer.offloaded ? `, ${bytes(layer.offloaded)} on the host` : ""}${beside ? ` (${nameOf(D, other)}: ${bytes(beside.kept)} kept)` : ""}.</p>
+    <div ref=${ref}><svg width=${width} height=${layer.drawn.length * line + 4} role="img" aria-label=${`Operators of a layer in the order of the forward, with the tensors that the backward needs. The table below has all figures.`}>
+      ${layer.drawn.map((op, i) => {
+        let from = 0;
+        const total = op.tensors.reduce((n, t) => n + t.size, 0);
+        return html`<g key=${i} transform=${`translate(0 ${i * line})`}>
+          <rect class="hit" width=${width} height=${line} data-tip=${`${op.name} (${op.module}): ${op.work || "no GEMM"}; limited by ${op.limit}; forward ${millis(op.forward)}, backward ${millis(op.backward)}${op.replay ? `, replay ${millis(op.replay)}` : ""}; ${layer.source}`} />
+          <text x="0" y="16" class=${op.replay ? "replays" : ""}>${op.replay ? "↻ " : ""}${short(op.name, left)}</text>
+          ${op.tensors.map(t => {
+            const start = from;
+            from += t.size;
+            return html`<rect key=${t.label} class=${FATES[t.fate][1]} x=${x(start)} y="3" width=${Math.max(1.5, x(from) - x(start))} height=${line - 6}
+              data-tip=${`${t.label} [${t.shape.join(", ")}] ${t.dtype}: ${bytes(t.size)}, ${FATES[t.fate][0]}`} />`;
+          })}
+          ${total > 0 && html`<text class="soft" x=${x(total) + 6} y="16">${bytes(total)}${op.replay && !narrow ? ` · replay ${millis(op.replay)}` : ""}</text>`}
+          ${!total && op.replay > 0 && !narrow && html`<text class="soft" x=${left + 6} y="16">replay ${millis(op.replay)}</text>`}</g>`;
+      })}</svg></div>
+    <${Key} items=${[["f-kept", "kept until the backward"], ["f-replayed", "made again in the backward"], ["f-offloaded", "offloaded to the host"], ["", "↻ runs again in the backward"]].filter(([name]) => name !== "f-offloaded" || layer.offloaded)} />
+    <${Figures} summary="Tensors as a table" head=${["operator", "tensor", "shape", "type", "bytes", "in the backward"]}
+      rows=${layer.drawn.flatMap(op => op.tensors.map(t => [op.name, t.label, `[${t.shape.join(", ")}]`, t.dtype, t.size.toLocaleString("en"), FATES[t.fate][0]]))} />`;
+}

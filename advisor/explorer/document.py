@@ -1,0 +1,179 @@
+"""What the page knows of a grid: its job in words, its jobs, its settings, its rows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
+from advisor.base.distribution import installed_version
+from advisor.base.errors import UserError
+from advisor.base.units import human_count
+from advisor.explorer.grid import Grid
+from advisor.explorer.pack import (
+    TIMES,
+    UNIT,
+    Pool,
+    clearance,
+    columns,
+    micros,
+    stage_numbers,
+    times,
+    units,
+)
+from advisor.explorer.step_numbers import layer_numbers, schedule_numbers, step_numbers
+from advisor.frameworks.registry import adapter_of, label_of
+from advisor.job.job import Job
+from advisor.layers.parameters import parameter_count
+from advisor.plan.recompute_plan import Setting
+from advisor.report.header import framework_words, run_words
+from advisor.report.job_changes import apart, layout_cells
+from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
+from advisor.request.harness_line import harness_line
+from advisor.search.evaluate import Evaluator
+
+AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
+"""Columns of `layout_cells` that the page has a control for, beside the sequence length."""
+_SPEC: Final = "SPEC"
+"""Stands for the settings in a `harness run` line."""
+
+
+def document(answer: Answer, grid: Grid, request_line: str) -> dict[str, Any]:
+    """Plain JSON: see the functions below, and assets/data.js, which reads it."""
+    pages = _Page(answer, grid, tuple(all_job_flags(grid.jobs[0][1][0])))
+    jobs = [pages.job(job) for job, _ in grid.jobs]
+    rows = [row for number in range(len(jobs)) for row in pages.rows(number)]
+    return {
+        "version": installed_version(),
+        "command": request_line,
+        "unit": UNIT,
+        "times": TIMES,
+        "axes": AXES,
+        **_subject(answer, grid.own),
+        "frameworks": [label_of(name) for name in pages.frameworks],
+        "jobs": columns(jobs),
+        "settings": columns(pages.settings),
+        "rows": columns(rows),
+        "pool": pages.pool.values,
+        "rejected": [
+            [one.setting.spec, one.reason, one.fix, f"{one.rule}: {one.source}"]
+            for one in answer.rejected
+        ],
+    }
+
+
+def _subject(answer: Answer, job: Job) -> dict[str, Any]:
+    """The head of the page."""
+    best = answer.candidates[0].evaluation
+    return {
+        "model": job.model.name,
+        "parameters": human_count(parameter_count(job.model).total),
+        "gpus": job.num_gpus,
+        "gpu": job.gpu.name,
+        "precision": str(job.config.precision),
+        "global_batch": job.config.global_batch_size,
+        "seq_length": job.config.seq_length,
+        "framework": framework_words(job),
+        "runs": run_words(job),
+        "card": units(job.gpu.memory_bytes),
+        "budget": units(best.budget_bytes),
+        "calibration": f"{answer.calibration.name}: {answer.calibration.summary}",
+        "known_error": answer.calibration.known_error,
+        "assumed": list(answer.assumptions),
+        "evaluated": answer.evaluated,
+    }
+
+
+class _Page(Struct, frozen=True):
+    """Jobs, settings and rows as plain values, what they share in a pool. frameworks: whose
+    flags are shown."""
+
+    answer: Answer
+    grid: Grid
+    frameworks: tuple[str, ...]
+    pool: Pool = field(default_factory=Pool)
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def job(self, job: Job) -> dict[str, Any]:
+        """Degrees as the columns of a ranking say them; bytes that no setting changes, of every
+        stage; the flags of all frameworks; the line that measures settings of it."""
+        rows = next(rows for one, rows in self.grid.jobs if one is job)
+        cells = layout_cells(job)
+        first = rows[0]
+        held = [stage.memory_bytes for stage in first.stages]
+        return {
+            **{axis: self.pool.number(cells[axis]) for axis in AXES},
+            "DP": job.layout.data_parallel_size,
+            "seq": job.config.seq_length,
+            "pp": job.layout.pipeline_model_parallel_size,
+            "vpp": job.layout.virtual_pipeline_model_parallel_size,
+            "microbatches": job.num_microbatches,
+            "apart": self.pool.number(apart(job, self.grid.own)),
+            "fixed": self.pool.number(
+                [[units(one.weights), units(one.gradients), units(one.optimizer)] for one in held]
+            ),
+            "flags": self.pool.number(list(all_job_flags(first).values())),
+            "unsaid": self.pool.number([adapter_of(one).unsaid(job) for one in self.frameworks]),
+            "measure": self.pool.number(self._measure(job)),
+            "schedule": schedule_numbers(self.pool, job),
+        }
+
+    def _measure(self, job: Job) -> list[str]:
+        """``harness run …`` before and behind its settings; empty where no line makes the job."""
+        try:
+            line = harness_line(job, (_SPEC,), job.model.name, self.answer.recipe)
+        except UserError:
+            return []
+        before, _, behind = line.partition(f"'recompute.settings=[{_SPEC}]'")
+        return [before, behind]
+
+    def setting(self, setting: Setting) -> int:
+        """Its number."""
+        spec = setting.spec
+        if spec not in self._numbers:
+            self._numbers[spec] = len(self.settings)
+            kept, plus, away = spec.partition("+offload")
+            self.settings.append(
+                {"spec": spec, "kind": kept.partition(":")[0], "offload": bool(plus + away)}
+            )
+        return self._numbers[spec]
+
+    def rows(self, number: int) -> Iterator[dict[str, Any]]:
+        """Those of a job."""
+        job, evaluations = self.grid.jobs[number]
+        evaluator = Evaluator(job, evaluations[0].calibration)
+        for evaluation in evaluations:
+            yield {
+                **self._figures(number, evaluation),
+                **step_numbers(self.pool, evaluation, evaluator),
+                "layers": layer_numbers(self.pool, evaluation, evaluator),
+            }
+
+    def _figures(self, job: int, evaluation: Evaluation) -> dict[str, Any]:
+        """Its figures, with those of every stage."""
+        clear, sigma = clearance(evaluation)
+        stages = evaluation.stages
+        pool = self.pool
+        return {
+            "job": job,
+            "setting": self.setting(evaluation.setting),
+            "reserved": units(evaluation.peak_reserved_bytes),
+            "replayed": int(evaluation.requests is not None),
+            "peak_stage": evaluation.peak.stage,
+            "clear": clear,
+            "sigma": sigma,
+            "seconds": times(evaluation),
+            "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
+            "flops": round(evaluation.tflops_per_gpu * 100),
+            "stages": [number for stage in stages for number in stage_numbers(stage)],
+            "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
+            "flags": pool.number(list(all_flags(evaluation).values())),
+            "environment": pool.number(environment_words(evaluation)),
+            "notes": pool.number(self._notes(evaluation)),
+        }
+
+    def _notes(self, evaluation: Evaluation) -> Sequence[str]:
+        stack = adapter_of(evaluation.job.config.framework)
+        return list(stack.notes(evaluation.setting, evaluation.job))

@@ -1,0 +1,48 @@
+"""The page: one HTML file that loads nothing.
+
+Style and script are those of `assets`, put one after another; preact and htm (vendor/README.md)
+draw. Before the script has run, and without it, the answer stands there as a plain table.
+"""
+
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from advisor.answer.answer import Answer
+from advisor.base.errors import UserError
+from advisor.explorer.document import document
+from advisor.explorer.grid import grid
+from advisor.explorer.pack import packed
+from advisor.report.plain_advice import plain_advice
+from advisor.request.request import Request
+from advisor.search.layout_search import Watch
+
+_HERE: Final = Path(__file__).parent
+_SCRIPTS: Final = (
+    *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
+    *("flags", "step", "layer", "app"),
+)
+
+
+def explorer_page(
+    answer: Answer, request: Request, request_line: str, watch: Watch | None = None
+) -> str:
+    """HTML of every row of `answer` and of jobs near it; request_line: the command that asked.
+    UserError where the answer has no row."""
+    if not answer.candidates:
+        raise UserError("--format", "html", "has nothing to show: every setting is rejected")
+    data = packed(document(answer, grid(answer, request, watch), request_line))
+    job = answer.job
+    return Template(_asset("page.html")).substitute(
+        title=escape(f"{job.model.name} on {job.num_gpus} x {job.gpu.name}"),
+        style=_asset("page.css"),
+        static=plain_advice(answer, top=10)._repr_html_(),
+        data=data,
+        vendor=(_HERE / "vendor/htm-preact.js").read_text(encoding="utf-8"),
+        script="".join(_asset(f"{name}.js") for name in _SCRIPTS),
+    )
+
+
+def _asset(name: str) -> str:
+    return (_HERE / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,119 @@
+"""A row's step and layers for the page, which folds them as advisor.step does: the passes of every
+chunk, the order of passes, the operators of a layer."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+from advisor.answer.evaluation import Evaluation
+from advisor.explorer.pack import Pool, micros, units
+from advisor.job.job import Job
+from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
+from advisor.search.evaluate import Evaluator
+from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, drawn_layers
+from advisor.step.predicted_step import training_step
+from advisor.step.step_parts import ChunkPass, PassSeconds, StageStep
+
+MOST_PASSES: Final = 40_000
+"""Passes of all stages together above which the page draws no step: a second of its time."""
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def step_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> dict[str, Any]:
+    """Of every stage its static bytes, a hidden state, the optimizer's step, and its chunks; what
+    comes behind the pipeline, in microseconds."""
+    step = training_step(evaluation, evaluator)
+    tail = step.tail
+    return {
+        "static": pool.number([units(stage.static_bytes) for stage in step.stages]),
+        "chunks": pool.number([_chunks(pool, stage) for stage in step.stages]),
+        "sent": units(step.stages[0].sent),
+        "optimizer": pool.number([_optimizer(pool, stage) for stage in step.stages]),
+        "tail": [
+            micros(part) for part in (tail.waiting, tail.reduced, tail.accumulated, tail.optimizer)
+        ],
+    }
+
+
+def _optimizer(pool: Pool, stage: StageStep) -> list[int]:
+    return [units(stage.optimizer.num_bytes), pool.number(stage.optimizer.point)]
+
+
+def _chunks(pool: Pool, stage: StageStep) -> list[int]:
+    return [pool.number(_chunk(pool, chunk)) for chunk in stage.chunks]
+
+
+def _chunk(pool: Pool, chunk: ChunkPass) -> list[Any]:
+    """Layers and ends; microseconds of both passes; kept, most in either pass with its operator,
+    left."""
+    forward, backward = chunk.most_forward, chunk.most_backward
+    return [
+        [chunk.layers, int(chunk.embedding), int(chunk.head)],
+        _pass(chunk.forward),
+        _pass(chunk.backward),
+        units(chunk.kept),
+        [units(forward.num_bytes), pool.number(forward.point)],
+        [units(backward.num_bytes), pool.number(backward.point)],
+        units(chunk.left),
+    ]
+
+
+def _pass(parts: PassSeconds) -> list[int]:
+    """Replay, compute, communication, offload, waiting."""
+    return [micros(getattr(parts, name)) for name in parts.__struct_fields__]
+
+
+def schedule_numbers(pool: Pool, job: Job) -> int:
+    """The number of the job's order of passes: chunks of the virtual microbatches in order, warm-up
+    passes of every stage, hidden states held beside each pass; -1 where passes are too many."""
+    layout = job.layout
+    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    if 2 * pp * vpp * job.num_microbatches > MOST_PASSES:
+        return -1
+    return pool.number(_schedule(pp, vpp, job.num_microbatches))
+
+
+@lru_cache(maxsize=1024)
+def _schedule(pp: int, vpp: int, microbatches: int) -> dict[str, Any]:
+    stages = range(pp)
+    return {
+        "order": _text(chunk_order(pp, vpp, microbatches)),
+        "warmup": [num_warmup_passes(pp, vpp, microbatches, stage) for stage in stages],
+        "held": [_text(held_tensors(pp, vpp, microbatches, stage)) for stage in stages],
+    }
+
+
+def _text(numbers: list[int] | tuple[int, ...]) -> str | list[int]:
+    """One character a number where each has one."""
+    if max(numbers) < len(_DIGITS):
+        return "".join(_DIGITS[number] for number in numbers)
+    return list(numbers)
+
+
+def layer_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> int:
+    """The number of the row's layers."""
+    return pool.number([_layer(pool, layer) for layer in drawn_layers(evaluation, evaluator)])
+
+
+def _layer(pool: Pool, layer: DrawnLayer) -> list[Any]:
+    """Kind, number, layers in one checkpoint, operators; replay and fates of each operator;
+    arguments of checkpoints in bytes, source."""
+    return [
+        pool.number(layer.kind),
+        layer.layers,
+        layer.together,
+        pool.number([pool.number(_operator(one)) for one in layer.operators]),
+        pool.number([_fate(one) for one in layer.operators]),
+        layer.arguments,
+        pool.number(layer.source),
+    ]
+
+
+def _operator(one: DrawnOperator) -> list[Any]:
+    tensors = [[t.name, list(t.shape), t.dtype, t.num_bytes] for t in one.tensors]
+    seconds = [round(s * 1e9) for s in (one.forward_seconds, one.backward_seconds)]
+    return [one.name, one.module, one.work, one.limit, *seconds, tensors]
+
+
+def _fate(one: DrawnOperator) -> list[Any]:
+    """Nanoseconds of its replay, and a letter a tensor: k, o, r."""
+    return [round(one.replay_seconds * 1e9), "".join(t.fate[0] for t in one.tensors)]
