@@ -7,7 +7,12 @@ from scripts.write_docs.choices import Choice, growing, published
 from scripts.write_docs.svg import drawing, rect, text
 
 QUESTIONS: Final = (
-    ("none", "Does it fit without recompute?", "none", "Keep everything: recompute only costs time."),
+    (
+        "none",
+        "Does it fit without recompute?",
+        "none",
+        "Keep everything: recompute only costs time.",
+    ),
     (
         "selective",
         "Are some modules enough, and",
@@ -93,5 +98,8 @@ def _cost(jobs: list[Choice]) -> str:
 
 
 def _words(jobs: tuple[Choice, ...]) -> str:
-    said = [f"{job.job.replace('`', '')}: {job.best.setting.spec if job.kind else 'nothing fits'}" for job in jobs]
+    said = [
+        f"{job.job.replace('`', '')}: {job.best.setting.spec if job.kind else 'nothing fits'}"
+        for job in jobs
+    ]
     return "; ".join(said) + "."

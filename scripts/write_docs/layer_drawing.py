@@ -34,7 +34,9 @@ def layer_drawing() -> str:
     for number, column in enumerate(shown):
         parts += _column(column, FIRST + WIDTH * number, most, bottom)
     parts.append(rule(NAMES, bottom, right))
-    for y, words in zip((22, 44, 66), ("kept by a layer", "peak of a GPU", "step time"), strict=True):
+    for y, words in zip(
+        (22, 44, 66), ("kept by a layer", "peak of a GPU", "step time"), strict=True
+    ):
         parts.append(text(NAMES, bottom + y, words, "bold"))
     title = "What one layer of Llama 3 70B keeps under four recompute settings"
     return drawing(right, bottom + 80, title, _words(shown), parts)

@@ -31,7 +31,9 @@ STYLE: Final = """\
 
 def text(x: float, y: float, words: str, classes: str = "", anchor: str = "start") -> str:
     """Words whose baseline begins (or, with another anchor, ends) at a point."""
-    return f'<text x="{x:g}" y="{y:g}" class="{classes}" text-anchor="{anchor}">{escape(words)}</text>'
+    return (
+        f'<text x="{x:g}" y="{y:g}" class="{classes}" text-anchor="{anchor}">{escape(words)}</text>'
+    )
 
 
 def rect(x: float, y: float, width: float, height: float, classes: str) -> str:

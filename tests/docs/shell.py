@@ -20,9 +20,20 @@ from tests.docs.blocks import ROOT
 
 OURS: dict[str, Callable[[list[str]], int]] = {"advise": advise, "harness": harness}
 OPERATORS = ("&&", ";", "|", "&", ">", ">>", "(", ")")
-DRY = ("run", "sweep", "rehearse", "ingest")
+DRY = ("run", "sweep", "rehearse")
 """Subcommands of `harness` that say with --dry-run what they would do."""
-SHELL_ALONE = ("cd", "mkdir", "tar", "source", ".", "export", "git", "wandb", "tensorboard")
+SHELL_ALONE = (
+    "cd",
+    "mkdir",
+    "tar",
+    "source",
+    ".",
+    "export",
+    "git",
+    "wandb",
+    "tensorboard",
+    "python3",
+)
 """Programs of others, of which bash checks the syntax and nobody the words."""
 
 
@@ -97,7 +108,8 @@ def _bash(line: str, folder: Path, given: str = "") -> tuple[str, int]:
 
 def parse(lines: tuple[str, ...], folder: Path) -> None:
     """Raise where bash does not read the lines, or a program not its words."""
-    read = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True)
+    text = "\n".join(lines)
+    read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert read.returncode == 0, read.stderr
     for line in logical_lines(lines):
         for command in _commands(words_of(line)):
@@ -168,5 +180,3 @@ def _extras_exist(words: list[str]) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for named in re.findall(r"\[([a-z,]+)\]", " ".join(words)):
         assert set(named.split(",")) <= extras["optional-dependencies"].keys(), words
-
-

@@ -69,7 +69,7 @@ def _tried(block: Block, folder: Path, names: dict[str, Any]) -> tuple[str, ...]
     """The block's lines as they should be."""
     if "file" in block.marks:
         path = folder / block.marks["file"]
-        path = path if not path.parent.is_symlink() else folder / "own" / path.name
+        assert path.resolve().is_relative_to(folder), f"{block.place}: in the checkout's data"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
     elif block.language in READ:
