@@ -38,7 +38,7 @@ NOTHING: Final = (
     "another job",
     "Change the layout, the micro batch or the GPUs.",
 )
-LEFT, BOX, LEAF, ROW, WIDTH = 8, 284, 372, 112, 980
+LEFT, BOX, LEAF, ROW, WIDTH = 8, 236, 310, 112, 896
 MOST: Final = 3
 """Jobs that a leaf names; it counts the others."""
 
@@ -98,8 +98,7 @@ def _cost(jobs: list[Choice]) -> str:
 
 
 def _words(jobs: tuple[Choice, ...]) -> str:
-    said = [
-        f"{job.job.replace('`', '')}: {job.best.setting.spec if job.kind else 'nothing fits'}"
-        for job in jobs
-    ]
-    return "; ".join(said) + "."
+    """The drawing in words: what each job ends in."""
+    chosen = (job.best.setting.spec if job.kind else "nothing fits" for job in jobs)
+    names = (job.job.replace("`", "") for job in jobs)
+    return "; ".join(f"{name}: {spec}" for name, spec in zip(names, chosen, strict=True)) + "."

@@ -42,6 +42,20 @@ def table(case: tuple[tuple[str, str], tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
+def first_stage() -> str:
+    """How the activations of the drawing's worst rank multiply."""
+    (none, *_) = columns(*DENSE[0], DENSE[1])
+    stage = none.evaluation.peak
+    activations = stage.memory_bytes.activations
+    return (
+        f"- one layer of Llama 3 70B keeps {none.kept / MIB:.1f} MiB on each GPU;\n"
+        f"- pipeline stage {stage.stage} keeps {activations // none.kept} such sets at its peak: "
+        "its layers, times the microbatches in flight;\n"
+        f"- together they are {activations / GIB:.1f} GiB of the "
+        f"{stage.peak_reserved_bytes / GIB:.1f} GiB that the GPU must give."
+    )
+
+
 def _again(rows: tuple[Row, ...]) -> str:
     names = [f"`{row.operator}`" for row in rows if row.again]
     if len(names) == len(rows) - 1:

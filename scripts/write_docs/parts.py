@@ -16,6 +16,7 @@ DRAWINGS: Final[dict[str, Callable[[], str]]] = {
     "choose.svg": choice_drawing,
 }
 TABLES: Final[dict[str, Callable[[], str]]] = {
+    "activations of the first stage": modules.first_stage,
     "modules of a dense layer": lambda: modules.table(modules.DENSE),
     "modules of a layer with experts": lambda: modules.table(modules.EXPERTS),
     "choices of published jobs": lambda: choices.table(choices.published, "job"),

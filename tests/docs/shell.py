@@ -22,18 +22,7 @@ OURS: dict[str, Callable[[list[str]], int]] = {"advise": advise, "harness": harn
 OPERATORS = ("&&", ";", "|", "&", ">", ">>", "(", ")")
 DRY = ("run", "sweep", "rehearse")
 """Subcommands of `harness` that say with --dry-run what they would do."""
-SHELL_ALONE = (
-    "cd",
-    "mkdir",
-    "tar",
-    "source",
-    ".",
-    "export",
-    "git",
-    "wandb",
-    "tensorboard",
-    "python3",
-)
+SHELL_ALONE = ("mkdir", "tar", ".", "python3")
 """Programs of others, of which bash checks the syntax and nobody the words."""
 
 
@@ -141,7 +130,7 @@ def _parsed(command: list[str], folder: Path) -> None:
         assert words[0] in COMMANDS or read(words)
     elif name == "harness":
         _parsed_harness(words, folder)
-    elif name == "pip" or name == "python" and words[:2] == ["-m", "pip"]:
+    elif name == "pip" or (name == "python" and words[:2] == ["-m", "pip"]):
         _extras_exist(words)
     elif name == "python":
         assert words[0] == "-m", command

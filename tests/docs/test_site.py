@@ -14,6 +14,9 @@ from tests.docs.blocks import PAGES, ROOT
 
 application = pytest.importorskip("sphinx.application")
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::PendingDeprecationWarning", "ignore::DeprecationWarning"
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
