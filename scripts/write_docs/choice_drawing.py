@@ -38,8 +38,8 @@ NOTHING: Final = (
     "another job",
     "Change the layout, the micro batch or the GPUs.",
 )
-LEFT, BOX, LEAF, ROW, WIDTH = 8, 236, 310, 112, 896
-MOST: Final = 3
+LEFT, BOX, LEAF, ROW, WIDTH = 8, 262, 330, 112, 860
+MOST: Final = 2
 """Jobs that a leaf names; it counts the others."""
 
 

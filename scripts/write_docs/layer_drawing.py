@@ -9,7 +9,7 @@ JOB: Final = ("llama3_70b", "32xH100")
 SETTINGS: Final = ("none", "selective:core_attn", "selective:mlp", "full:uniform:1")
 MIB, GIB = 2**20, 2**30
 
-NAMES, FIRST, WIDTH, ROW, TOP = 8, 158, 170, 25, 74
+NAMES, FIRST, WIDTH, ROW, TOP = 8, 170, 170, 25, 74
 BAR = 92
 """Width of the longest bar."""
 
@@ -23,8 +23,8 @@ def layer_drawing() -> str:
     parts = [
         rect(NAMES, 12, 22, 12, "kept"),
         text(NAMES + 28, 22, "kept from the forward to the backward pass"),
-        rect(NAMES + 300, 12, 22, 12, "again"),
-        text(NAMES + 328, 22, "freed, and computed again in the backward pass (↻)"),
+        rect(NAMES + 322, 12, 22, 12, "again"),
+        text(NAMES + 350, 22, "freed, and computed again in the backward pass (↻)"),
         text(NAMES, 56, "operator · MiB per GPU", "muted"),
     ]
     for number, row in enumerate(shown[0].rows):

@@ -11,17 +11,17 @@ STYLE: Final = """\
 <style>
 .drawing { --fg: var(--draw-fg, #1b1f24); --muted: var(--draw-muted, #59636e);
   --line: var(--draw-line, #d1d9e0); --kept: var(--draw-kept, #0969da);
-  --again: var(--draw-again, #bc4c00); --box: var(--draw-box, #f6f8fa);
+  --again: var(--draw-again, #bc4c00); --box: var(--draw-box, #f6f8fa); --bg: var(--draw-bg, #ffffff);
   font-family: system-ui, sans-serif; font-size: 13px; }
 @media (prefers-color-scheme: dark) { .drawing { --fg: var(--draw-fg, #e6edf3);
   --muted: var(--draw-muted, #9198a1); --line: var(--draw-line, #3d444d);
   --kept: var(--draw-kept, #4493f8); --again: var(--draw-again, #f0883e);
-  --box: var(--draw-box, #151b23); } }
+  --box: var(--draw-box, #151b23); --bg: var(--draw-bg, #0d1117); } }
 .drawing text { fill: var(--fg); } .drawing .muted { fill: var(--muted); }
 .drawing .bold { font-weight: 600; } .drawing .mono { font-family: ui-monospace, monospace; }
 .drawing .rule { stroke: var(--line); } .drawing .kept { fill: var(--kept); }
 .drawing .again { fill: url(#hatch); stroke: var(--again); }
-.drawing .box { fill: var(--box); stroke: var(--line); } .drawing .arrow { stroke: var(--muted);
+.drawing .ground { fill: var(--bg); } .drawing .box { fill: var(--box); stroke: var(--line); } .drawing .arrow { stroke: var(--muted);
   fill: none; } .drawing .leaf { fill: var(--box); stroke: var(--kept); stroke-width: 1.5; }
 </style>
 <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"
@@ -56,6 +56,7 @@ def drawing(width: int, height: int, title: str, description: str, parts: list[s
             f"<title>{escape(title)}</title>",
             f"<desc>{escape(description)}</desc>",
             STYLE,
+            f'<rect width="{width}" height="{height}" class="ground"/>',
             *parts,
             "</svg>\n",
         ]
