@@ -11,7 +11,8 @@ STYLE: Final = """\
 <style>
 .drawing { --fg: var(--draw-fg, #1b1f24); --muted: var(--draw-muted, #59636e);
   --line: var(--draw-line, #d1d9e0); --kept: var(--draw-kept, #0969da);
-  --again: var(--draw-again, #bc4c00); --box: var(--draw-box, #f6f8fa); --bg: var(--draw-bg, #ffffff);
+  --again: var(--draw-again, #bc4c00);
+  --box: var(--draw-box, #f6f8fa); --bg: var(--draw-bg, #ffffff);
   font-family: system-ui, sans-serif; font-size: 13px; }
 @media (prefers-color-scheme: dark) { .drawing { --fg: var(--draw-fg, #e6edf3);
   --muted: var(--draw-muted, #9198a1); --line: var(--draw-line, #3d444d);
@@ -21,8 +22,10 @@ STYLE: Final = """\
 .drawing .bold { font-weight: 600; } .drawing .mono { font-family: ui-monospace, monospace; }
 .drawing .rule { stroke: var(--line); } .drawing .kept { fill: var(--kept); }
 .drawing .again { fill: url(#hatch); stroke: var(--again); }
-.drawing .ground { fill: var(--bg); } .drawing .box { fill: var(--box); stroke: var(--line); } .drawing .arrow { stroke: var(--muted);
-  fill: none; } .drawing .leaf { fill: var(--box); stroke: var(--kept); stroke-width: 1.5; }
+.drawing .ground { fill: var(--bg); }
+.drawing .box { fill: var(--box); stroke: var(--line); }
+.drawing .arrow { stroke: var(--muted); fill: none; }
+ .drawing .leaf { fill: var(--box); stroke: var(--kept); stroke-width: 1.5; }
 </style>
 <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"
   patternTransform="rotate(45)"><rect width="2" height="6" style="fill: var(--again)"/></pattern>

@@ -39,7 +39,7 @@ class Block(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{self.page.name}:{self.line}"
 
 
 def blocks_of(page: Path) -> Iterator[Block]:

@@ -51,6 +51,19 @@ def test_every_block_says_its_language() -> None:
             assert block.marks.keys() <= MARKS, block.place
 
 
+def test_output_that_is_stale_is_found_and_written_anew(folder: Path) -> None:
+    page = folder / "page.md"
+    page.write_text("```console\n$ advise --version\nold\n$ advise lint\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="exit code 2"):
+        _tried(next(blocks_of(page)), folder, {})
+    page.write_text("```console\n$ advise --version\nold\n```\nafter\n", encoding="utf-8")
+    (block,) = blocks_of(page)
+    shown = _tried(block, folder, {})
+    assert shown != block.lines
+    written = with_lines(page, {block.line: shown})
+    assert written == f"```console\n$ advise --version\n{shown[1]}\n```\nafter\n"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @patch.dict(os.environ)
 def test_the_blocks_of_a_page_run(page: Path, folder: Path) -> None:
