@@ -28,6 +28,7 @@ html_show_copyright = False
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 myst_heading_anchors = 3
+smartquotes = False
 python_use_unqualified_type_names = True
 nitpicky = True
 # Types of the standard library and of our own modules: their pages would be on the network, or
