@@ -2,6 +2,7 @@
 # make check                                lint and the tests of the advisor
 # make test                                 everything that decides whether a change is good
 # make oracles                              every figure of tests/oracles measured, none looked up
+# make docs                                 the documentation as a site, in build/docs
 # make lint | make bench | make clean
 #
 # Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
@@ -30,7 +31,7 @@ SPREAD = -n $(shell $(PYTHON) -c 'import os; print(min(8, 3 * os.cpu_count() // 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help advise check test oracles lint bench clean
+.PHONY: help advise check test oracles lint docs bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -70,6 +71,10 @@ lint: $(VENV)/.installed-test
 	@echo "== mypy"
 	@$(BIN)/mypy
 
+docs: $(VENV)/.installed-docs
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@echo "== build/docs/index.html"
+
 bench: $(VENV)/.installed-test
 	@echo "== benchmarks"
 	@$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(PYTEST_ARGS)
@@ -92,6 +97,11 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.created pyproject.toml
+	@echo "== install what builds the documentation" >&2
+	@$(PIP) install --editable '.[docs]'
+	@touch $@
+
 # The newest pip takes half the time of Python 3.11's own, which does it too. Byte code is made of what is imported,
 # when it is: most of what is installed never is.
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
@@ -100,4 +110,4 @@ $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
 	@$(PIP) install --no-compile --editable '.[dev]' $(ORACLE_PACKAGES)
 	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels megatron-core==$(NEWEST)
 	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-$(NEWEST)-*.whl $(NEWEST_CORE)
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs

@@ -127,7 +127,7 @@ def test_the_extra_all_is_every_extra_but_those_of_a_gpu_and_of_development() ->
     (whole,) = extras["all"]
     name, _, named = whole.removesuffix("]").partition("[")
     assert name == project["name"]
-    assert set(named.split(",")) == extras.keys() - {"all", "gpu", "dev"}
+    assert set(named.split(",")) == extras.keys() - {"all", "gpu", "docs", "dev"}
 
 
 def test_every_extra_that_a_hint_or_a_page_names_is_declared() -> None:

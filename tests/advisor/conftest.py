@@ -96,6 +96,7 @@ def evaluation(
     def look() -> EvaluationDetail:
         return EvaluationDetail(
             stages=stages,
+            needs=tuple((float(stage.peak_reserved_bytes), 0.0) for stage in stages),
             saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
             hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
         )

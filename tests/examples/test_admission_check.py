@@ -1,6 +1,5 @@
-"""examples/admission_check.py and the Python of docs/api.md, run."""
+"""examples/admission_check.py, run."""
 
-import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -40,13 +39,3 @@ def test_else_it_is_the_fastest_that_fits(admitted: Any) -> None:
 def test_where_nothing_fits_it_says_so(admitted: Any) -> None:
     with pytest.raises(MemoryError, match="Nothing fits in"):
         admitted("none", **{**JOB, "gpus": "16xH100", "memory_budget": "20GiB"})
-
-
-def test_the_page_says_what_is_true(admitted: Any) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
-    pages: dict[str, Any] = {"admitted": admitted}
-    first, check = blocks[:2]
-    exec(first, pages)
-    assert pages["advice"].fits
-    exec(check, pages)
-    assert pages["setting"] == pages["advice"].best.recompute.spec

@@ -1,0 +1,120 @@
+"""Which setting wins on which job, and the questions that lead to it: all of it computed."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from advisor.answer.evaluation import Evaluation
+from advisor.api.answering import answer_to
+from advisor.api.keywords import request_of
+
+GIB: Final = 2**30
+PUBLISHED: Final = (
+    ("llama3_8b", "8xH100"),
+    ("llama3_70b", "32xH100"),
+    ("llama3_70b", "32xB200"),
+    ("gpt3_175b", "64xA100"),
+    ("nemotron4_340b", "128xH100"),
+    ("mixtral_8x7b", "64xH100"),
+    ("mixtral_8x22b", "128xH100"),
+    ("qwen3_30b_a3b", "16xH100"),
+    ("qwen3_235b_a22b", "256xH100"),
+    ("gpt_oss_120b", "64xH100"),
+    ("deepseek_v3", "1024xH100"),
+    ("deepseek_v3", "256xGB200"),
+    ("kimi_k2", "1024xH100"),
+)
+"""Jobs whose layout is a published recipe's."""
+ONE_GPU_EACH: Final = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1}
+GROWING: Final = tuple(
+    (model, gpus, tokens, layout)
+    for model, gpus, layout in (
+        ("llama3_8b", "8xH100", ONE_GPU_EACH),
+        ("llama3_70b", "32xH100", {"tp": 4, "pp": 4, "vpp": 5}),
+    )
+    for tokens in (4096, 8192, 16384, 32768, 65536)
+)
+"""The same layout at longer and longer sequences."""
+STACKS: Final = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
+
+
+class Choice(NamedTuple):
+    """A job, no recompute on it, and the setting that the advisor puts first."""
+
+    job: str
+    none: Evaluation
+    best: Evaluation
+
+    @property
+    def kind(self) -> str:
+        """The leaf of the tree that it ends in: none, selective, full:block, full:uniform; empty
+        where nothing fits."""
+        if not self.best.fits:
+            return ""
+        head, _, rest = self.best.setting.spec.partition(":")
+        return f"full:{rest.partition(':')[0]}" if head == "full" and rest else head
+
+
+@cache
+def _choice(model: str, gpus: str, name: str, given: tuple[tuple[str, Any], ...]) -> Choice:
+    answer = answer_to(request_of(model, gpus, dict(given)))
+    found = [one.evaluation for one in answer.candidates]
+    none = next(one for one in found if one.setting.spec == "none")
+    return Choice(name, none, found[0])
+
+
+def published() -> tuple[Choice, ...]:
+    """A choice for each job with a published layout."""
+    return tuple(
+        _choice(model, gpus, f"`{model}`, {_count(gpus)}", ()) for model, gpus in PUBLISHED
+    )
+
+
+def growing() -> tuple[Choice, ...]:
+    """A choice for each length of the sequence."""
+    return tuple(
+        _choice(
+            model,
+            gpus,
+            f"`{model}`, {_count(gpus)}, {tokens:,} tokens",
+            (*layout.items(), ("seq_length", tokens)),
+        )
+        for model, gpus, tokens, layout in GROWING
+    )
+
+
+def stacks() -> tuple[Choice, ...]:
+    """Llama 3 8B on 8 H100 in the frameworks that shard with FSDP or ZeRO."""
+    return tuple(
+        _choice("llama3_8b", "8xH100", f"`{name}`", (("framework", name),)) for name in STACKS
+    )
+
+
+def _count(gpus: str) -> str:
+    count, _, name = gpus.partition("x")
+    return f"{count} {name}"
+
+
+def table(choices: Callable[[], tuple[Choice, ...]], head: str) -> str:
+    """A row a job: no recompute, the choice, and what the choice costs."""
+    lines = [
+        f"| {head} | `none` needs | `none` fits | first choice | its peak | its step takes |",
+        "|---|--:|--:|---|--:|--:|",
+    ]
+    for one in choices():
+        none = f"{one.none.peak_reserved_bytes / GIB:.1f} of {one.none.budget_bytes / GIB:.1f} GiB"
+        best, likely = one.best, _likely(one.none.fit_probability)
+        if best.fits:
+            chosen = f"`{best.setting.spec}`"
+            peak = f"{best.peak_reserved_bytes / GIB:.1f} GiB"
+            more = f"{100 * best.recompute_overhead:+.1f} %"
+            cost = more if best.setting.spec != "none" else "—"
+        else:
+            chosen, peak, cost = "nothing fits", "—", "—"
+        lines.append(f"| {one.job} | {none} | {likely} | {chosen} | {peak} | {cost} |")
+    return "\n".join(lines)
+
+
+def _likely(probability: float) -> str:
+    percent = 100 * probability
+    return "<1 %" if percent < 1 else ">99 %" if percent > 99 else f"{percent:.0f} %"

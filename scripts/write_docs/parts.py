@@ -1,0 +1,36 @@
+"""Drawings and tables of the docs that the model computes: what stands between the comments
+``<!-- written: NAME -->`` and ``<!-- end -->``, and the SVG files."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from scripts.write_docs import choices, modules
+from scripts.write_docs.choice_drawing import choice_drawing
+from scripts.write_docs.layer_drawing import layer_drawing
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+DRAWINGS: Final[dict[str, Callable[[], str]]] = {
+    "layer.svg": layer_drawing,
+    "choose.svg": choice_drawing,
+}
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "activations of the first stage": modules.first_stage,
+    "modules of a dense layer": lambda: modules.table(modules.DENSE),
+    "modules of a layer with experts": lambda: modules.table(modules.EXPERTS),
+    "choices of published jobs": lambda: choices.table(choices.published, "job"),
+    "choices by sequence length": lambda: choices.table(choices.growing, "job"),
+    "choices by framework": lambda: choices.table(choices.stacks, "framework"),
+}
+_PART: Final = re.compile(r"(?<=<!-- written: )(.+?)( -->\n\n)(.*?)(\n*<!-- end -->)", re.DOTALL)
+
+
+def names_in(text: str) -> list[str]:
+    """The tables that a page holds."""
+    return [match[1] for match in _PART.finditer(text)]
+
+
+def written(text: str) -> str:
+    """A page with its tables as they are computed now."""
+    return _PART.sub(lambda match: f"{match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end -->", text)

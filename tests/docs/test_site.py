@@ -1,0 +1,94 @@
+"""The documentation builds as a site without a warning, and its links lead somewhere."""
+
+import re
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import advisor
+import harness
+from tests.docs.blocks import PAGES, ROOT
+
+application = pytest.importorskip("sphinx.application")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::PendingDeprecationWarning", "ignore::DeprecationWarning"
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; an unknown page or anchor is a warning."""
+    folder, warnings = tmp_path_factory.mktemp("site"), StringIO()
+    build = application.Sphinx(
+        srcdir=ROOT / "docs",
+        confdir=ROOT / "docs",
+        outdir=folder,
+        doctreedir=folder / ".doctrees",
+        buildername="html",
+        status=None,
+        warning=warnings,
+    )
+    build.build(force_all=True)
+    assert not warnings.getvalue()
+    return folder
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    made = {path.stem for path in site.glob("*.html")}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= made
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"""<(?:script|img|link)[^>]*(?:src|href)=["'](?:https?:)?//""")
+    for page in site.glob("*.html"):
+        assert not loaded.search(page.read_text(encoding="utf-8")), page.name
+
+
+def test_drawings_are_part_of_the_page(site: Path) -> None:
+    for page, title in (("recompute", "layer of Llama 3 70B"), ("choose", "fastest that fits")):
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert re.search(rf'<svg[^>]*aria-label="[^"]*{title}', text)
+
+
+def test_the_api_page_has_every_public_name(site: Path) -> None:
+    text = (site / "api.html").read_text(encoding="utf-8")
+    for package in (advisor, harness):
+        for name in set(package.__all__) - {"__version__"}:
+            listed = f'id="{package.__name__}.{name}"' in text
+            assert listed or getattr(harness, name, None) is getattr(advisor, name, 0), name
+
+
+def _links() -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            yield page, target
+
+
+def test_links_outside_are_addresses() -> None:
+    """Syntax alone: no test asks the network."""
+    for page, target in _links():
+        if "://" in target:
+            parts = urlsplit(target)
+            assert parts.scheme == "https", (page, target)
+            assert "." in parts.netloc, (page, target)
+
+
+def test_links_inside_lead_to_files() -> None:
+    """Also of the README, which is no page of the site; anchors are Sphinx's to check."""
+    for page, target in _links():
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), (page, target)
+
+
+def test_the_readme_shows_rows_of_the_accuracy_page() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()
+    section = README.partition("## Accuracy")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 10
+    assert set(rows) <= set(page)
