@@ -20,6 +20,7 @@ Judges results against the goldens of the same workloads, worst first.
 
 A result belongs to the golden of its workload (model, layout, batch, precision, recompute); GPUs,
 torch, CUDA, driver, NCCL, Transformer Engine, allocator settings and power limit must be the same.
+On a CPU memory and loss are judged; its times are shown, and are no measure.
 """
 EPILOG: Final = """\
 Verdicts
@@ -30,6 +31,7 @@ Verdicts
   OPEN      inconclusive: more repeats
   REFUSED   the environment differs                         GONE, NEW  in one of the two only
   STALE     better than the golden by more than the limit   PASS  the interval is inside the limit
+  INFO      a CPU time: shown, not judged
 
 Exit codes
   0  pass    1  regression (--strict: or a stale golden)    2  the request is wrong

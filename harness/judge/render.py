@@ -25,6 +25,7 @@ WORDS: Final = {
     Verdict.STALE: "STALE",
     Verdict.SKIPPED: "SKIPPED",
     Verdict.PASS: "PASS",
+    Verdict.UNJUDGED: "INFO",
 }
 _RUN_AGAIN: Final = (
     Verdict.REGRESSION,
@@ -32,6 +33,7 @@ _RUN_AGAIN: Final = (
     Verdict.UNSTABLE,
     Verdict.INCONCLUSIVE,
 )
+CPU_TIMES: Final = "CPU times are no measure: they are shown, and memory and loss are judged."
 _MEANING: Final = {
     0: "pass",
     1: "regression",
@@ -45,6 +47,7 @@ def render(comparison: "Comparison") -> str:
     lines = environment_lines(comparison)
     for row, notes in noted_rows(comparison):
         lines += [row_line(row), *(f"      {note}" for note in notes)]
+    lines += [CPU_TIMES] if any(row.cpu_time for row in comparison.rows) else []
     return "\n".join([*lines, summary_line(comparison)]) + "\n"
 
 
@@ -77,6 +80,8 @@ def row_line(row: Row) -> str:
         words.append(percent(row.change) + _interval(row))
     if row.limit is not None:
         words.append(f"limit {_limit(row)}")
+    if row.verdict is Verdict.UNJUDGED:
+        words.append(str(row.verdict))
     if not row.metric and row.reason:
         words.append(row.reason)
     return "  ".join(words)
