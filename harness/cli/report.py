@@ -24,8 +24,8 @@ Writes what a run gave, from its files alone: no GPU and no torch are needed.
                   skipped = rule, or no verdict
   trials.csv      one row a trial (trials.parquet too, where pyarrow is installed)
   bmf.json        Bencher metric format
-  figures/        memory against time, Pareto front, predicted against measured, memory by
-                  component, one step; as SVG and PNG
+  figures/        memory against time, Pareto front, predicted against measured, measured memory
+                  over predicted memory by component, one step; as SVG and PNG
 
 harness run writes the same when it ends, without a verdict.
 

@@ -34,7 +34,7 @@ _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
 _PICTURES: Final = {
     "settings": ("memory_and_time", "memory_and_throughput"),
     "predicted": ("predicted_and_measured",),
-    "memory": ("memory_waterfall",),
+    "memory": ("memory_by_component",),
     "timeline": ("timeline",),
 }
 
