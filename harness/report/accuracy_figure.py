@@ -9,7 +9,8 @@ from advisor.base.units import GIB
 from harness.judge.accuracy.cells import Half, Row
 from harness.judge.predicted import Pair
 from harness.report.document import Picture
-from harness.report.style import BLUE, FAINT, VERMILION, Heights, draw, is_narrow, soften
+from harness.report.palette import BLUE, VERMILION
+from harness.report.style import FAINT, Heights, draw, is_narrow, soften
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

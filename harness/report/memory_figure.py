@@ -8,7 +8,8 @@ from msgspec import Struct
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
-from harness.report.style import COMPONENT_LOOKS, FAINT, INK, Heights, is_narrow, joined, soften
+from harness.report.palette import COMPONENT_LOOKS
+from harness.report.style import FAINT, INK, Heights, is_narrow, joined, soften
 from harness.report.trial_numbers import Numbers, numbers_of, over_repeats
 
 if TYPE_CHECKING:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.report.style import FAINT
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -35,7 +37,7 @@ def name_points(axes: "Axes", names: Mapping[tuple[float, float], str]) -> None:
         for x, y in places:
             if label is not None:
                 label.remove()
-            line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5"} if abs(y) > _FAR else None
+            line = {"arrowstyle": "-", "linewidth": 0.5, "color": FAINT} if abs(y) > _FAR else None
             label = axes.annotate(
                 name,
                 point,

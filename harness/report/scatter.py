@@ -11,20 +11,10 @@ from harness.base.collections import front, grouped, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
+from harness.report.palette import BLUE, GREEN, SKY, VERMILION
 from harness.report.point_names import name_points
 from harness.report.provenance import calibration_names, find_calibration
-from harness.report.style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    SKY,
-    VERMILION,
-    Heights,
-    is_narrow,
-    joined,
-    soften,
-)
+from harness.report.style import FAINT, INK, Heights, is_narrow, joined, soften
 from harness.report.trial_numbers import numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-YELLOW, PINK, VERMILION, GREY = "#F0E442", "#CC79A7", "#D55E00", "#666666"
 INK: Final = "#1b1b1d"
 FAINT: Final = "#808085"
 WIDE, NARROW = 10.9, 3.9
@@ -28,38 +26,6 @@ _HEIGHT: Final = re.compile(r'(<svg[^>]*?) height="[^"]*"', re.DOTALL)
 _PATH: Final = re.compile(r'(?<= d=")[^"]*')
 _DIGITS: Final = re.compile(r"(\.\d\d)\d+")
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-
-
-class Look(Struct, frozen=True):
-    """Colour and hatch of one thing, its name in a legend."""
-
-    name: str
-    colour: str
-    hatch: str = ""
-
-    @property
-    def fill(self) -> dict[str, Any]:
-        """What matplotlib's bars and patches take."""
-        edge = "white" if self.hatch else self.colour
-        return {
-            "facecolor": self.colour,
-            "hatch": self.hatch,
-            "edgecolor": edge,
-            "linewidth": 0.0,
-        }
-
-
-COMPONENT_LOOKS: Final = {
-    "weights": Look("weights", BLUE),
-    "gradients": Look("gradients", SKY, "///"),
-    "optimizer": Look("optimizer", GREEN),
-    "activations": Look("activations", ORANGE),
-    "transient": Look("transient", YELLOW, "..."),
-    "overhead": Look("overhead", PINK, "\\\\\\"),
-}
-FORWARD, BACKWARD = Look("forward", SKY), Look("backward", BLUE)
-REPLAY = Look("replay (recompute)", ORANGE, "////")
-OPTIMIZER = Look("optimizer", GREEN, "----")
 
 
 class Drawn(Struct, frozen=True):

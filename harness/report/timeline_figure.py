@@ -7,18 +7,8 @@ from msgspec import Struct
 
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
-from harness.report.style import (
-    BACKWARD,
-    FORWARD,
-    GREY,
-    INK,
-    OPTIMIZER,
-    REPLAY,
-    Look,
-    is_narrow,
-    joined,
-    soften,
-)
+from harness.report.palette import BACKWARD, FORWARD, GREY, OPTIMIZER, REPLAY, Look
+from harness.report.style import INK, is_narrow, joined, soften
 from harness.trial.result import Phase, TimelinePoint
 
 if TYPE_CHECKING:

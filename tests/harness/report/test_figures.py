@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
 from harness.report.memory_figure import bars
+from harness.report.palette import REPLAY
 from harness.report.provenance import find_calibration
 from harness.report.scatter import Point, best_of, panels, points
-from harness.report.style import INK, NARROW, REPLAY, WIDE, embedded
+from harness.report.style import INK, NARROW, WIDE, embedded
 from harness.report.timeline_figure import steps
 from harness.trial.result import Phase
 
