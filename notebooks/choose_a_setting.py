@@ -96,7 +96,7 @@ for fits, colour, marker, label in ((True, BLUE, "o", "fits"), (False, VERMILION
 for number, row in enumerate(front.itertuples()):
     at = (row.peak_reserved_bytes / GIB, row.step_time_seconds)
     above = number % 2 == 1
-    place = {"xytext": (7, 5) if above else (-7, -14), "ha": "left" if above else "right"}
+    place = {"xytext": (6, 9) if above else (-7, -14), "ha": "center" if above else "right"}
     axes.annotate(row.recompute, at, textcoords="offset points", fontsize=9, **place)
 axes.axvline(table.budget_bytes[0] / GIB, color="black", linestyle="--", linewidth=1)
 axes.margins(x=0.16, y=0.12)
