@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.api.ingesting import ingest
     from harness.api.result_schema import json_schema
     from harness.api.running import RunOutcome, rehearse, run
+    from harness.api.stored import load_run, update_goldens
     from harness.api.sweeping import SweepOutcome, sweep
     from harness.judge.comparison import Comparison
     from harness.trial.result import TrialResult, TrialStatus
@@ -35,9 +36,11 @@ __all__ = [
     "compare",
     "ingest",
     "json_schema",
+    "load_run",
     "rehearse",
     "run",
     "sweep",
+    "update_goldens",
 ]
 
 _MODULES: Final = {
@@ -51,9 +54,11 @@ _MODULES: Final = {
     "compare": "harness.api.comparing",
     "ingest": "harness.api.ingesting",
     "json_schema": "harness.api.result_schema",
+    "load_run": "harness.api.stored",
     "rehearse": "harness.api.running",
     "run": "harness.api.running",
     "sweep": "harness.api.sweeping",
+    "update_goldens": "harness.api.stored",
 }
 
 

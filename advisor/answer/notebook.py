@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _LEFT: Final = ("layout", "recompute", "note")
 _CELL: Final = "padding:0.2em 0.7em;border:none;background:none;vertical-align:top"
@@ -41,6 +42,7 @@ def notebook_html(
 
 
 def _table(table: NotebookTable) -> str:
+    table = _without_empty_columns(table)
     head = "".join(_cell("th", text, title) for title, text in _paired(table, table.titles))
     rows = []
     for row, strong, faint in zip(table.rows, table.strong, table.faint, strict=True):
@@ -50,6 +52,16 @@ def _table(table: NotebookTable) -> str:
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     frame = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
     return f"{frame}{body}</table></div>" if rows else ""
+
+
+def _without_empty_columns(table: NotebookTable) -> NotebookTable:
+    """Columns in which some row says something."""
+    kept = [number for number in range(len(table.titles)) if any(r[number] for r in table.rows)]
+    return replace(
+        table,
+        titles=tuple(table.titles[number] for number in kept),
+        rows=tuple(tuple(row[number] for number in kept) for row in table.rows),
+    )
 
 
 def _paired(table: NotebookTable, row: Sequence[str]) -> list[tuple[str, str]]:
@@ -63,5 +75,6 @@ def _cell(tag: str, text: str, title: str) -> str:
 
 
 def _flags(name: str, words: str) -> str:
-    lines = f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{escape(words)}</pre>'
-    return f'<p style="margin-bottom:0">{escape(name)}</p>{lines}'
+    style = "margin:0 0 0.6em;white-space:pre-wrap;overflow-wrap:anywhere"
+    lines = f'<pre style="{style}">{escape(words)}</pre>'
+    return f'<p style="margin:0.6em 0 0;opacity:0.75">{escape(name)}</p>{lines}'

@@ -36,7 +36,7 @@ def compare(
 
     UserError where a path holds no results, or a golden cannot be read.
     """
-    loaded = _loaded([results] if isinstance(results, Results) else list(results))
+    loaded = loaded_of(results)
     options = Options(
         allow_env_change=allow_env_change,
         strict=strict,
@@ -49,8 +49,9 @@ def compare(
     return judged(loaded.results, list(load_goldens(there).values()), options, loaded.commands)
 
 
-def _loaded(results: Sequence[Results]) -> Loaded:
+def loaded_of(results: Results | Sequence[Results]) -> Loaded:
     """Results of the paths, and those that are given as such."""
-    loaded = load_results([Path(one) for one in results if not isinstance(one, TrialResult)])
-    given = (one for one in results if isinstance(one, TrialResult))
+    several = [results] if isinstance(results, Results) else list(results)
+    loaded = load_results([Path(one) for one in several if not isinstance(one, TrialResult)])
+    given = (one for one in several if isinstance(one, TrialResult))
     return Loaded(results=(*loaded.results, *given), commands=loaded.commands)

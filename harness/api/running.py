@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, require
 from advisor.base.fields import convert
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
@@ -59,6 +59,18 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
         """Whether it is finished, no trial failed, and at least one was measured."""
         statuses = (result.status for result in self.results.values())
         return self.finished and exit_code(statuses) == 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a trial that has a result, measured beside predicted: the columns of the
+        report's trials.csv. Sizes are bytes, times seconds."""
+        from harness.report.export import trial_rows
+        from harness.report.facts import load_facts
+
+        return trial_rows(load_facts(self.folder)) if self.results else []
+
+    def to_dataframe(self) -> Any:
+        """`rows` as a pandas.DataFrame; UserError where pandas is not installed."""
+        return require("pandas", "to_dataframe", "report").DataFrame(self.rows())
 
 
 def run(

@@ -35,7 +35,8 @@ COMMAND: Final = Command(
             "What is compared",
             text="A result belongs to the golden of its workload (model, layout, batch, precision, "
             "recompute); GPUs, torch, CUDA, driver, NCCL, Transformer Engine, allocator settings "
-            "and power limit must be the same.",
+            "and power limit must be the same. On a CPU memory and loss are judged; its times are "
+            "shown, and are no measure.",
         ),
         Topic(
             "Flags",
@@ -77,6 +78,7 @@ COMMAND: Final = Command(
                 ("GONE, NEW", "in one of the two only"),
                 ("STALE", "better than the golden by more than the limit"),
                 ("PASS", "the interval is inside the limit"),
+                ("INFO", "a CPU time: shown, not judged"),
             ),
         ),
         Topic(

@@ -15,6 +15,7 @@ from harness.judge.goldens.foreign import FIRST_STEP, write_layout
 from harness.judge.goldens.golden_json import json_text, read_golden
 from harness.judge.goldens.imported import ImportRequest, import_golden
 from harness.judge.goldens.listing import change_page, golden_page, list_page
+from harness.judge.identity import CPU
 from harness.judge.results import load_results
 from harness.judge.update import (
     ADVISED_REPEATS,
@@ -139,9 +140,11 @@ _DEFAULTS: Final = {"to": FOLDER, "first_step": FIRST_STEP, "source": "", "date"
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
     changes = plan_update(results, arguments.reason, arguments.to)
+    if any(change.new.identity.gpus == CPU for change in changes):
+        _say("CPU times are no measure: memory and loss are the baseline")
     for change in changes:
         count = len(change.new.processes)
-        if 0 < count < ADVISED_REPEATS:
+        if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
             _say(
                 f"{change.new.identity.label}: few samples ({count}); "
                 f"measure.repeats={ADVISED_REPEATS} makes a better golden"

@@ -41,8 +41,8 @@ COMMAND: Final = Command(
                 ("bmf.json", "Bencher metric format"),
                 (
                     "figures/",
-                    "memory against time, Pareto front, predicted against measured, memory by "
-                    "component, one step; as SVG and PNG",
+                    "memory against time, Pareto front, predicted against measured, measured "
+                    "memory over predicted memory by component, one step; as SVG and PNG",
                 ),
             ),
         ),

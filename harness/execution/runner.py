@@ -88,6 +88,10 @@ class Runner(Struct, frozen=True, kw_only=True):
                 result = self._run_one(setting, trial, signals)
                 self.progress.end(result)
             results[trial.name] = result
+        if trials and None not in found.values():
+            self.progress.say(
+                "nothing was run: all trials have results; name=ANOTHER measures again"
+            )
         return results
 
     def _trials(self) -> list[tuple[PlannedSetting, Trial]]:

@@ -114,6 +114,10 @@ class _Both:
         self._watch.phase(phase)
         self._recorder.phase(phase)
 
+    def replay(self, begins: bool) -> None:
+        """The measurement's business alone: the parent is not told of every layer."""
+        self._recorder.replay(begins)
+
 
 class Worker:
     """One rank of one trial."""

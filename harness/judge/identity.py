@@ -29,7 +29,6 @@ _COMPARED: Final = re.compile(
     r"|variables\.\w+"
     r"|source\.framework"
 )
-_COMPARED_ON_CPU: Final = re.compile(r"host\.(cpu|torch_threads)")
 _GPU_NAME: Final = re.compile(r"gpus\[0\]\.(torch_)?name")
 
 
@@ -112,12 +111,10 @@ def gpu_type(name: str) -> str:
         return name
 
 
-def compared(environment: Mapping[str, Scalar], on_cpu: bool) -> dict[str, Scalar]:
-    """The part of a flat environment that must be the same on both sides."""
-    found = {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
-    if on_cpu:
-        found |= {k: v for k, v in environment.items() if _COMPARED_ON_CPU.fullmatch(k)}
-    return found
+def compared(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The part of a flat environment that must be the same on both sides. Which CPU it was is not
+    in it: a CPU's times are not judged, and its bytes are the same on all."""
+    return {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
 
 
 def differences(golden: Place, new: Place) -> tuple[Difference, ...]:
@@ -126,7 +123,7 @@ def differences(golden: Place, new: Place) -> tuple[Difference, ...]:
     A golden that records its software records everything, and what it lacks was not set. One that
     does not (a published number) can only differ in what it records; see `unrecorded`.
     """
-    old, now = (compared(place.environment, place.gpus == CPU) for place in (golden, new))
+    old, now = (compared(place.environment) for place in (golden, new))
     names = sorted(old.keys() | now.keys() if golden.complete else old.keys())
     here = Difference(name=GPUS, golden=golden.gpus, new=new.gpus)
     found = (Difference(name=key, golden=old.get(key), new=now.get(key)) for key in names)
@@ -137,7 +134,7 @@ def unrecorded(golden: Place, new: Place) -> tuple[str, ...]:
     """What the result records of its environment and an incomplete golden does not."""
     if golden.complete:
         return ()
-    known = compared(new.environment, new.gpus == CPU).keys() - golden.environment.keys()
+    known = compared(new.environment).keys() - golden.environment.keys()
     return tuple(sorted(key.removeprefix(_SOFTWARE) for key in known))
 
 

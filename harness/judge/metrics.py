@@ -61,6 +61,12 @@ class Metric(Struct, frozen=True, kw_only=True):
         """Whether it depends on time, so that an unstable process says nothing about it."""
         return self.memory_noise is None
 
+    def on(self, device: Device) -> "Metric":
+        """The metric as it is judged on `device`: a CPU's bytes are counted tensor by tensor, so
+        that every byte of them counts."""
+        exact = device is Device.CPU and not self.timing
+        return replace(self, floor=0.0, memory_noise=0.0) if exact else self
+
     def assumed_noise(self, device: Device) -> float:
         """Relative standard deviation between processes that is assumed where none is seen."""
         return TIME_NOISE[device] if self.memory_noise is None else self.memory_noise
@@ -103,6 +109,12 @@ def find_metric(name: str) -> Metric | None:
     if base is None:
         return None
     return replace(base, name=name)
+
+
+def is_judged(name: str, device: Device) -> bool:
+    """Whether a metric is held against its golden on `device`: times of a CPU are shown alone."""
+    metric = find_metric(name)
+    return device is not Device.CPU or metric is None or not metric.timing
 
 
 def process_of(result: TrialResult) -> Process:

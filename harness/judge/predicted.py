@@ -208,8 +208,11 @@ _MEASURED: Final = "measured, error"
 
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
-    """Whether the order was right, and whether following the advisor's first choice paid."""
+    """Whether the order was right, and whether following the advisor's first choice paid; nothing
+    where no time was predicted, as for a CPU."""
     times = [outcome.step_time for outcome in found]
+    if all(pair.predicted is None for pair in times):
+        return []
     lines = order_lines({"predicted and measured step time": times})
     timed = sum(pair.measured is not None for pair in times)
     share = followed(found)

@@ -29,6 +29,7 @@ WORDS: Final = {
     Verdict.STALE: "STALE",
     Verdict.SKIPPED: "SKIPPED",
     Verdict.PASS: "PASS",
+    Verdict.UNJUDGED: "INFO",
 }
 _RUN_AGAIN: Final = (
     Verdict.REGRESSION,
@@ -36,6 +37,7 @@ _RUN_AGAIN: Final = (
     Verdict.UNSTABLE,
     Verdict.INCONCLUSIVE,
 )
+CPU_TIMES: Final = "CPU times are no measure: they are shown, and memory and loss are judged."
 _MEANING: Final = {
     0: "pass",
     1: "regression",
@@ -50,6 +52,7 @@ def render(comparison: "Comparison") -> str:
     for row, notes in noted_rows(comparison):
         parts.append(Fitted(partial(_lines, row_line(row))))
         parts += [Fitted(partial(_note, note)) for note in notes]
+    parts += [CPU_TIMES] if any(row.cpu_time for row in comparison.rows) else []
     return on_screen(group(*parts, summary_line(comparison)))
 
 
@@ -100,6 +103,8 @@ def row_line(row: Row) -> str:
         words.append(percent(row.change) + _interval(row))
     if row.limit is not None:
         words.append(f"limit {_limit(row)}")
+    if row.verdict is Verdict.UNJUDGED:
+        words.append(str(row.verdict))
     if not row.metric and row.reason:
         words.append(row.reason)
     return "  ".join(words)

@@ -16,7 +16,7 @@ class Row(Struct, frozen=True, kw_only=True):
     new: medians in the metric's unit. change: new / golden - 1; interval: where it lies with 95 %
     confidence. limit: the change at which it is a regression, signed. shown: golden and new as
     text. notes: what to know of the numbers. two_sided: the limit holds in both directions.
-    cpu_time: the numbers are times of a CPU, or follow from them.
+    cpu_time: the numbers are times of a CPU.
     """
 
     label: str

@@ -1,6 +1,6 @@
 """Rows of a trial that was measured: each metric of its golden against the same of its repeats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +10,17 @@ from advisor.base.units import nearest_names
 from harness.judge.goldens.golden import Golden
 from harness.judge.goldens.series import Process, metric_names, samples
 from harness.judge.loss import furthest
-from harness.judge.metrics import LOSS, LOSS_LIMIT, METRICS, Better, Metric, find_metric, process_of
+from harness.judge.metrics import (
+    LOSS,
+    LOSS_LIMIT,
+    METRICS,
+    STEP_TIME,
+    Better,
+    Metric,
+    find_metric,
+    is_judged,
+    process_of,
+)
 from harness.judge.rows import Row
 from harness.judge.stats import Interval, Shift, centre, relative_shift
 from harness.judge.verdict import Judgement, Verdict, judge
@@ -63,18 +73,39 @@ def measured_rows(
         metric = find_metric(name)
         if name == LOSS:
             rows.append(_loss_row(about, processes, golden, options))
+        elif metric is not None and not is_judged(name, device):
+            rows += _shown_rows(replace(about, metric=name), metric, processes, golden)
         elif metric is not None:
+            metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
             row = replace(
                 about,
                 metric=name,
                 limit=limit if metric.better is Better.LOWER else -limit,
-                cpu_time=metric.timing and device is Device.CPU,
             )
             noise = metric.assumed_noise(device)
             new = samples(processes, name)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
+
+
+def _shown_rows(
+    row: Row, metric: Metric, processes: tuple[Process, ...], golden: Golden
+) -> Iterator[Row]:
+    """The step time of a CPU beside the golden's, where both are there; rates say the same."""
+    old, new = samples(golden.processes, metric.name), samples(processes, metric.name)
+    if metric.name != STEP_TIME or not old or not new:
+        return
+    before, after = centre(old), centre(new)
+    yield replace(
+        row,
+        verdict=Verdict.UNJUDGED,
+        golden=before,
+        new=after,
+        change=after / before - 1 if before else None,
+        cpu_time=True,
+        shown=(metric.show(before), metric.show(after)),
+    )
 
 
 def _metric_row(
@@ -144,7 +175,7 @@ def _unstable(results: Sequence[TrialResult]) -> str:
 
 def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
-    if shift.noise_assumed:
+    if shift.noise_assumed and shift.noise:
         return (f"one process a side: {shift.noise * 100:.2g} % between processes is assumed",)
     fewest = min(shift.processes, shift.golden_processes or shift.processes)
     if metric.timing and fewest < FEW_PROCESSES:

@@ -42,6 +42,7 @@ class Verdict(StrEnum):
     STALE = "stale"
     SKIPPED = "skipped"
     PASS = "pass"
+    UNJUDGED = "not judged"
 
 
 class Judgement(Struct, frozen=True, kw_only=True):

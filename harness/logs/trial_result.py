@@ -69,7 +69,7 @@ def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
         message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
         return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=message))
     timed = timed_steps(parsed.steps, _work(parsed, question))
-    cut = _warm_up(timed, question.plan)
+    cut = _warm_up(timed, question.plan, question.device)
     window = slice(cut, cut + question.plan.steps)
     if not timed.seconds[window]:
         whole = parsed.whole_run
@@ -151,11 +151,12 @@ def _work(parsed: ParsedLog, question: Question) -> Work:
     return work_of({**told, **question.workload, "layout": layout})
 
 
-def _warm_up(timed: TimedSteps, plan: MeasurementPlan) -> int:
+def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:
     """Lines that are warm-up, by the rule of every measurement; a line may stand for several
-    steps."""
+    steps. On a CPU they are as many whatever they took."""
     least = max(1, math.ceil(plan.min_warmup_steps / timed.interval))
-    scaled = replace(plan, min_warmup_steps=least)
+    most = least if device is Device.CPU else plan.max_warmup_steps
+    scaled = replace(plan, min_warmup_steps=least, max_warmup_steps=most)
     count = len(timed.seconds)
     return next((n for n in range(count) if is_warm(timed.seconds[:n], scaled)), count)
 

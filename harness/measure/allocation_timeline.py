@@ -31,6 +31,10 @@ class Timeline:
         self._phase = phase
         self.sample()
 
+    def replay(self, begins: bool) -> None:
+        """A stretch of the backward in which something is computed again."""
+        self.phase(Phase.REPLAY if begins else Phase.BACKWARD)
+
     def sample(self) -> None:
         """Ask for the allocated bytes now."""
         self.add(self._allocated())

@@ -61,6 +61,9 @@ class PhasePeaks:
         self.close()
         self._now = phase
 
+    def replay(self, begins: bool) -> None:
+        """A replay is a part of the backward."""
+
     def close(self) -> None:
         """The running phase ends now."""
         self.peaks[self._now] = max(self.peaks[self._now], self._gauge.peak())

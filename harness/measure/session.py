@@ -78,7 +78,13 @@ def measure(
 
 
 def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
-    """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one."""
+    """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one.
+
+    A CPU drops `min_warmup_steps` whatever they took: the steps that are measured, and their
+    losses, are then the same ones on every machine.
+    """
+    if device is Device.CPU:
+        plan = replace(plan, max_warmup_steps=plan.min_warmup_steps)
     watch, recorder = stopwatch(device), Silent()
     seconds: list[float] = []
     while not is_warm(seconds, plan):

@@ -24,11 +24,17 @@ class Recorder(Protocol):
     def phase(self, phase: Phase) -> None:
         """`phase` begins now, on this rank."""
 
+    def replay(self, begins: bool) -> None:
+        """A replay within the backward begins, or ends, now; told where the backend knows."""
+
 
 class Silent:
     """A Recorder for steps of which only the whole counts."""
 
     def phase(self, phase: Phase) -> None:
+        """Nothing to do."""
+
+    def replay(self, begins: bool) -> None:
         """Nothing to do."""
 
 

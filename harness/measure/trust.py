@@ -14,17 +14,26 @@ from harness.trial.trial import Device, MeasurementPlan
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a series may show. Ratios of the median step, but for `clock_range` (of the highest)."""
+    """What a series may show. Ratios of the median step, but for `clock_range` (of the highest).
+
+    times_count: whether steps that scatter or drift make a trial unstable.
+    """
 
     spread: float = 0.05
     drift: float = 0.05
     clock_range: float = 0.10
     host_difference: float = 0.02
     least_steps: int = 5
+    times_count: bool = True
 
 
-LIMITS: Final = {Device.CUDA: Limits(), Device.CPU: Limits(spread=0.15, drift=0.15)}
-"""A CPU is shared with the rest of the system: its times may scatter more."""
+LIMITS: Final = {
+    Device.CUDA: Limits(),
+    Device.CPU: Limits(spread=0.15, drift=0.15, times_count=False),
+}
+"""A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
+them."""
+_NO_MEASURE: Final = "CPU times are no measure; nothing is judged by them"
 
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -80,16 +89,18 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
             name="spread",
             seen=f"IQR {_percent(scatter)} of the median",
             limit=_percent(limits.spread),
-            fatal=True,
-            advice="look for other load; measure more steps",
+            fatal=limits.times_count,
+            advice="look for other load; measure more steps" if limits.times_count else _NO_MEASURE,
         )
     if abs(moved) > limits.drift:
         yield Concern(
             name="drift",
             seen=f"{moved * 100:+.1f} % over the window",
             limit=_percent(limits.drift),
-            fatal=True,
-            advice="warm up longer (measure.min_warmup_steps); look at temperature and clocks",
+            fatal=limits.times_count,
+            advice="warm up longer (measure.min_warmup_steps); look at temperature and clocks"
+            if limits.times_count
+            else _NO_MEASURE,
         )
     if len(seconds) < limits.least_steps:
         yield Concern(
@@ -99,7 +110,8 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
             advice="raise measure.steps: the spread of so few tells little",
         )
     warmup = seen.warmup_seconds
-    if len(warmup) >= plan.max_warmup_steps and not settled(warmup, plan.warmup_tolerance):
+    most = limits.times_count and len(warmup) >= plan.max_warmup_steps
+    if most and not settled(warmup, plan.warmup_tolerance):
         yield Concern(
             name="warmup",
             seen=f"the last of {len(warmup)} warm-up steps do not agree",

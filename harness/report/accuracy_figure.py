@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import GIB
+from advisor.report.figures.palette import BLUE, VERMILION
 from harness.judge.accuracy.cells import Half, Row
 from harness.judge.predicted import Pair
 from harness.report.document import Picture
-from harness.report.style import BLUE, FAINT, VERMILION, draw, soften
+from harness.report.style import FAINT, Heights, draw, is_narrow, soften
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,8 @@ def draw_accuracy(rows: Sequence[Row], folder: Path) -> tuple[Picture, ...]:
         return ()
     folder.mkdir(parents=True, exist_ok=True)
     name, caption = "predicted_and_measured", "Predicted against measured, by half of the cells"
-    svg = draw(name, 3.4, partial(_paint, shown=shown), folder)
-    return (Picture(name=name, caption=caption, svg=svg),)
+    drawn = draw(name, Heights(4.2, 7.4), partial(_paint, shown=shown), folder)
+    return (Picture(name=name, caption=caption, svg=drawn.wide, narrow_svg=drawn.narrow),)
 
 
 Points = list[tuple[Half, float, float]]
@@ -49,7 +50,8 @@ def _points(pairs: Sequence[tuple[Half, Pair]], scale: float) -> Points:
 
 
 def _paint(figure: "Figure", shown: Sequence[tuple[str, str, Points]]) -> None:
-    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    rows, columns = (len(shown), 1) if is_narrow(figure) else (1, len(shown))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (title, unit, points) in zip(panels, shown, strict=True):
         _paint_panel(axes, title, unit, points)
 

@@ -15,11 +15,13 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """A figure: its file's name without suffix, what it shows, and the SVG itself."""
+    """A figure: its file's name without suffix, what it shows, and the SVG itself, as wide as a
+    desktop's page and as a phone's."""
 
     name: str
     caption: str
     svg: str
+    narrow_svg: str
 
 
 class Section(Struct, frozen=True, kw_only=True):

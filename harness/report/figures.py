@@ -5,76 +5,78 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.report import memory_figure
 from harness.report.document import Picture
 from harness.report.facts import Facts
+from harness.report.memory_figure import bars
 from harness.report.scatter import (
-    height_of,
+    heights_of,
     paint_predicted,
     paint_throughput,
     paint_time,
     panels,
     points,
 )
-from harness.report.setting_figures import paint_timeline, paint_waterfall, steps, waterfall
-from harness.report.style import draw
+from harness.report.style import Heights, draw
+from harness.report.timeline_figure import paint_timeline, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from matplotlib.figure import Figure
 
-    Drawing = tuple[str, str, float, Callable[[Figure], None]]
+    Drawing = tuple[str, str, Heights, Callable[[Figure], None]]
 
 
 def draw_all(facts: Facts, folder: Path) -> tuple[Picture, ...]:
     """Draw into `folder`; ImportError where matplotlib is not installed."""
     folder.mkdir(parents=True, exist_ok=True)
-    return tuple(
-        Picture(name=name, caption=caption, svg=draw(name, height, paint, folder))
-        for name, caption, height, paint in _drawings(facts)
-    )
+    found = []
+    for name, caption, heights, paint in _drawings(facts):
+        drawn = draw(name, heights, paint, folder)
+        found.append(Picture(name=name, caption=caption, svg=drawn.wide, narrow_svg=drawn.narrow))
+    return tuple(found)
 
 
 def _drawings(facts: Facts) -> Iterator["Drawing"]:
-    """Name, caption, height in inches, and what paints it."""
+    """Name, caption, heights, and what paints it."""
     cpu = " (CPU times)" if facts.on_cpu else ""
     shown = points(facts)
     if shown:
-        height = height_of(shown)
+        heights = heights_of(shown)
         yield (
             "memory_and_time",
             f"Peak memory against step time of every setting{cpu}",
-            height,
+            heights,
             partial(paint_time, facts=facts),
         )
         yield (
             "memory_and_throughput",
             f"Pareto front of peak memory and throughput{cpu}",
-            height,
+            heights,
             partial(paint_throughput, facts=facts),
         )
     compared = len(panels(facts))
     if compared:
-        height = {1: 4.6, 2: 3.6, 3: 6.8}[compared]
         yield (
             "predicted_and_measured",
             f"Predicted against measured{cpu}",
-            height,
+            Heights(4.2, 0.4 + 3.5 * compared),
             partial(paint_predicted, facts=facts),
         )
-    memory = waterfall(facts)
-    if memory is not None:
+    memory = bars(facts)
+    if memory:
         yield (
-            "memory_waterfall",
-            "Predicted memory by component, and the measured peaks",
-            4.0,
-            partial(paint_waterfall, shown=memory),
+            "memory_by_component",
+            "Predicted memory by component, and the measured peaks over it",
+            memory_figure.heights_of(memory),
+            partial(memory_figure.paint_memory, shown=memory),
         )
     timelines = steps(facts)
     if timelines:
         yield (
             "timeline",
             f"Allocated bytes over one step{cpu}",
-            1.4 + 1.35 * len(timelines),
+            Heights(1.4 + 1.35 * len(timelines), 2.0 + 1.35 * len(timelines)),
             partial(paint_timeline, shown=timelines, on_cpu=facts.on_cpu),
         )

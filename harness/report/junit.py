@@ -18,6 +18,7 @@ _TAGS: Final = {
     Verdict.VANISHED: "skipped",
     Verdict.APPEARED: "skipped",
     Verdict.SKIPPED: "skipped",
+    Verdict.UNJUDGED: "skipped",
 }
 """What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
 _NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.units import unit_of
+from advisor.report.figures.palette import BLUE, GREEN, SKY, VERMILION
 from harness.base.collections import front, grouped, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
+from harness.report.point_names import name_points
 from harness.report.provenance import calibration_names, find_calibration
-from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften
+from harness.report.style import FAINT, INK, Heights, is_narrow, joined, soften
 from harness.report.trial_numbers import numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
@@ -63,34 +65,63 @@ def best_of(shown: Sequence[Point]) -> list[Point]:
     return front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
-def height_of(shown: Sequence[Point]) -> float:
-    """Inches of a scatter with its key below."""
-    return 3.9 + _KEY_ROWS * -(-len(shown) // _columns(shown))
+def heights_of(shown: Sequence[Point]) -> Heights:
+    """Of a scatter; on a phone its key is below."""
+    return Heights(4.6, 3.6 + _KEY_ROWS * -(-len(shown) // _columns(shown)))
 
 
 def paint_time(figure: "Figure", facts: Facts) -> None:
     """Peak memory against step time; the line joins what nothing beats in both."""
     shown = points(facts)
     axes = figure.add_subplot()
-    _scatter(axes, shown, [one.seconds * 1e3 for one in shown])
+    at = _scatter(axes, shown, [one.seconds * 1e3 for one in shown])
     unit = " (CPU time)" if facts.on_cpu else ""
-    axes.set(ylabel=f"step time{unit}, ms", title=f"Step time{unit} against peak memory")
-    axes.set_xlabel(f"peak {facts.peak} memory of the fullest rank, {_unit(shown)[1]}")
-    _key(figure, shown)
+    axes.set(
+        ylabel=f"step time{unit}, ms",
+        title=joined(figure, (f"Step time{unit}", "against peak memory")),
+    )
+    axes.set_xlabel(_memory_words(figure, facts, shown))
+    _name(figure, axes, shown, at)
 
 
 def paint_throughput(figure: "Figure", facts: Facts) -> None:
     """Peak memory and throughput of the settings that nothing beats, the others faint."""
     shown = points(facts)
     axes = figure.add_subplot()
-    _scatter(axes, shown, [one.tokens_per_second for one in shown])
+    at = _scatter(axes, shown, [one.tokens_per_second for one in shown])
     unit = " (CPU time)" if facts.on_cpu else ""
-    axes.set(ylabel=f"{facts.tokens_unit}{unit}", title=f"Throughput{unit} for the memory it takes")
-    axes.set_xlabel(f"peak {facts.peak} memory of the fullest rank, {_unit(shown)[1]}")
-    _key(figure, shown)
+    axes.set(
+        ylabel=f"{facts.tokens_unit}{unit}",
+        title=joined(figure, (f"Throughput{unit}", "for the memory it takes")),
+    )
+    axes.set_xlabel(_memory_words(figure, facts, shown))
+    _name(figure, axes, shown, at)
 
 
-def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> None:
+def _memory_words(figure: "Figure", facts: Facts, shown: Sequence[Point]) -> str:
+    unit = _unit(shown)[1]
+    return joined(figure, (f"peak {facts.peak} memory", f"of the fullest rank, {unit}"))
+
+
+def _name(figure: "Figure", axes: "Axes", shown: Sequence[Point], at: "Places") -> None:
+    """Names beside the points; on a phone, which has no room for them, numbers and their key."""
+    together = grouped((at[one.number], one) for one in shown)
+    if is_narrow(figure):
+        for place, own in together.items():
+            text = ", ".join(str(one.number) for one in own)
+            axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
+        _key(figure, shown)
+    else:
+        names = {place: ", ".join(one.name for one in own) for place, own in together.items()}
+        name_points(axes, names)
+
+
+Places = dict[int, tuple[float, float]]
+"""Number of a point -> memory and height, as drawn."""
+
+
+def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> Places:
+    """Draw the points and their front; where they lie."""
     scale, _ = _unit(shown)
     best = best_of(shown)
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
@@ -122,18 +153,10 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
         axes.scatter(
             x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2, label="unstable"
         )
-    for place, numbers in grouped((place, str(number)) for number, place in at.items()).items():
-        axes.annotate(
-            ", ".join(numbers),
-            place,
-            xytext=(6, 6),
-            textcoords="offset points",
-            fontsize=9,
-            fontweight="bold",
-        )
     axes.margins(0.12)
     soften(axes)
     axes.legend(loc="best")
+    return at
 
 
 def _key(figure: "Figure", shown: Sequence[Point]) -> None:
@@ -151,9 +174,9 @@ def _key(figure: "Figure", shown: Sequence[Point]) -> None:
 
 
 def _columns(shown: Sequence[Point]) -> int:
-    """So many that the longest name fits; 88 characters of a key are as wide as the picture."""
+    """So many that the longest name fits; 54 characters of a key are as wide as a phone's page."""
     longest = max((len(one.name) for one in shown), default=1) + 8
-    return max(1, min(4, 88 // longest))
+    return max(1, min(4, 54 // longest))
 
 
 def _unit(shown: Sequence[Point]) -> tuple[int, str]:
@@ -219,7 +242,7 @@ def _pairs(pairs: Sequence[Pair]) -> tuple[tuple[float, float], ...]:
 def paint_predicted(figure: "Figure", facts: Facts) -> None:
     """Each quantity in a square: on the line nothing is wrong."""
     shown = panels(facts)
-    columns = min(len(shown), 2)
+    columns = 1 if is_narrow(figure) else len(shown)
     for number, panel in enumerate(shown):
         axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
         _identity(axes, panel)

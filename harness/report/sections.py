@@ -30,11 +30,11 @@ from harness.report.provenance import (
 from harness.report.trial_numbers import Numbers, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
-_QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)
+_QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
 _PICTURES: Final = {
     "settings": ("memory_and_time", "memory_and_throughput"),
     "predicted": ("predicted_and_measured",),
-    "memory": ("memory_waterfall",),
+    "memory": ("memory_by_component",),
     "timeline": ("timeline",),
 }
 
@@ -104,7 +104,7 @@ def verdict(facts: Facts) -> tuple[Section, ...]:
     found = [Section(title="Verdict", prose=_changed(facts), lines=tuple(loud))]
     if quiet:
         count = sum(facts.comparison.count(one) for one in _QUIET)
-        title = f"Passed or skipped: {count}"
+        title = f"Passed, skipped or not judged: {count}"
         found.append(Section(title=title, lines=tuple(quiet), folded=True))
     return tuple(found)
 

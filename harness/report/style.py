@@ -5,28 +5,45 @@ one picture serves a light and a dark one.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-VERMILION, PURPLE = "#D55E00", "#CC79A7"
 INK: Final = "#1b1b1d"
 FAINT: Final = "#808085"
-WIDTH: Final = 6.4  # inches, at which 10 points can be read on a page of 640 CSS pixels
+WIDE, NARROW = 10.9, 3.9
+"""Inches: 10 points stay readable on a page of 1,050 CSS pixels, and on a phone's of 358."""
 _HEAD: Final = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _SIZE: Final = re.compile(r'(<svg[^>]*?) width="[^"]*"([^>]*?)', re.DOTALL)
 _HEIGHT: Final = re.compile(r'(<svg[^>]*?) height="[^"]*"', re.DOTALL)
+_PATH: Final = re.compile(r'(?<= d=")[^"]*')
+_DIGITS: Final = re.compile(r"(\.\d\d)\d+")
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
-def draw(name: str, height: float, paint: Callable[["Figure"], None], folder: Path) -> str:
-    """Paint a figure of WIDTH x `height` inches into NAME.svg and NAME.png; its SVG for a page.
+class Drawn(Struct, frozen=True):
+    """A picture's SVG for a page, WIDE and NARROW."""
+
+    wide: str
+    narrow: str
+
+
+class Heights(Struct, frozen=True):
+    """Inches of a picture, WIDE and NARROW."""
+
+    wide: float
+    narrow: float
+
+
+def draw(name: str, heights: Heights, paint: Callable[["Figure"], None], folder: Path) -> Drawn:
+    """Paint a figure, WIDE, into NAME.svg and NAME.png; its SVGs for a page.
 
     The same numbers give the same bytes.
     """
@@ -35,13 +52,31 @@ def draw(name: str, height: float, paint: Callable[["Figure"], None], folder: Pa
 
     style: Any = _STYLE | {"svg.hashsalt": name}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(WIDE, heights.wide), layout="constrained")
         paint(figure)
         figure.savefig(folder / f"{name}.png", dpi=150, facecolor="white")
         figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
-        text = StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return embedded(text.getvalue(), name)
+        small = Figure(figsize=(NARROW, heights.narrow), layout="constrained")
+        paint(small)
+        return Drawn(
+            wide=embedded(_svg(figure), name), narrow=embedded(_svg(small), f"{name}-narrow")
+        )
+
+
+def is_narrow(figure: "Figure") -> bool:
+    """Whether a figure is drawn for a phone."""
+    return bool(figure.get_figwidth() < WIDE)
+
+
+def joined(figure: "Figure", words: Sequence[str]) -> str:
+    """Words on one line, on a phone on one each."""
+    return ("\n" if is_narrow(figure) else " ").join(words)
+
+
+def _svg(figure: "Figure") -> str:
+    text = StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return text.getvalue()
 
 
 def embedded(svg: str, name: str) -> str:
@@ -50,6 +85,7 @@ def embedded(svg: str, name: str) -> str:
     text = _METADATA.sub("", _HEAD.sub("", svg))
     text = _HEIGHT.sub(r"\1", _SIZE.sub(r"\1\2", text, count=1), count=1)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = _PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text)  # to 1/7,200 inch
     return text.replace(INK, "currentColor").strip()
 
 

@@ -35,13 +35,14 @@ class TrialStatus(StrEnum):
 
 class Phase(StrEnum):
     """Where in its life a trial is; also where it failed. `training` is some part of a step, where
-    nobody but the log tells."""
+    nobody but the log tells; `replay`, in timelines alone, what the backward computes again."""
 
     START = "start"
     BUILD = "build"
     WARMUP = "warmup"
     FORWARD = "forward"
     BACKWARD = "backward"
+    REPLAY = "replay"
     OPTIMIZER = "optimizer"
     TRAINING = "training"
     REPORT = "report"

@@ -16,6 +16,7 @@ from harness.execution.signals import Stop
 from harness.planner.run_request import compose
 
 RECORDED = Path(__file__).parent / "fixtures" / "recorded_regression"
+MEASURED = Path(__file__).parents[2] / "results/measured/h200/runs/llama3_8b_l24_s8192_b1"
 QUICK: dict[str, Any] = {"measure": {"steps": 2, "min_warmup_steps": 1, "max_warmup_steps": 2}}
 
 
@@ -119,6 +120,8 @@ def test_a_rehearsal_and_a_sweep_are_planned(tmp_path: Path) -> None:
         (lambda: harness.sweep(measure={"repeats": 2}), "measure.repeats = 2: must be 1"),
         (lambda: harness.rehearse(gpus="8xH100"), "model = \\(none\\): is missing"),
         (lambda: harness.compare("nowhere"), "nowhere"),
+        (lambda: harness.load_run("nowhere"), "nowhere"),
+        (lambda: harness.update_goldens(RECORDED, reason=" "), "must say why the baseline changes"),
         (lambda: harness.compare(RECORDED, limits={"speed": 0.1}), "speed"),
         (lambda: harness.ingest("no.log"), "LOG = no.log: names no file"),
         (lambda: harness.calibrate(budget_seconds=0), "budget_seconds = 0: must be positive"),
@@ -142,6 +145,20 @@ def test_a_log_becomes_a_result(tmp_path: Path) -> None:
     harness.ingest(logs[0], runs=str(tmp_path / "runs"), name="one")
     (file,) = (tmp_path / "runs" / "one").rglob("result.json")
     jsonschema.validate(json.loads(file.read_text()), harness.json_schema())
+
+
+def test_a_stored_run_is_read_held_and_compared(tmp_path: Path) -> None:
+    outcome = harness.load_run(MEASURED)
+    assert (outcome.folder, outcome.finished, outcome.ok) == (MEASURED, True, True)
+    rows = outcome.rows()
+    assert [row["recompute"] for row in rows] == [one.spec for one in outcome.plan.settings]
+    none = next(row for row in rows if row["recompute"] == "none")
+    assert none["predicted_peak_allocated_bytes"] == 136_697_421_824
+    assert none["peak_allocated_bytes"] == 136_697_621_504
+    assert list(outcome.to_dataframe().columns) == list(none)
+    goldens = harness.update_goldens(MEASURED, reason="first", to=tmp_path / "to")
+    assert len(goldens) == len(rows)
+    assert harness.compare(MEASURED, golden=tmp_path / "to").exit_code == 0
 
 
 def test_which_trials_run_again() -> None:

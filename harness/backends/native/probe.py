@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.backends.native.modules.attention import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from harness.backends.native.regions import Watchers
+from harness.backends.native.regions import Watchers, replays_told
 from harness.measure.memory import storage_bytes
 
 
@@ -82,12 +82,8 @@ class ReplayMeter:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Count the replays of the code inside, which runs a whole forward and backward."""
-        Watchers.replay = self._switch
-        try:
-            with self._counter:
-                yield
-        finally:
-            Watchers.replay = None
+        with replays_told(self._switch), self._counter:
+            yield
 
     def _switch(self, begins: bool) -> None:
         total = self._counter.get_total_flops()

@@ -41,6 +41,16 @@ class Watchers:
 
 
 @contextmanager
+def replays_told(tell: Callable[[bool], None]) -> Iterator[None]:
+    """Inside, `tell` hears when a replay begins (True) and ends."""
+    Watchers.replay = tell
+    try:
+        yield
+    finally:
+        Watchers.replay = None
+
+
+@contextmanager
 def _replaying() -> Iterator[None]:
     if Watchers.replay is not None:
         Watchers.replay(True)

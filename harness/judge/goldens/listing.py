@@ -7,9 +7,10 @@ from advisor.report.blocks import Block, Column, Fitted, Indented, beside, group
 from advisor.report.text import on_screen
 from harness.base.collections import Scalar
 from harness.judge.goldens.golden import Golden
-from harness.judge.identity import shown
-from harness.judge.metrics import LOSS, METRICS, find_metric
+from harness.judge.identity import CPU, shown
+from harness.judge.metrics import LOSS, METRICS, find_metric, is_judged
 from harness.judge.stats import Summary
+from harness.trial.trial import Device
 
 
 def list_page(goldens: Mapping[Path, Golden]) -> str:
@@ -17,7 +18,8 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
     rows = []
     for path, golden in goldens.items():
         summary = golden.summary()
-        first = next((name for name in (*METRICS, *summary) if name in summary), "")
+        judged = (name for name in (*METRICS, *summary) if name in summary)
+        first = next((name for name in judged if _judged(golden, name)), "")
         value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
         rows.append(
             (
@@ -70,8 +72,13 @@ def _numbers(golden: Golden) -> list[Block]:
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
+        limit = "  not judged (CPU time)" if not _judged(golden, name) else limit
         found.add_row(name, _value(name, one), f"{_scatter(one)}{limit}")
     return [*lines, found] if found.rows else lines
+
+
+def _judged(golden: Golden, name: str) -> bool:
+    return is_judged(name, Device.CPU if golden.identity.gpus == CPU else Device.CUDA)
 
 
 def _value(name: str, one: Summary) -> str:

@@ -43,6 +43,14 @@ def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     ]
 
 
+def test_a_column_that_says_nothing_is_left_out(tight: Answer) -> None:
+    advice = plain_advice(tight)
+    silent = replace(advice, candidates=tuple(replace(c, note="") for c in advice.candidates))
+    page = ElementTree.fromstring(silent._repr_html_().replace("<br>", "<br/>"))
+    assert {len(row) for row in rows(page)} == {9}
+    assert "note" not in rows(page)[0]
+
+
 def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
     first, *others = tight.candidates
     first = replace(first, evaluation=replace(first.evaluation, requests=None))

@@ -102,18 +102,23 @@ def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:
     assert (row.verdict, row.reason) == (Verdict.VANISHED, "is not positive on both sides")
 
 
-def test_times_of_a_cpu_are_marked_and_more_noise_is_assumed(make_result: Any) -> None:
-    def on_cpu(seconds: float) -> Any:
-        result = make_result(seconds)
+def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) -> None:
+    def on_cpu(seconds: float, **changes: Any) -> Any:
+        result = make_result(seconds, **changes)
         workload = result.trial["workload"] | {"device": "cpu"}
         return replace(result, trial=result.trial | {"workload": workload})
 
     golden = golden_of([on_cpu(0.2)], "x")
-    found = rows([on_cpu(0.21)], golden)
-    assert {name for name, row in found.items() if row.cpu_time} == {STEP_TIME, TOKENS, TFLOPS}
-    assert found[STEP_TIME].notes == ("one process a side: 5 % between processes is assumed",)
-    assert found[ALLOCATED].notes == ("one process a side: 0.1 % between processes is assumed",)
-    assert found[STEP_TIME].verdict is Verdict.INCONCLUSIVE
+    found = rows([on_cpu(2.0)], golden)
+    assert {name for name, row in found.items() if row.cpu_time} == {STEP_TIME}
+    assert found[STEP_TIME].verdict is Verdict.UNJUDGED
+    assert found[STEP_TIME].change == pytest.approx(9.0)
+    assert found[ALLOCATED].notes == (), "counted tensor by tensor: nothing is assumed"
+    assert found[ALLOCATED].verdict is Verdict.PASS
+    small = golden_of([on_cpu(0.2, allocated=100_000)], "x")
+    assert rows([on_cpu(0.2, allocated=101_999)], small)[ALLOCATED].verdict is Verdict.PASS
+    more = rows([on_cpu(0.2, allocated=102_001)], small)[ALLOCATED]
+    assert more.verdict is Verdict.REGRESSION, "2 % of any size, with no floor"
 
 
 def test_few_processes_are_told_of_times_alone(make_repeats: Any, golden: Golden) -> None:

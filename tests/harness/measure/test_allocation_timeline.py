@@ -27,6 +27,15 @@ def test_a_phase_is_marked_with_the_bytes_of_that_moment() -> None:
     )
 
 
+def test_a_replay_is_a_stretch_of_the_backward() -> None:
+    timeline = Timeline(lambda: 10, lambda: 0.0)
+    timeline.phase(Phase.BACKWARD)
+    timeline.replay(True)
+    timeline.replay(False)
+    seen = [one.phase for one in timeline.points()]
+    assert seen == [Phase.BACKWARD, Phase.REPLAY, Phase.BACKWARD]
+
+
 def test_few_points_stay_as_they_are() -> None:
     points = [point(i, i) for i in range(5)]
     assert thinned(points, 5) == tuple(points)

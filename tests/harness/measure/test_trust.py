@@ -52,9 +52,14 @@ def test_a_wide_series() -> None:
     assert concern.limit == "5.0 %"
 
 
-def test_a_cpu_may_scatter_more() -> None:
+def test_a_cpu_may_scatter_as_it_likes() -> None:
     assert "spread" not in found(Device.CPU, seconds=(1.0, 1.1) * 5)
-    assert "spread" in found(seconds=(1.0, 1.1) * 5)
+    wild = found(Device.CPU, seconds=(1.0, 1.0, 1.0, 2.0, 3.0), warmup_seconds=(9.0, 1.0, 5.0))
+    assert {name: concern.fatal for name, concern in wild.items()} == {
+        "spread": False,
+        "drift": False,
+    }
+    assert "no measure" in wild["spread"].advice
 
 
 @pytest.mark.parametrize("sign", [1, -1])

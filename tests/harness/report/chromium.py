@@ -26,7 +26,8 @@ addEventListener("load", () => {
     ground: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.body).color,
     headings: [...document.querySelectorAll("h1, h2")].map(e => e.textContent),
-    images: [...document.querySelectorAll("figure svg")].map(e => [box(e).width, box(e).height]),
+    images: [...document.querySelectorAll("figure svg")].filter(e => box(e).width)
+      .map(e => [box(e).width, box(e).height]),
     wide: [...document.querySelectorAll("main > *, section > p, section > h2, figure")]
       .filter(e => box(e).right > innerWidth + 0.5).map(e => e.tagName),
     font: Math.min(...[...document.querySelectorAll("p, td, th, pre, figcaption")]

@@ -1,6 +1,6 @@
 """Pictures are of the numbers, legible, and the same for the same run."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,14 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.units import unit_of
+from advisor.report.figures.palette import REPLAY
 from harness.report.facts import Facts
+from harness.report.memory_figure import bars
 from harness.report.provenance import find_calibration
 from harness.report.scatter import Point, best_of, panels, points
-from harness.report.setting_figures import steps, waterfall
-from harness.report.style import INK, embedded
+from harness.report.style import INK, NARROW, WIDE, embedded
+from harness.report.timeline_figure import steps
 from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")
+
+from matplotlib.colors import to_hex
 
 from harness.report.figures import _drawings, draw_all
 
@@ -24,7 +28,7 @@ NAMES = [
     "memory_and_time",
     "memory_and_throughput",
     "predicted_and_measured",
-    "memory_waterfall",
+    "memory_by_component",
     "timeline",
 ]
 
@@ -39,13 +43,14 @@ def point(number: int, memory: int, seconds: float) -> Point:
     )
 
 
-def painted(facts: Facts, name: str) -> Any:
+def painted(facts: Facts, name: str, width: float = WIDE) -> Any:
     """The figure, painted and laid out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    height, paint = next((h, p) for n, _, h, p in _drawings(facts) if n == name)
-    figure = Figure(figsize=(6.4, height), layout="constrained")
+    heights, paint = next((h, p) for n, _, h, p in _drawings(facts) if n == name)
+    height = heights.wide if width == WIDE else heights.narrow
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     paint(figure)
     figure.canvas.draw()
@@ -58,17 +63,18 @@ def test_a_run_on_a_gpu_has_all_five(gpu_facts: Facts, tmp_path: Path) -> None:
     for picture in pictures:
         for suffix in ("svg", "png"):
             assert (tmp_path / "figures" / f"{picture.name}.{suffix}").stat().st_size > 5_000
-        ElementTree.fromstring(picture.svg)
-        assert "http" not in picture.svg.replace("http://www.w3.org/", "")
-        assert INK not in picture.svg
-        assert "currentColor" in picture.svg
+        for svg in (picture.svg, picture.narrow_svg):
+            ElementTree.fromstring(svg)
+            assert "http" not in svg.replace("http://www.w3.org/", "")
+            assert INK not in svg
+            assert "currentColor" in svg
     again = draw_all(gpu_facts, tmp_path / "again")
     assert [picture.svg for picture in again] == [picture.svg for picture in pictures]
 
 
-def test_on_a_cpu_there_is_no_waterfall(cpu_facts: Facts) -> None:
+def test_on_a_cpu_no_component_is_predicted(cpu_facts: Facts) -> None:
     drawn = {name: caption for name, caption, _, _ in _drawings(cpu_facts)}
-    assert list(drawn) == [name for name in NAMES if name != "memory_waterfall"]
+    assert list(drawn) == [name for name in NAMES if name != "memory_by_component"]
     assert all("CPU times" in caption for caption in drawn.values())
 
 
@@ -77,7 +83,7 @@ def test_a_run_that_measured_nothing_has_the_prediction_alone(gpu_facts: Facts) 
         n: replace(r, times=None, memory=(), timeline=()) for n, r in gpu_facts.results.items()
     }
     facts = replace(gpu_facts, results=failed)
-    assert [name for name, *_ in _drawings(facts)] == ["memory_waterfall"]
+    assert [name for name, *_ in _drawings(facts)] == ["memory_by_component"]
 
 
 def test_the_front_is_what_nothing_beats_in_both() -> None:
@@ -116,32 +122,36 @@ def test_panels_have_the_band_of_whom_they_name(gpu_facts: Facts) -> None:
     assert measured / predicted == pytest.approx(1.05)  # invented so
 
 
-def test_the_waterfall_ends_at_the_predicted_peak(gpu_facts: Facts) -> None:
-    shown = waterfall(gpu_facts)
-    prediction = gpu_facts.plan.settings[0].trial.prediction
-    assert shown is not None
-    assert prediction is not None
-    assert shown.components.total == prediction.peak_reserved_bytes
-    (axes,) = painted(gpu_facts, "memory_waterfall").axes
-    bars = axes.patches
-    for before, after in pairwise(bars[:6]):
+def test_what_was_measured_is_drawn_over_what_was_predicted(gpu_facts: Facts) -> None:
+    """Of every setting: components end at the predicted peak, marks lie at the measured ones."""
+    shown = bars(gpu_facts)
+    known = [one for one in gpu_facts.plan.settings if one.trial.prediction is not None]
+    assert [bar.name for bar in shown] == [one.spec for one in known]
+    (axes,) = painted(gpu_facts, "memory_by_component").axes
+    drawn = [axes.patches[part * len(shown)] for part in range(6)]  # of the first setting
+    for before, after in pairwise(drawn):
         assert before.get_x() + before.get_width() == pytest.approx(after.get_x())
-    end = bars[5].get_x() + bars[5].get_width()
-    assert (
-        end == pytest.approx(bars[6].get_width()) == pytest.approx(shown.components.total / 2**30)
-    )
-    lines = [line.get_xdata()[0] for line in axes.lines]
-    assert lines[0] == pytest.approx((shown.measured.peak_allocated_bytes or 0) / 2**30)
-    assert len(lines) == 4
+    end = drawn[-1].get_x() + drawn[-1].get_width()
+    assert end == pytest.approx(shown[0].components.total / 2**30)
+    prediction = known[0].trial.prediction
+    assert prediction is not None
+    assert shown[0].components.total == prediction.peak_reserved_bytes
+    marks = {str(one.get_label()): one for one in axes.collections}
+    measured = shown[0].measured.peak_allocated_bytes
+    assert measured is not None
+    (first, *_) = marks["measured: allocated"].get_offsets()
+    assert tuple(first) == pytest.approx((measured / 2**30, 0))
+    assert set(marks) >= {"measured: reserved", "measured: used by NVML"}
+    over = min(one.get_zorder() for one in axes.collections)
+    assert over > max(one.get_zorder() for one in axes.patches)
 
 
-def test_a_measured_setting_goes_before_a_better_one_that_did_not_run(gpu_facts: Facts) -> None:
-    name = next(iter(gpu_facts.results))
-    first = replace(gpu_facts.results[name], memory=())
-    facts = replace(gpu_facts, results=gpu_facts.results | {name: first})
-    shown = waterfall(facts)
-    assert shown is not None
-    assert shown.name == gpu_facts.plan.settings[1].spec
+def test_names_stand_beside_their_points(gpu_facts: Facts) -> None:
+    figure = painted(gpu_facts, "memory_and_time")
+    labels = figure.axes[0].texts
+    assert [text.get_text() for text in labels] == [one.name for one in points(gpu_facts)]
+    boxes = [text.get_window_extent() for text in labels]
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
 
 
 def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None:
@@ -150,15 +160,24 @@ def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None
     assert len(figure.axes) == 3
     assert "CPU time" in figure.axes[-1].get_xlabel()
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        Phase.FORWARD,
-        Phase.BACKWARD,
-        Phase.OPTIMIZER,
-    ]
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == ["forward", "backward", "optimizer", "measured"]
     spans = [patch.get_extents() for patch in figure.axes[0].patches]
     assert len(spans) == 3
     for before, after in pairwise(spans):
         assert before.x1 == pytest.approx(after.x0, abs=1.0)  # a pixel
+
+
+def test_a_replay_has_its_own_colour_in_a_step(cpu_facts: Facts) -> None:
+    name, first = next(iter(cpu_facts.results.items()))
+    phases = [Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.REPLAY]
+    line = tuple(replace(p, phase=q) for p, q in zip(first.timeline, phases, strict=False))
+    results = cpu_facts.results | {name: replace(first, timeline=line)}
+    figure = painted(replace(cpu_facts, results=results), "timeline")
+    (legend,) = figure.legends
+    assert REPLAY.name in [text.get_text() for text in legend.get_texts()]
+    colours = {to_hex(patch.get_facecolor()).upper() for patch in figure.axes[0].patches}
+    assert REPLAY.colour in colours
 
 
 def words_of(figure: Any) -> list[Any]:
@@ -175,9 +194,10 @@ def words_of(figure: Any) -> list[Any]:
     return [t.get_window_extent(renderer) for t in texts if t.get_visible() and t.get_text()]
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_text_is_clipped_or_lies_on_another(gpu_facts: Facts, name: str) -> None:
-    figure = painted(gpu_facts, name)
+def test_no_text_is_clipped_or_lies_on_another(gpu_facts: Facts, name: str, width: float) -> None:
+    figure = painted(gpu_facts, name, width)
     boxes = words_of(figure)
     assert len(boxes) > 8
     assert min(box.x0 for box in boxes) >= -1

@@ -39,6 +39,9 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
+SVG = '<svg viewBox="0 0 1 1"></svg>'
+
+
 def parsed(text: str) -> Tags:
     tags = Tags()
     tags.feed(text)
@@ -47,7 +50,7 @@ def parsed(text: str) -> Tags:
 
 
 def test_nothing_is_loaded_and_all_is_closed(gpu_facts: Facts) -> None:
-    picture = Picture(name="x", caption="a picture", svg='<svg viewBox="0 0 1 1"></svg>')
+    picture = Picture(name="x", caption="a picture", svg=SVG, narrow_svg=SVG)
     document = make_document(gpu_facts, ())
     first = document.sections[0]
     section = Section(title=first.title, tables=first.tables, pictures=(picture,))
@@ -88,7 +91,7 @@ def test_text_is_text() -> None:
         prose=(EVIL,),
         lines=(EVIL,),
         tables=(Table(columns=(EVIL,), rows=((EVIL,),)),),
-        pictures=(Picture(name="x", caption=EVIL, svg="<svg></svg>"),),
+        pictures=(Picture(name="x", caption=EVIL, svg="<svg></svg>", narrow_svg=""),),
     )
     text = html(Document(title=EVIL, subtitle=EVIL, outcome=EVIL, good=None, sections=(section,)))
     assert "<script" not in text

@@ -64,13 +64,14 @@ def test_every_verdict_is_what_a_test_runner_knows() -> None:
         Verdict.STALE: "passed",
         Verdict.SKIPPED: "Skipped",
         Verdict.PASS: "passed",
+        Verdict.UNJUDGED: "Skipped",
     }
 
 
 def test_the_totals_are_the_cases() -> None:
     (suite,) = junitparser.JUnitXml.fromstring(junit(comparison(*Verdict), "run").encode())
     counts = (suite.tests, suite.failures, suite.errors, suite.skipped)
-    assert counts == (len(Verdict), 1, 1, 6)
+    assert counts == (len(Verdict), 1, 1, 7)
     suite.update_statistics()
     assert counts == (suite.tests, suite.failures, suite.errors, suite.skipped)
 

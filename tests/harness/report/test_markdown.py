@@ -27,7 +27,7 @@ def rows(count: int, width: int = 100) -> Section:
 
 def test_a_section_in_full() -> None:
     table = Table(columns=("a|b", "n"), rows=(("x_y", "1"), ("<b>", "—")))
-    picture = Picture(name="memory", caption="what it is", svg="<svg/>")
+    picture = Picture(name="memory", caption="what it is", svg="<svg/>", narrow_svg="<svg/>")
     one = Section(
         title="One", prose=("a *b*",), tables=(table,), lines=("| raw | <b>",), pictures=(picture,)
     )

@@ -69,3 +69,6 @@ class Phases:
 
     def phase(self, phase: Phase) -> None:
         self.seen.append(phase)
+
+    def replay(self, begins: bool) -> None:
+        self.seen.append(Phase.REPLAY if begins else Phase.BACKWARD)

@@ -25,6 +25,7 @@ from harness.backends.native.predict import (  # noqa: E402
 from harness.backends.native.probe import _ATTENTION_FLOPS, SavedMeter  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.training_step import TrainingStep  # noqa: E402
+from harness.trial.result import Phase  # noqa: E402
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
@@ -88,6 +89,18 @@ def test_microbatches_add_up_to_the_batch() -> None:
         step.forward_backward(Phases())
     for name, parameter in small.named_parameters().items():
         torch.testing.assert_close(parameter.grad, large.named_parameters()[name].grad)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "replays"), [("none", 0), ("full:block:1", 1), ("full:uniform:1", 2)]
+)
+def test_replays_of_the_backward_are_told(recompute: str, replays: int) -> None:
+    """Two layers and one microbatch: each replayed layer begins and ends once."""
+    recorder = Phases()
+    one = workload(LLAMA, micro_batch_size=4, recompute=recompute)
+    build_step(one, 1).run(recorder)
+    within = [Phase.REPLAY, Phase.BACKWARD] * replays
+    assert recorder.seen == [Phase.FORWARD, Phase.BACKWARD, *within, Phase.OPTIMIZER]
 
 
 def test_parameters_are_the_advisors_and_have_megatrons_names() -> None:

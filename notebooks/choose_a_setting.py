@@ -1,0 +1,165 @@
+# %% [markdown]
+# # Choose a recompute setting for Llama 3 70B
+#
+# **The question.** We train Llama 3 70B on 32 H100 GPUs. The backward pass needs the activations
+# of the forward pass. Keeping all of them costs memory; computing some of them again costs time.
+# Which ones should be kept?
+#
+# **What you need.** `pip install -e '.[report]'` in the checkout (pandas and matplotlib). No GPU,
+# no torch. The notebook runs in seconds: everything in it is *predicted*, nothing is measured
+# here.
+
+# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+
+import advisor
+
+BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+YELLOW, VERMILION, PURPLE, GREY = "#F0E442", "#D55E00", "#CC79A7", "#666666"
+GIB = 2**30
+plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.right": False})
+
+# %% [markdown]
+# ## Ask
+#
+# The model and the GPUs are enough. Layout and batch come from a published recipe, and the answer
+# says so. One line of output is the verdict.
+
+# %%
+short = advisor.advise(model="llama3_70b", gpus="32xH100")
+print(short.verdict)
+for text in short.assumptions:
+    print("assumed:", text)
+
+# %% [markdown]
+# At 4,096 tokens everything fits: the cheapest setting is to recompute nothing. Twice the sequence
+# length doubles the activations, and the answer changes.
+
+# %%
+advice = advisor.advise(model="llama3_70b", gpus="32xH100", seq_length=8192)
+advice
+
+# %% [markdown]
+# ## Where the memory goes
+#
+# Weights, gradients and optimizer states are the same in every row. Only the activations (and the
+# working set of the backward pass) move. A setting fits when its bar ends left of the line.
+
+# %%
+PARTS = {
+    "weights": BLUE,
+    "gradients": SKY,
+    "optimizer": GREEN,
+    "activations": ORANGE,
+    "transient": YELLOW,
+    "overhead": PURPLE,
+}
+
+
+def draw_memory(candidates, budget_bytes, title):
+    """One bar a setting: bytes of its fullest GPU, by what they are for."""
+    figure, axes = plt.subplots(figsize=(9.5, 0.42 * len(candidates) + 1.6), layout="constrained")
+    names = [candidate.recompute.spec for candidate in candidates]
+    left = [0.0] * len(candidates)
+    for part, colour in PARTS.items():
+        sizes = [getattr(one.peak.memory_bytes, part) / GIB for one in candidates]
+        axes.barh(names, sizes, left=left, color=colour, label=part, edgecolor="white", height=0.7)
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    axes.axvline(budget_bytes / GIB, color="black", linestyle="--", label="what a GPU has")
+    axes.invert_yaxis()
+    axes.set(xlabel="GiB on the fullest GPU", title=title)
+    figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=9)
+
+
+shown = [one for one in advice.candidates if not one.folded]
+draw_memory(shown, shown[0].budget_bytes, "Predicted memory at 8,192 tokens")
+plt.show()
+
+# %% [markdown]
+# ## What it costs
+#
+# Each point is a setting: memory to the right, time upwards. Points on the line are the ones worth
+# considering: no other setting is both smaller and faster.
+
+# %%
+table = advice.to_dataframe()
+table["peak GiB"] = table.peak_reserved_bytes / GIB
+figure, axes = plt.subplots(figsize=(9.5, 4.2), layout="constrained")
+front = table[table.pareto].sort_values("peak GiB")
+axes.plot(front["peak GiB"], front.step_time_seconds, color=GREY, linewidth=1, zorder=1)
+for fits, colour, marker, label in ((True, BLUE, "o", "fits"), (False, VERMILION, "X", "does not")):
+    rows = table[table.fits == fits]
+    axes.scatter(
+        rows["peak GiB"], rows.step_time_seconds, s=60, c=colour, marker=marker, label=label
+    )
+for number, row in enumerate(front.itertuples()):
+    at = (row.peak_reserved_bytes / GIB, row.step_time_seconds)
+    above = number % 2 == 1
+    place = {"xytext": (6, 9) if above else (-7, -14), "ha": "center" if above else "right"}
+    axes.annotate(row.recompute, at, textcoords="offset points", fontsize=9, **place)
+axes.axvline(table.budget_bytes[0] / GIB, color="black", linestyle="--", linewidth=1)
+axes.margins(x=0.16, y=0.12)
+axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds a step", title="Memory against time")
+axes.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## Why: the tensors of a layer
+#
+# `explain=1` names every tensor behind the first row. The largest ones are what recompute can
+# save.
+
+# %%
+kept = advisor.advise(
+    model="llama3_70b", gpus="32xH100", seq_length=8192, recompute="none", explain=1
+)
+tensors = pd.DataFrame(
+    {
+        "tensor": item.name,
+        "shape on one GPU": item.shape,
+        "MiB each": item.unit_bytes / 2**20,
+        "copies": item.count,
+        "GiB": item.num_bytes / GIB,
+    }
+    for item in kept.explain.memory
+    if item.component == "activations" and item.shape
+)
+tensors.set_index("tensor").sort_values("GiB", ascending=False).head(8).round(2)
+
+# %% [markdown]
+# `fc1_out` and `activation_out` are the inside of the MLP: more than half of what is kept. That is
+# why the MLP alone is worth computing again (`selective:mlp`), and why `full:block:2`, which
+# computes the first 2 of the 4 layers of every pipeline chunk again and keeps the others whole,
+# saves enough at a lower cost.
+#
+# ## What it pays to know
+#
+# Three numbers of the choice: how likely it is to fit, how long its step takes, and what the
+# recompute costs compared with a GPU of unlimited memory.
+
+# %%
+best = advice.best
+print(f"setting            {best.recompute.spec}")
+print(f"likely to fit      {best.fit_probability:.0%}")
+print(
+    f"peak               {best.peak_reserved_bytes / GIB:.1f} of {best.budget_bytes / GIB:.1f} GiB"
+)
+low, high = best.step_time_low_seconds, best.step_time_high_seconds
+print(f"step               {best.step_time_seconds:.2f} s (nine of ten: {low:.2f} to {high:.2f} s)")
+print(f"cost of recompute  {best.recompute_overhead:+.1%}")
+
+# %% [markdown]
+# ## Take it
+#
+# The flags to paste, in the words of the framework. `job_flags` are layout and batch, `flags` the
+# recompute setting.
+
+# %%
+print("Megatron-LM      ", best.flags["megatron_lm"])
+print("Megatron Bridge  ", best.flags["megatron_bridge"])
+
+# %% [markdown]
+# **Next.** `reproduce_korthikanti` shows where the bytes come from, `optimum_against_the_menu`
+# what lies beyond this list, and `calibrate_from_runs` how a measurement of yours sharpens the
+# times.
