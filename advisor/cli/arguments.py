@@ -120,7 +120,7 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     parser.add_argument("--config-dir", action=_Text)
     namespace, extras = parser.parse_known_args(list(arguments))
     if extras:
-        raise UsageError(f"{command}: {extras[0]}: only --config-dir DIR is taken")
+        raise UsageError(f"{command}: {extras[0]}: accepts only --config-dir DIR")
     folder: Path | None = namespace.config_dir
     return folder
 
@@ -145,7 +145,7 @@ def parse_rules(
     namespace, words = parser.parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
         flags = "--framework, --framework-version" if released else "--framework"
-        raise UsageError(f"{command}: {words[-1]}: takes {flags} and a WORD")
+        raise UsageError(f"{command}: {words[-1]}: accepts only {flags} and a WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
 
 
@@ -309,13 +309,15 @@ class _Scope(_Choice):
         earlier = getattr(namespace, self.dest)
         super().__call__(parser, namespace, values, option)
         if earlier not in (None, getattr(namespace, self.dest)):
-            raise UserError("--search", values, f"does not go with --search {earlier}", "give one")
+            raise UserError(
+                "--search", values, f"cannot be combined with --search {earlier}", "give one"
+            )
 
 
 def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     from advisor.base.units import nearest_names
 
-    return UserError(option, value, "is not known here", nearest_names(value, names))
+    return UserError(option, value, "is unknown", nearest_names(value, names))
 
 
 _ENUMS: Final[dict[str, type[StrEnum]]] = {

@@ -39,7 +39,9 @@ def check_figure(path: Path) -> None:
     from importlib.util import find_spec
 
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError("--plot", path, "is no picture", f"end it in {', '.join(SUFFIXES)}")
+        raise UserError(
+            "--plot", path, "must name a picture file", f"end the name in {', '.join(SUFFIXES)}"
+        )
     if not path.resolve().parent.is_dir():
         raise UserError("--plot", path, f"there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
@@ -55,7 +57,7 @@ def write_figure(
     import matplotlib as mpl
 
     if not advice.candidates:
-        raise UserError("--plot", path, "there is nothing to draw: every setting is rejected")
+        raise UserError("--plot", path, "nothing to draw: every setting is rejected")
     # Text stays text, and the same answer gives the same bytes.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "advise", "font.size": 9}):
         if kind == "front":

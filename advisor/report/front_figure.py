@@ -96,7 +96,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
     spare = 0.08 * (high - low) or 0.05 * high
     axes.set_ylim(low - spare, high + spare)
     outside = sum(not _inside(axes, row) for row in picture.beaten)
-    words = "beaten by another row" + f" ({outside} outside the picture)" * (outside > 0)
+    words = "dominated" + f" ({outside} outside the picture)" * (outside > 0)
     axes.scatter(*_points(picture.beaten), s=9, color=_LIGHT, zorder=1, label=words)
     axes.step(
         *_points(picture.front), where="post", color=_GREY, linewidth=1, zorder=2, label="front"
@@ -112,7 +112,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
         facecolors="none",
         edgecolors="black",
         zorder=4,
-        label="the choice",
+        label="chosen",
     )
     words = f"budget {budget:.1f} GiB"
     axes.axvline(budget, color="black", linestyle="--", linewidth=1.2, label=words)

@@ -452,7 +452,7 @@ def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
 
 def _graphs(num_bytes: int) -> NamedBytes:
     name = "pool and inputs of CUDA graphs"
-    return NamedBytes(name, num_bytes, "cuda_graphs.py: a pool serves nobody else")
+    return NamedBytes(name, num_bytes, "cuda_graphs.py: the pool is not shared")
 
 
 def most_uneven(job: Job) -> float:

@@ -88,7 +88,10 @@ def test_keys_of_later_releases_are_passed_over(advice: advisor.Advice) -> None:
     ("text", "words"),
     [
         ("{", "advice: is not valid JSON: Expecting property name"),
-        ("[" * 100_000, "advice: is not valid JSON: a number too long, or nested too deep"),
+        (
+            "[" * 100_000,
+            "advice: is not valid JSON: a number is too long, or",
+        ),
         ("[]", "advice = list: must be one JSON object"),
         ("{}", "advice: fits = (none): is missing"),
         ('{"fits": 1}', "advice: fits = 1: must be true or false"),

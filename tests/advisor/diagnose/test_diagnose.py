@@ -370,7 +370,7 @@ def test_oom_shows_the_cases_of_its_verdict_only() -> None:
     page = render([oom("4.00 GiB", "1.00 GiB", "40.00 GiB", "30.00 GiB")])
     assert "half of the memory is reserved but unallocated" in page
     assert "a real shortage, not fragmentation" not in page
-    assert "more known cases of this text" in page
+    assert "more known cases with this message" in page
 
 
 METADATA = (

@@ -104,7 +104,7 @@ def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> Non
     text = " ".join(capsys.readouterr().out.split())
     assert "has full:uniform:1, row " in text
     assert "--recompute-granularity in line 44" in text
-    assert "row 1 needs none of them: drop them" in text
+    assert "row 1 needs none of these options: remove them" in text
 
 
 LLAMA = (
@@ -321,7 +321,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
     cli.main(asked)
     lines = capsys.readouterr().out.split("\nfile ")[1]
     text = " ".join(lines.split())
-    assert "train.sh sets a recompute that is not known row 1 instead" in text
+    assert "train.sh sets a recompute setting whose value is not known row 1 instead" in text
     assert "not taken --clip-grad 0.0 in line 1" in text
     for says in (
         "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
@@ -329,7 +329,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
         "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
         "layout.tensor_model_parallel_size=VALUE",
         "--recompute-granularity $GRAN in line 1: every setting is ranked",
-        "${EXTRA_ARGS} in line 1: no option in it is taken; give them as KEY=VALUE",
+        "${EXTRA_ARGS} in line 1: options in it are not read; give them as KEY=VALUE",
     ):
         assert says in text
     assert "$LOG" not in text
@@ -769,7 +769,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]
     assert cli.main([*words, "--recompute", "full"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    caveat = f"This is the answer for full fine-tuning, adapters are not modelled: {says}."
+    caveat = f"This answer is for full fine-tuning; adapters are not modelled: {says}."
     assert (f" likely). {caveat}" in page) == bool(says)
     cli.main([*words, "--recompute", "full", "--format", "json"])
     verdict = json.loads(capsys.readouterr().out)["verdict"]
@@ -787,7 +787,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
         (
             "accelerate launch --config_file a.yaml t.py",
             "row 2: fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
-            "row 1 needs none of them: drop them",
+            "row 1 needs none of these options: remove them",
         ),
         (
             f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",

@@ -47,7 +47,7 @@ def test_what_is_no_duration(text: str) -> None:
         (["--device", "tpu"], "must be one of cuda, cpu"),
         (["--out", "x.json"], "must be a YAML file; write x.yaml"),
         (["now"], "now: not a flag"),
-        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: does not go with --refit"),
+        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: cannot be combined with --refit"),
     ],
 )
 def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:

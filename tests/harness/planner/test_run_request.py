@@ -87,7 +87,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["measure.steps=abc"], "measure.steps = abc: is not an integer"),
         (["measure.steps=1.5"], "measure.steps = 1.5: must be an integer"),
         (["measure.steps=0"], "measure.steps = 0: must be at least 1"),
-        (["measure.memory_timeline=maybe"], "maybe: is neither true nor false"),
+        (["measure.memory_timeline=maybe"], "maybe: must be true or false"),
         (["measure=5"], "measure = 5: is not a known key; write measure.KEY=VALUE"),
         (["+measure.foo=1"], "measure.foo = 1: is not a known key"),
         (["recompute.top=0"], "recompute.top = 0: must be at least 1"),

@@ -78,7 +78,7 @@ def test_layouts_are_those_that_the_advisor_finds_legal_and_the_backend_runs() -
     assert legal == {"dp4", "tp2-dp2", "pp4-dp1", "tp2-pp2-dp1"}
     refused = {point.layout: planned.skip for point, planned in space.planned.items()}
     assert "does not share key and value heads among ranks" in refused["tp4-dp1"]
-    assert "FSDP2 does not go with PP 2 in the native backend" in refused["pp2-dp2"]
+    assert "FSDP2 cannot be combined with PP 2 in the native backend" in refused["pp2-dp2"]
     names = [layout_name(planned.trial.workload.layout) for planned in space.planned.values()]
     assert len(set(names)) == len(names), "a name means one layout"
     assert {planned.trial.workload.layout.world_size for planned in space.planned.values()} == {4}

@@ -136,7 +136,7 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1179, 1359, 1374),
     ),
     "selective_with_method": _argument(
-        summary="--recompute-method does not go with selective recompute.",
+        summary="--recompute-method cannot be combined with selective recompute.",
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
         reason="recompute_method = {raw.recompute_method} with recompute_granularity = selective",
         fix="[recompute_method]",

@@ -345,8 +345,8 @@ def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
         (b'{"a": 1,}', "is not valid JSON"),
         (b"\xff\xff\xff", "is not UTF-8 text in line 1"),
         (b"[" * 200_000, "is not valid JSON"),
-        (b"[]", "must hold keys and values, and holds a list"),
-        (b"null", "must hold keys and values, and holds nothing"),
+        (b"[]", "must hold keys and values, but holds a list"),
+        (b"null", "must hold keys and values, but holds nothing"),
     ],
 )
 def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:

@@ -264,7 +264,7 @@ REFUSED = {
             layout=ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=2),
             global_batch_size=8,
         ),
-        "does not go with PP 2",
+        "cannot be combined with PP 2",
     ),
     "few microbatches": (
         workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2), global_batch_size=2),
