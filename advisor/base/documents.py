@@ -339,7 +339,7 @@ class ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
         except (ValueError, ArithmeticError) as error:
             raise _marked(str(error), node) from None
         except (LookupError, AttributeError, TypeError):
-            raise _marked(f"is no {node.tag.rpartition(':')[2]}", node) from None
+            raise _marked(f"is not a valid {node.tag.rpartition(':')[2]}", node) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """An integer, of at most `MOST_DIGITS` characters."""

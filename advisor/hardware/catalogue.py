@@ -123,7 +123,7 @@ def _check_sources(sources: object, path: Path) -> None:
             raise UserError(
                 f"{path}: sources.{key}",
                 show(sources[key]),
-                "is the source of no field",
+                "must name a field",
                 nearest_names(str(key), known),
             )
 

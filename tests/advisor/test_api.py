@@ -172,7 +172,7 @@ def test_keywords_mean_what_flags_mean(
         ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
         (
             {"overrides": {"model.num_layers": [1]}},
-            "model.num_layers = [1]: takes one value, and no list",
+            "model.num_layers = [1]: must be one value, not a list",
         ),
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
         (

@@ -183,7 +183,7 @@ def test_a_whole_name_beats_the_preference_for_sxm(tmp_path: Path) -> None:
         (OWN + "nvlink_domain_size: 8\n", "nvlink_domain_size = 8: must be 1 without NVLink"),
         (OWN + "nvlink_gb_per_second: 300\n", "nvlink_domain_size = 1: must be 1 without NVLink"),
         (OWN + "sources: me\n", "sources = me: must map a field to its source"),
-        (OWN + "sources: {sms: me}\n", "sources.sms = me: is the source of no field"),
+        (OWN + "sources: {sms: me}\n", "sources.sms = me: must name a field"),
         (OWN + "sources: {\n", "is not valid YAML"),
     ],
 )

@@ -63,7 +63,7 @@ def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: in
         ({"optimizer_offload_fraction": 1.5}, "must be in"),
         (
             {"precision": Precision.MXFP8, "fp8_recipe": Fp8Recipe.DELAYED},
-            "is not that of job.precision=mxfp8",
+            "does not match job.precision=mxfp8",
         ),
     ],
 )

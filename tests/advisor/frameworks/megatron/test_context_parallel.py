@@ -93,7 +93,7 @@ def test_nemo_builds_no_hierarchy(make_job: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cp_comm_type": CpCommType.A2A_P2P}, "two numbers with the product 4"),
+        ({"cp_comm_type": CpCommType.A2A_P2P}, "write write two numbers with the product 4"),
         ({"hierarchical_context_parallel_sizes": (3, 2)}, "e.g. 2,2"),
         ({"hierarchical_context_parallel_sizes": (2, 2, 1)}, "must be two numbers"),
     ],

@@ -218,7 +218,7 @@ def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(numb
 def test_more_layers_than_the_chunk_has(make_job) -> None:
     job = make_job(pipeline_model_parallel_size=4)
     assert notes(parse_setting("full:block:99"), job, lm("0.16")) == (
-        "recompute_num_layers = 99 is more than the 6 layers of a model chunk, and means 6",
+        "recompute_num_layers = 99 exceeds the 6 layers of a model chunk, and means 6",
     )
     assert notes(parse_setting("full:block:6"), job, lm()) == ()
 
