@@ -20,7 +20,7 @@ USAGE: Final = {
     "  advise lint train.sh\n"
     "  advise lint --recompute-granularity selective --recompute-modules core_attn mlp\n"
     "Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a warning (does\n"
-    "not do what it says, or buys nothing); 2 it cannot be read.\n",
+    "not do what it says, or saves nothing); 2 it cannot be read.\n",
     "diagnose": "advise diagnose LOG: known failures in a training log, plain or gzip\n"
     "(- is standard input)\n"
     "Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.\n",

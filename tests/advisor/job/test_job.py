@@ -83,7 +83,7 @@ def test_the_part_of_the_optimizer_on_the_host() -> None:
     ("framework", "fields", "words"),
     [
         ("megatron_lm", {"optimizer_cpu_offload": True}, "use_precision_aware_optimizer=true"),
-        ("nemo", {"optimizer": Optimizer.MUON}, "is Megatron's, and not modelled for nemo"),
+        ("nemo", {"optimizer": Optimizer.MUON}, "is Megatron's and is not modelled for nemo"),
         ("fsdp2", {"optimizer_cpu_offload": True}, "is not modelled for fsdp2"),
         ("torchtitan", {"sync_each_batch": True}, "is an option of Accelerate"),
         ("megatron_bridge", {"param_cpu_offload": True}, "is DeepSpeed's offload_param"),

@@ -79,7 +79,7 @@ def test_what_is_missing_is_said(name: str, says: str) -> None:
 
 
 def test_what_cannot_be_read_names_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="^--from = nofile: is neither a file nor flags"):
+    with pytest.raises(UserError, match=r"^--from = nofile: is neither a file nor flags"):
         read_job("nofile", {})
     path = tmp_path / "bin.bin"
     path.write_bytes(b"\xff\xfa\xff")

@@ -112,7 +112,7 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
     group.mkdir()
     yaml_model(group, "base: b\n", "a.yaml")
     yaml_model(group, "base: a\n", "b.yaml")
-    with pytest.raises(UserError, match="base = [ab]: leads back to the file itself"):
+    with pytest.raises(UserError, match=r"base = [ab]: leads back to the file itself"):
         load_model("a", tmp_path)
 
 
