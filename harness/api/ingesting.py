@@ -153,7 +153,10 @@ def _identity(asked: AskedLogs) -> Identity:
     preset = "experiment" in given
     if asked.like is not None and preset:
         raise UserError(
-            "like", str(asked.like), "says the workload, as experiment= does", "give one of them"
+            "like",
+            str(asked.like),
+            "states the workload, and so does experiment=",
+            "give one of them",
         )
     like = load_results([asked.like]).results[0] if asked.like else None
     device = Device.CUDA if config.device == AUTO else convert(config.device, Device, "", "device")
@@ -164,14 +167,14 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     """UserError for keys that would say nothing: they change the workload of an experiment."""
     if "experiment" in given:
         return
-    told = "like=RESULT tells its own" if asked.like else "the log alone tells it"
+    told = "like=RESULT states its own" if asked.like else "only the log states it"
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(
                 key,
                 None,
-                f"is part of a workload, and {told}",
-                "experiment=NAME says which workload is meant",
+                f"is part of the workload, but {told}",
+                "give experiment=NAME to state the workload",
             )
 
 

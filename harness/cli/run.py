@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         if len(results) < sum(1 for _ in plan.trials()):
             if results:
                 print(page(plan, results), end="")
-            say(f"{_kept(folder, plan)}; collect the others with: {again_line('run', argv)}")
+            say(f"{_kept(folder, plan)}; collect the other trials with: {again_line('run', argv)}")
             return UNFINISHED
         print(page(plan, results), end="", flush=True)
         say(f"results in {folder.path}")
@@ -141,20 +141,20 @@ def execute(
     try:
         results = runner.run()
     except Stop as stop:
-        say(f"stopped: {_kept(folder, plan)}; go on with: {again}", command)
+        say(f"stopped: {_kept(folder, plan)}; continue with: {again}", command)
         return stop.exit_code
     except OSError as error:
         where = error.filename or folder.path
         say(
-            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; "
-            f"when that is put right: {again} --retry",
+            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; after "
+            f"fixing it run: {again} --retry",
             command,
         )
         return FAILED
     code = conclude(results)
     unanswered = sum(result.status in UNANSWERED for result in results.values())
     if unanswered:
-        words = f"{unanswered} of {total} trials failed; what did not measure runs again with"
+        words = f"{unanswered} of {total} trials failed; re-run the unmeasured trials with"
         say(f"{words}: {again} --retry", command)
     return code
 

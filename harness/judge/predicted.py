@@ -156,7 +156,7 @@ def followed(found: Sequence[SettingOutcome]) -> float | None:
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table, what went wrong, and the two figures that judge the advisor."""
     found = outcomes(plan, results)
-    lines = [f"{plan.experiment} on {plan.device_name}; predicted beside measured", ""]
+    lines = [f"{plan.experiment} on {plan.device_name}; predicted and measured", ""]
     unit, unit_name = unit_of(_sizes(found))
     titles = [title.format(unit=unit_name) for title in _TITLES]
     columns = [Column(title=title, left=title in _LEFT) for title in titles]
@@ -200,7 +200,7 @@ def judgement(found: Sequence[SettingOutcome]) -> list[str]:
         words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
         words += f": a regret of {(1 - share) * 100:.1f} %" if share < 1 else ""
         doubted = any(outcome.status is TrialStatus.UNSTABLE for outcome in found)
-        lines.append(words + (", as far as unstable times tell." if doubted else "."))
+        lines.append(words + (", as far as unstable times show." if doubted else "."))
     return lines
 
 

@@ -74,7 +74,7 @@ def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "gemm_efficiency" in captured.out
     assert f"wrote {out}" in captured.out
     assert f"--config-dir {tmp_path}" in captured.out
-    assert "the budget is spent" in captured.err
+    assert "the budget is used up; run" in captured.err
     assert out.exists()
     assert "note: attention: torch's attention on a CPU" in captured.out
 
