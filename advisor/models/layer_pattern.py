@@ -62,7 +62,7 @@ def _entries(pattern: str, where: str) -> int | tuple[bool, ...]:
     try:
         value = _evaluate(ast.parse(pattern, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UserError(where, pattern[:60], "is no layer pattern", _FORMS) from None
+        raise UserError(where, pattern[:60], "is not a layer pattern", _FORMS) from None
     if isinstance(value, int):
         if value < 1:
             raise UserError(where, value, "must be at least 1", _FORMS)

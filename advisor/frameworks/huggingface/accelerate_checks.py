@@ -78,7 +78,7 @@ def _top(keys: Keys) -> Iterator[Finding]:
 
 
 def _types(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "{key} = {value!r} is no section", "write its keys below it"
+    reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
     yield from illegal_values(keys, (FSDP, DEEPSPEED), _is_section, reason, fix, _CONFIG)
     reason, fix = "num_processes = {value!r} must be a whole number", "one a GPU, e.g. 8"
     yield from illegal_values(keys, ("num_processes",), _is_whole, reason, fix, _LAUNCH)
