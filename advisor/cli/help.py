@@ -64,7 +64,7 @@ Output
   --format F                table (default), json, csv, flags (only the flags of the best setting),
                             file (its configuration file: torchtitan, DeepSpeed, Accelerate)
   --top N                   the N best rows. Without it json and csv have all, a page the 10 best
-                            but for those that another row beats in memory and time, or runs like
+                            except those that another row beats in memory and time, or runs like
   --front                   the Pareto front of memory and time alone: page, json, csv
   --price-per-gpu-hour X    what 10^12 tokens cost, in the currency of X
   --show-rejected           settings that the framework refuses, and why

@@ -155,10 +155,7 @@ def _of_model(facts: Facts) -> Iterator[str]:
         elif config.moe_router_force_load_balancing:
             yield "expert load: forced to be balanced (busiest/mean 1.0)"
         else:
-            yield (
-                "expert load: balanced (busiest/mean 1.0); fit probabilities allow for a "
-                "published imbalance"
-            )
+            yield ("expert load: balanced (busiest/mean 1.0), except in fit probabilities")
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield (

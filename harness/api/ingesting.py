@@ -116,7 +116,7 @@ def find_sources(logs: Sequence[str], one_run: bool = False) -> tuple[Source, ..
 def _sources(word: str) -> list[Source]:
     paths = [Path(word)] if Path(word).exists() else [Path(p) for p in sorted(glob(word))]
     if not paths:
-        raise UserError("LOG", show(word), "names no file")
+        raise UserError("LOG", show(word), "matches no file")
     return [Source(name=_stem(path), paths=_files(path)) for path in paths]
 
 

@@ -24,7 +24,7 @@ Runs the advisor's settings on the device at hand, measures them, and compares.
   harness report runs/NAME
 
 Commands
-  run         run settings, each in fresh processes; predicted beside measured
+  run         run settings, each in fresh processes; predicted and measured
   compare     a run against a golden: pass, regression, or no verdict
   golden      show, update, import and export goldens
   report      Markdown, HTML, JUnit, CSV of a run
@@ -33,7 +33,7 @@ Commands
   sweep       search settings and layouts by measurement
   ingest      read results of other frameworks' logs
   campaign    many measurements, the most valuable first, within a time budget
-  accuracy    predicted beside measured over many runs
+  accuracy    predicted and measured over many runs
 
 Exit codes
   0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden

@@ -32,7 +32,7 @@ the advisor predicted beside what was measured. Alone it runs a small model on w
 
 What runs (Hydra overrides; groups are files in configs/experiment and configs/recompute)
   experiment=NAME           a job preset, e.g. llama3_8b_1xh200
-  recipe=NAME               a published recipe in its place (advise recipes MODEL names them)
+  recipe=NAME               a published recipe instead of a preset (advise recipes MODEL names them)
   model=NAME gpus=COUNTxTYPE   a model alone, what is not given at its default: the line that advise
                             prints where two settings have to be measured
   recompute=NAME            top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …

@@ -120,7 +120,7 @@ def test_a_rehearsal_and_a_sweep_are_planned(tmp_path: Path) -> None:
         (lambda: harness.rehearse(gpus="8xH100"), "model = \\(none\\): is missing"),
         (lambda: harness.compare("nowhere"), "nowhere"),
         (lambda: harness.compare(RECORDED, limits={"speed": 0.1}), "speed"),
-        (lambda: harness.ingest("no.log"), "LOG = no.log: names no file"),
+        (lambda: harness.ingest("no.log"), "LOG = no.log: matches no file"),
         (lambda: harness.calibrate(budget_seconds=0), "budget_seconds = 0: must be positive"),
         (lambda: harness.calibrate(device="tpu"), "device = tpu: must be one of"),
     ],

@@ -345,7 +345,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
     assert "left to the recipe" not in lm
-    comment = "# left to the recipe: sequence 4096 · mixed_precision.… is for a recipe that"
+    comment = "# left to the recipe: sequence 4096 · mixed_precision.… works with recipes that"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

@@ -304,7 +304,7 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
         ({"overrides": ("model.foo=3",)}, ("similar: ", "normalization")),
         ({"memory_budget": "70"}, ("70", "76GiB")),
-        ({"memory_budget": "80GiB"}, ("80.00 GiB", "more than the 79.10 GiB of H100-SXM-80GB")),
+        ({"memory_budget": "80GiB"}, ("80.00 GiB", "exceeds the 79.10 GiB of H100-SXM-80GB")),
         ({"overrides": ("job.mean_packed_length=5000",)}, ("5000", "seq_length = 4096")),
         ({"recompute": ("full:blok:3",)}, ("blok", "block")),
         ({"framework_version": "0.3"}, ("0.3",)),

@@ -190,7 +190,7 @@ def test_the_command_line() -> None:
     ("arguments", "says"),
     [
         ([], "LOG = (none): must name a log"),
-        (["absent.log"], "LOG = absent.log: names no file"),
+        (["absent.log"], "LOG = absent.log: matches no file"),
         (["empty"], "is a folder without logs"),
         (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
         (["a.log", "--one-rum"], "not a flag; did you mean --one-run"),
