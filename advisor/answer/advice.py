@@ -340,11 +340,11 @@ class Advice(Struct, frozen=True, kw_only=True):
         job, gpus = self.job, self.job.gpus
         notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
         notes += [f"Assumed: {text}" for text in self.assumptions]
-        notes += [f"Unlike the usual answer: {text}" for text in self.differences]
+        notes += [f"Differs from the usual answer: {text}" for text in self.differences]
         if self.calibration.known_error:
-            notes.append(f"Known to be off: {self.calibration.known_error}")
+            notes.append(f"Known error: {self.calibration.known_error}")
         if not all(candidate.replayed for candidate in shown):
-            notes.append("~ is an estimate: torch's allocator was replayed for the others alone")
+            notes.append("~ is an estimate: torch's allocator was replayed only for the other rows")
         notes += [f"Would help: {_remedy(remedy)}" for remedy in self.remedies]
         return notebook_html(
             title=f"{job.model.name} on {gpus.count} x {gpus.type}, sequence {job.seq_length}, "
@@ -431,5 +431,5 @@ def _rates(candidate: Candidate) -> tuple[float, float]:
 
 def _remedy(remedy: Remedy) -> str:
     sign = "-" if remedy.effect_bytes <= 0 else "+"
-    slower = f"{remedy.effect_seconds * 1e3:+.0f} ms a step"
+    slower = f"{remedy.effect_seconds * 1e3:+.0f} ms per step"
     return f"{remedy.change}: {sign}{abs(remedy.effect_bytes) / GIB:.1f} GiB, {slower}"

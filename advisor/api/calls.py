@@ -48,7 +48,7 @@ def advise(
     elif not isinstance(request, Request):
         raise UserError("request", show(request), "must be a Request")
     elif model or gpus or keywords:
-        raise UserError("request", None, "says the whole job", "give it alone, or none")
+        raise UserError("request", None, "says the whole job", "give only the Request, or keywords")
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
         if number is not None:
             at_least_one(number, name)

@@ -132,7 +132,7 @@ def overrides_of(value: object, name: str = "overrides") -> tuple[str, ...]:
         return _settings(value, name)
     for key, item in value.items():
         if isinstance(item, list | tuple) and _takes_one(str(key)):
-            raise UserError(str(key), show(item), "takes one value, and no list")
+            raise UserError(str(key), show(item), "must be one value, not a list")
     return tuple(f"{key}={spelled(item)}" for key, item in value.items())
 
 

@@ -117,7 +117,9 @@ def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
         reason = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _not_valid("JSON", file, reason) from None
     except UnicodeEncodeError:
-        raise _not_valid("JSON", file, "half of a surrogate pair, which is no character") from None
+        raise _not_valid(
+            "JSON", file, "half of a surrogate pair, which is not a character"
+        ) from None
     except (_RefusedError, RecursionError) as error:
         raise _not_valid("JSON", file, _json_fault(text) or str(error)) from None
     return _mapping(values, file)
@@ -208,7 +210,7 @@ def _mapping(values: object, file: object) -> dict[Any, Any]:
     if isinstance(values, dict):
         return values
     kind = "nothing" if values is None else f"a {type(values).__name__}"
-    raise UserError("file", show_path(file), f"must hold keys and values, and holds {kind}")
+    raise UserError("file", show_path(file), f"must hold keys and values, but holds {kind}")
 
 
 def _children(node: Any) -> Iterable[Any]:
@@ -277,7 +279,7 @@ def _check_events(text: str) -> None:
         anchor, sum_so_far = opened.pop()
         opened.append((anchor, sum_so_far + size))
         if sum_so_far + size > MOST_EXPANDED:
-            raise _marked(f"aliases make more than {MOST_EXPANDED:,} values of it", event)
+            raise _marked(f"its aliases expand to more than {MOST_EXPANDED:,} values", event)
 
 
 def _check_depth(node: yaml.Node) -> None:
@@ -337,7 +339,7 @@ class ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
         except (ValueError, ArithmeticError) as error:
             raise _marked(str(error), node) from None
         except (LookupError, AttributeError, TypeError):
-            raise _marked(f"is no {node.tag.rpartition(':')[2]}", node) from None
+            raise _marked(f"is not a valid {node.tag.rpartition(':')[2]}", node) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """An integer, of at most `MOST_DIGITS` characters."""
@@ -378,7 +380,7 @@ def _finite(text: str) -> float:
 
 
 def _constant(text: str) -> float:
-    raise _RefusedError(f"{text} is not a number of JSON")
+    raise _RefusedError(f"{text} is not a JSON number")
 
 
 _JSON_TOKEN: Final = re.compile(

@@ -89,7 +89,7 @@ def parse(text: str, annotation: Any, where: str) -> Any:
         return tuple(parse(part, get_args(annotation)[0], where) for part in parts)
     if annotation is bool:
         if text.lower() not in _BOOLEANS:
-            raise UserError(where, show(text), "is neither true nor false")
+            raise UserError(where, show(text), "must be true or false")
         return _BOOLEANS[text.lower()]
     if annotation in (int, float):
         try:

@@ -48,7 +48,7 @@ def from_text(cls: type[T], text: str, where: str) -> T:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(where, None, f"is not valid JSON: {error}") from None
     except (ValueError, RecursionError):  # thousands of digits or brackets
-        reason = "is not valid JSON: a number too long, or nested too deep"
+        reason = "is not valid JSON: a number is too long, or values are nested too deep"
         raise UserError(where, None, reason) from None
     if not isinstance(values, Mapping):
         raise UserError(where, type(values).__name__, "must be one JSON object")

@@ -172,7 +172,7 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     if len(names) <= _ALL_SHOWN:
         return f"one of {', '.join(names)}"
     far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
-    return f"the nearest of {len(names)}: {', '.join(far)}"
+    return f"similar: {', '.join(far)} (of {len(names)})"
 
 
 def likely_names(name: str, known: Iterable[str]) -> str:

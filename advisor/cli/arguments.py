@@ -111,7 +111,7 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     """`--config-dir` of a command that lists names; UsageError for anything else."""
     namespace, extras = parser_of(command).parse_known_args(list(arguments))
     if extras:
-        raise UsageError(f"{command}: {extras[0]}: only --config-dir DIR is taken")
+        raise UsageError(f"{command}: {extras[0]}: accepts only --config-dir DIR")
     folder: Path | None = namespace.config_dir
     return folder
 
@@ -130,7 +130,7 @@ def parse_rules(arguments: Sequence[str], command: str = "rules") -> RulesOption
     namespace, words = parser_of(command).parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
         flags = ", ".join(flag.names[0] for flag in SUBCOMMANDS[command].flags)
-        raise UsageError(f"{command}: {words[-1]}: takes {flags} and a WORD")
+        raise UsageError(f"{command}: {words[-1]}: accepts only {flags} and a WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
 
 
@@ -292,13 +292,15 @@ class _Scope(_Choice):
         earlier = getattr(namespace, self.dest)
         super().__call__(parser, namespace, values, option)
         if earlier not in (None, getattr(namespace, self.dest)):
-            raise UserError("--search", values, f"does not go with --search {earlier}", "give one")
+            raise UserError(
+                "--search", values, f"cannot be combined with --search {earlier}", "give one"
+            )
 
 
 def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     from advisor.base.units import nearest_names
 
-    return UserError(option, value, "is not known here", nearest_names(value, names))
+    return UserError(option, value, "is unknown", nearest_names(value, names))
 
 
 _ACTIONS: Final[dict[Kind, type[argparse.Action]]] = {

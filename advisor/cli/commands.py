@@ -33,7 +33,7 @@ _RESHAPING = (
 )
 
 
-_NOT_ITS_OWN = ("layers split", "its layout", "its global batch", "options of")
+_NOT_ITS_OWN = ("layers split", "the preset's layout", "the preset's global batch", "options of")
 """Beginnings of assumptions that no published recipe says of itself."""
 
 
@@ -122,7 +122,7 @@ def _check(options: Options) -> None:
             raise UserError(
                 flag,
                 None if value is True else value,
-                f"does not go with --format {options.output}",
+                f"cannot be combined with --format {options.output}",
                 f"use --format {' or '.join(others)}",
             )
     if options.writes_files:

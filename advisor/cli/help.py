@@ -121,8 +121,8 @@ _OUTPUT: Final = Topic(
         _WRITTEN,
         Flag(
             "--top N",
-            "the N best rows. Without it json and csv have all, a page the 10 best but for those "
-            "that another row beats in memory and time, or runs like",
+            "the N best rows. Without it json and csv have all, a page the 10 best except "
+            "those that another row beats in memory and time, or runs like",
             Kind.NUMBER,
         ),
         Flag("--front", "the Pareto front of memory and time alone: page, json, csv"),
@@ -158,9 +158,7 @@ _OUTPUT: Final = Topic(
             "timeline, layer",
             Kind.CHOICE,
         ),
-        Flag(
-            "--row N", "the row that a picture of one row shows; default: the choice", Kind.NUMBER
-        ),
+        Flag("--row N", "the row that its picture shows; default: the choice", Kind.NUMBER),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
@@ -242,7 +240,7 @@ SUBCOMMANDS: Final = {
         ),
         topics=(Topic("Flags", (_VERSION,)),),
         closing="Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a "
-        "warning (does not do what it says, or buys nothing); 2 it cannot be read.",
+        "warning (does not do what it says, or saves nothing); 2 it cannot be read.",
     ),
     "diagnose": Command(
         usage="advise diagnose LOG",

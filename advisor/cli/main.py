@@ -47,7 +47,7 @@ def _run(arguments: list[str]) -> int:
     if sys.stderr is None:
         return WRONG  # closed by the caller: there is nowhere to say so
     if sys.stdout is None:
-        return _fail("stdout: is closed: the answer has nowhere to go")
+        return _fail("stdout: is closed, so the answer cannot be written")
     _never_fail_to_encode()
     try:
         outcome = run(arguments)

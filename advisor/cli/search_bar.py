@@ -55,4 +55,4 @@ def line(progress: "Progress") -> str:
 
         degrees = degree_words(best.job.layout)
         text += f"; so far {best.step_time_seconds:.2f} s: {degrees}, {best.setting.spec}"
-    return f"{text} (Ctrl-C takes it)"[:_WIDTH]
+    return f"{text} (Ctrl-C accepts it)"[:_WIDTH]

@@ -46,10 +46,10 @@ _EVIDENCE: Final = {
     Evidence.SOURCE: "read in the source",
     Evidence.FIX_MERGED: "a fix is merged",
     Evidence.MAINTAINER: "stated by a maintainer",
-    Evidence.FIX: "a fix exists, merged or not is not known",
+    Evidence.FIX: "a fix exists; whether it is merged is not known",
     Evidence.FIX_OPEN: "a fix is proposed",
-    Evidence.REPORTER: "stated by who reported it",
-    Evidence.WEAK: "weak: one report, not confirmed",
+    Evidence.REPORTER: "stated by the reporter",
+    Evidence.WEAK: "weak: one unconfirmed report",
 }
 
 

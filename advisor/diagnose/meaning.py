@@ -52,8 +52,8 @@ def _out_of_memory(finding: Finding) -> Meaning:
         cached = reserved - allocated
     if tried is None or capacity is None or free is None or allocated is None or cached is None:
         return Meaning(
-            text="The message carries no full account of the memory.",
-            fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} if reserved memory is far above allocated.",
+            text="The message does not list all of the memory.",
+            fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} if reserved memory is far above allocated memory.",
         )
     said = (
         f"{human_bytes(tried)} asked for on a device of {human_bytes(capacity)} with "
@@ -74,7 +74,7 @@ def _beside(finding: Finding, allocated: float, cached: float) -> str:
         parts.append(f" {human_bytes(pool)} of the tensors sit in pools of CUDA graphs.")
     if process is not None and process > allocated + cached:
         other = human_bytes(process - allocated - cached)
-        parts.append(f" {other} more belong to the context, NCCL and libraries.")
+        parts.append(f" {other} more are used by the CUDA context, NCCL and libraries.")
     return "".join(parts)
 
 
@@ -85,36 +85,36 @@ def _verdict(
     if allocated + tried > capacity:
         over = human_bytes(allocated + tried - capacity)
         return Meaning(
-            text=f"Shortage: the tensors alone would pass the device by {over}; no allocator "
-            "setting helps.",
+            text=f"Shortage: the tensors alone exceed the device by {over}; no allocator setting "
+            "helps.",
             fix=f"{_SAVE_MEMORY}.",
             when="shortage",
         )
     if cached >= tried and cached >= _LARGE_CACHE * capacity:
         return Meaning(
-            text="Fragmentation: what is reserved but unallocated would hold the request if it "
-            "were in one piece.",
+            text="Fragmentation: the reserved but unallocated memory would hold the request if "
+            "it were in one piece.",
             fix=f"{_EXPANDABLE}, fixed sequence lengths; only then {_SAVE_MEMORY}.",
             when="fragmentation",
         )
     if cached >= tried:
         return Meaning(
-            text="At the edge: what is reserved but unallocated would just hold the request if it "
-            "were in one piece, and the device is nearly full of tensors.",
-            fix=f"{_EXPANDABLE} for this request; {_SAVE_MEMORY} for headroom.",
+            text="At the edge: the reserved but unallocated memory would just hold the request "
+            "if it were in one piece, and tensors nearly fill the device.",
+            fix=f"{_EXPANDABLE} for this request; {_SAVE_MEMORY} for more headroom.",
             when="edge",
         )
     if cached + free >= tried:
         spare = human_bytes(cached + free - tried)
         return Meaning(
-            text="Shortage: little is reserved but unallocated. Without any fragmentation the "
-            f"request would fit with {spare} to spare, so the next one fails.",
+            text="Shortage: little memory is reserved but unallocated. Even without "
+            f"fragmentation this request would leave only {spare}, so the next one fails.",
             fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} may hide it for some steps.",
             when="shortage",
         )
     short = human_bytes(tried - cached - free)
     return Meaning(
-        text=f"Shortage: {short} are missing even if nothing were fragmented.",
+        text=f"Shortage: {short} are missing even without fragmentation.",
         fix=f"{_SAVE_MEMORY}.",
         when="shortage",
     )
@@ -128,29 +128,29 @@ def _metadata(finding: Finding) -> Meaning:
     if dtypes[0] != dtypes[1]:
         return Meaning(
             text=f"The forward pass saved {dtypes[0]}, the replay {dtypes[1]}: the replay ran "
-            "under another autocast state.",
+            "under a different autocast state.",
             when="dtype",
         )
     if saved is None or again is None:
-        return Meaning(text="The message does not show the shapes; its next lines may.")
+        return Meaning(text="The message does not show the shapes; the next lines of the log may.")
     said = f"Saved {list(saved)}, replayed {list(again)}: "
     if prod(saved) == 0 or prod(again) == 0:
         return Meaning(
-            text=f"{said}one of them is empty, as a partitioned (ZeRO-3) parameter is.",
+            text=f"{said}one of them is empty, like a partitioned (ZeRO-3) parameter.",
             when="empty",
         )
     differing = [(a, b) for a, b in zip(saved, again, strict=False) if a != b]
     if len(saved) != len(again) or len(differing) != 1:
-        return Meaning(text=f"{said}the replay took another path.")
+        return Meaning(text=f"{said}the replay took another code path.")
     before, after = differing[0]
     if after % before == 0:
         return Meaning(
-            text=f"{said}one dimension grew {after // before} times, as a key/value cache that is "
-            "filled again does.",
+            text=f"{said}one dimension grew {after // before} times, like a key/value cache that "
+            "is filled again.",
             when="longer",
         )
     return Meaning(
-        text=f"{said}one dimension differs, as the tokens of an expert do when the router decides "
+        text=f"{said}one dimension differs, like the tokens of an expert when the router decides "
         "differently.",
         when="rows",
     )

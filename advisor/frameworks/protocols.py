@@ -190,13 +190,13 @@ class Solved(Struct, frozen=True, kw_only=True):
 def no_file(framework: str) -> UserError:
     """The answer where a framework is told its settings by options or in Python alone."""
     return UserError(
-        "--format", "file", f"{framework} takes this setting without a file", "use --format flags"
+        "--format", "file", f"{framework} needs no file for this setting", "use --format flags"
     )
 
 
 def not_rehearsed(framework: str, number: int) -> UserError:
     """The answer to ``--verify NUMBER`` where nothing runs the framework's layers alone."""
-    words = f"rehearses Megatron's layers, which {framework} does not run"
+    words = f"rehearses only Megatron's layers, which {framework} does not use"
     return UserError("--verify", number, words, "leave it out")
 
 

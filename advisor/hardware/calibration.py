@@ -69,7 +69,7 @@ class KnownError(Struct, frozen=True, kw_only=True):
         """``25 % too fast in the mean, 20 to 32 %``."""
         mean, *ends = (abs(error) * 100 for error in (self.mean, self.low, self.high))
         side = "slow" if self.mean > 0 else "fast"
-        return f"{mean:.0f} % too {side} in the mean, {min(ends):.0f} to {max(ends):.0f} %"
+        return f"{mean:.0f} % too {side} on average ({min(ends):.0f} to {max(ends):.0f} %)"
 
 
 class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):

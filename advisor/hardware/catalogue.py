@@ -155,7 +155,7 @@ def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:
             raise UserError(
                 f"{path}: sources.{key}",
                 show(sources[key]),
-                "is the source of no field",
+                "must name a field",
                 nearest_names(str(key), known),
             )
     return tuple(key for key, source in sources.items() if str(source).startswith(_ASSUMED))

@@ -111,6 +111,6 @@ def check_budget(budget_bytes: int | None, gpu: Gpu, field: str) -> None:
         raise UserError(
             field,
             human_bytes(budget_bytes),
-            f"is more than the {card} of {gpu.name}",
-            "leave it out for the whole card, or name a GPU that has more in --gpus",
+            f"exceeds the {card} of {gpu.name}",
+            "leave it out to use the whole card, or name a larger GPU in --gpus",
         )

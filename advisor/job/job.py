@@ -239,14 +239,14 @@ class JobConfig(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "job.transformer_engine_version",
                 version,
-                "is no release",
+                "must be a release number",
                 f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
             )
         if not 1.0 <= self.moe_load_imbalance <= 1000.0:
             raise UserError(
                 "job.moe_load_imbalance",
                 self.moe_load_imbalance,
-                "must be at least 1: the busiest rank over the mean",
+                "must be at least 1 (busiest rank / mean)",
                 "use 1",
             )
         self._check_dtypes()
@@ -264,13 +264,13 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
         if self.fp8_recipe not in (None, recipe):
             raise UserError(
-                "job.fp8_recipe", self.fp8_recipe, f"is not that of job.precision={self.precision}"
+                "job.fp8_recipe", self.fp8_recipe, f"does not match job.precision={self.precision}"
             )
         if self.fp8_param_gather and not self.precision.is_fp8:
             raise UserError(
                 "job.fp8_param_gather",
                 True,
-                f"needs FP8, and job.precision is {self.precision}",
+                f"needs FP8, but job.precision is {self.precision}",
                 "--precision fp8_current, or leave it out",
             )
 
@@ -296,13 +296,15 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         if not self.optimizer.is_muon:
             return
         if self.precision is Precision.FP16:
-            raise UserError("job.optimizer", self.optimizer, "takes no fp16", "--precision bf16")
+            raise UserError(
+                "job.optimizer", self.optimizer, "does not support fp16", "--precision bf16"
+            )
         for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
             if getattr(self, option):
                 raise UserError(
                     f"job.{option}",
                     True,
-                    f"is Adam's alone, and job.optimizer is {self.optimizer}",
+                    f"works only with Adam, but job.optimizer is {self.optimizer}",
                     f"leave it off, or use job.optimizer={Optimizer.ADAM}",
                 )
 
@@ -337,7 +339,7 @@ class Job(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "layout TP x CP x PP x DP",
                 layout.world_size,
-                f"must be {self.num_gpus} GPUs",
+                f"must equal the number of GPUs = {self.num_gpus}",
                 f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
                 f"{nearest_divisors(self.num_gpus, model_parallel)}",
             )
@@ -345,9 +347,9 @@ class Job(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "layout.use_distributed_optimizer",
                 True,
-                f"cuts tensors, and job.optimizer={config.optimizer} needs them whole",
-                "layout.use_distributed_optimizer=false; job.optimizer=dist_muon deals them to "
-                "data-parallel ranks",
+                f"splits tensors, but job.optimizer={config.optimizer} needs them whole",
+                "use layout.use_distributed_optimizer=false, or job.optimizer=dist_muon, which "
+                "deals whole tensors to data-parallel ranks",
             )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
@@ -388,7 +390,7 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
         raise UserError(
             "job.precision",
             precision,
-            f"needs {chip}, and {gpu.name} is older",
+            f"needs {chip}; {gpu.name} is older",
             "use fp8_current",
         )
 
@@ -399,8 +401,8 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
         raise UserError(
             "job.mean_packed_length",
             packed,
-            f"must not exceed job.seq_length = "
-            f"{config.seq_length}, into which such sequences are packed",
+            f"must not exceed job.seq_length = {config.seq_length}, the length that sequences "
+            "are packed to",
             f"nearest: {config.seq_length}",
         )
     # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask;
@@ -437,7 +439,7 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
         raise UserError(
             "job.global_batch_size",
             config.global_batch_size,
-            f"gives {microbatches} microbatches, and the interleaved schedule (VPP {vpp}) needs a "
+            f"gives {microbatches} microbatches; the interleaved schedule (VPP {vpp}) needs a "
             f"multiple of PP = {pp}",
             f"nearest: {' or '.join(str(n * per_pass) for n in (down, down + pp) if n)}",
         )

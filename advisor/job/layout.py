@@ -202,8 +202,8 @@ def _check_hierarchy(layout: ParallelLayout) -> None:
             raise UserError(
                 where,
                 "null",
-                "is needed by cp_comm_type a2a+p2p",
-                f"two numbers with the product {cp}",
+                "must be given with cp_comm_type a2a+p2p",
+                f"write two numbers with the product {cp}",
             )
         return
     if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != cp:
@@ -249,7 +249,7 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.context_parallel_size",
             cp,
-            "capped scores are not computed under it",
+            "does not support a cap on attention scores",
             "use 1",
         )
     _check_heads(model, layout)
@@ -258,9 +258,9 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.tensor_model_parallel_size",
             tp,
-            f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
-            f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
-            "be its multiple",
+            f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size "
+            f"= {model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} "
+            "or be a multiple of it",
             f"nearest: {_nearest(legal, tp)}",
         )
 
@@ -288,8 +288,8 @@ def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.cp_comm_type",
             layout.cp_comm_type,
-            f"exchanges heads among {ranks} ranks, and a rank of TP {tp} has "
-            f"{model.num_attention_heads // tp} with {groups} key/value heads",
+            f"splits heads over {ranks} ranks, but a rank of TP {tp} has "
+            f"{model.num_attention_heads // tp} heads and {groups} key/value heads",
             "use fewer ranks"
             if model.transformer_impl.is_eager
             else "use p2p or all_gather, or a2a+p2p over fewer ranks",
@@ -333,7 +333,7 @@ def _check_expert_cut(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.sequence_parallel",
             False,
-            "experts under tensor parallelism need it (MoELayer.forward)",
+            "must be on: experts with tensor parallelism need it (MoELayer.forward)",
             "use --sp",
         )
     if model.moe_token_dispatcher_type is TokenDispatcher.FLEX and ep * etp == 1:
@@ -344,7 +344,7 @@ def _check_expert_cut(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.expert_tensor_parallel_size",
             etp,
-            "experts with biases are not cut by it",
+            "cannot split experts that have biases",
             "use 1",
         )
 

@@ -205,8 +205,8 @@ def _check_even_pattern(layout: ParallelLayout) -> None:
             raise UserError(
                 f"layout.{field}",
                 value,
-                "is no option of a model with hybrid_layer_pattern",
-                "write | into the pattern where a stage ends",
+                "cannot be combined with hybrid_layer_pattern",
+                "write | in the pattern where a stage ends",
             )
 
 
@@ -223,13 +223,15 @@ def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
     segments = hybrid_segments(pattern)
     if not layout.splits_evenly:
         raise UserError(
-            "model.hybrid_layer_pattern", pattern, "excludes every other way of an uneven split"
+            "model.hybrid_layer_pattern",
+            pattern,
+            "cannot be combined with another way to split unevenly",
         )
     if len(segments) != layout.num_model_chunks:
         raise UserError(
             "model.hybrid_layer_pattern",
             pattern,
-            f"has {len(segments)} segments, and PP x VPP is {layout.num_model_chunks}",
+            f"has {len(segments)} segments, but PP x VPP = {layout.num_model_chunks}",
         )
     return [len(segment) for segment in segments]
 
@@ -256,9 +258,9 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
         return UserError(
             "layout.virtual_pipeline_model_parallel_size",
             vpp,
-            f"with PP = {stages} makes {stages * vpp} chunks, which must divide num_layers = "
+            f"with PP = {stages} gives {stages * vpp} chunks, which must divide num_layers = "
             f"{model.num_layers}",
-            f"leave VPP out for a balanced split over the stages alone{text}",
+            f"leave VPP out for a balanced split over the stages{text}",
         )
     if layout.splits_evenly:
         return UserError(
@@ -270,7 +272,7 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
     return UserError(
         "layout.pipeline_model_parallel_size",
         layout.pipeline_model_parallel_size,
-        f"leaves {left} layers{_counted(layout)} for {stages} stages, which does not divide",
+        f"leaves {left} layers{_counted(layout)}, which do not divide over {stages} stages",
         f"nearest: {nearest_divisors(left, stages)} stages" if left > 0 < stages else "",
     )
 
@@ -294,7 +296,7 @@ def _check_ways(layout: ParallelLayout) -> None:
             raise UserError(
                 f"layout.{field}",
                 getattr(layout, field),
-                "excludes account_for_embedding_in_pipeline_split and "
+                "cannot be combined with account_for_embedding_in_pipeline_split or "
                 "account_for_loss_in_pipeline_split",
                 "use one or the other",
             )
@@ -324,10 +326,12 @@ def chunk_texts(text: str) -> list[str]:
     for pattern in (_GROUP, _SINGLE):
         text = pattern.sub(_repeated, text)
         if len(text) > _MOST_LAYERS:
-            raise UserError(_FIELD, f"{text[:20]}…", f"is of more than {_MOST_LAYERS:,} layers")
+            raise UserError(_FIELD, f"{text[:20]}…", f"must have at most {_MOST_LAYERS:,} layers")
     unknown = sorted(set(text) - set("EtmL|"))
     if unknown:
-        raise UserError(_FIELD, text, f"has {unknown[0]!r}", "use E, t, m, L, | and (...)*n")
+        raise UserError(
+            _FIELD, text, f"must not hold {unknown[0]!r}", "use E, t, m, L, | and (...)*n"
+        )
     return text.split("|")
 
 
@@ -341,10 +345,10 @@ def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     text = layout.pipeline_model_parallel_layout
     chunks = chunk_texts(text)
     if not layout.splits_evenly_without_text:
-        raise UserError(_FIELD, text, "excludes every other way of an uneven split")
+        raise UserError(_FIELD, text, "cannot be combined with another way to split unevenly")
     if len(chunks) != layout.num_model_chunks:
         raise UserError(
-            _FIELD, text, f"has {len(chunks)} chunks, and PP x VPP is {layout.num_model_chunks}"
+            _FIELD, text, f"has {len(chunks)} chunks, but PP x VPP = {layout.num_model_chunks}"
         )
     flat = "".join(chunks)
     if not flat.startswith("E") or not flat.endswith("L") or flat.count("E") + flat.count("L") != 2:
@@ -352,7 +356,7 @@ def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     _check_mtp(model, layout, chunks)
     if flat.count("t") != model.num_layers:
         raise UserError(
-            _FIELD, text, f"has {flat.count('t')} layers, and the model {model.num_layers}"
+            _FIELD, text, f"has {flat.count('t')} layers (t), but the model has {model.num_layers}"
         )
     return [chunk.count("t") for chunk in chunks]
 
@@ -363,7 +367,7 @@ def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> N
     text, wanted = layout.pipeline_model_parallel_layout, model.mtp_num_layers or 0
     flat = "".join(chunks)
     if flat.count("m") != wanted:
-        relation = f"has {flat.count('m')} m, and mtp_num_layers is {model.mtp_num_layers}"
+        relation = f"has {flat.count('m')} m, but mtp_num_layers = {model.mtp_num_layers}"
         raise UserError(_FIELD, text, relation)
     first = next((index for index, chunk in enumerate(chunks) if "m" in chunk), None)
     if first is None:
@@ -371,5 +375,5 @@ def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> N
     early = first < len(chunks) - layout.pipeline_model_parallel_size
     apart = chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]
     if early or apart:
-        relation = "must have all m in one chunk of the last virtual stage, behind every t"
+        relation = "must have all m in one chunk of the last virtual stage, after every t"
         raise UserError(_FIELD, text, relation)

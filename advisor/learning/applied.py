@@ -100,7 +100,7 @@ def _terms(unused: int, beside: int) -> tuple[NamedBytes, ...]:
     source = "runs given with --calibration"
     found = (
         ("unused by the allocator, as measured", unused),
-        ("outside of it, as measured", beside),
+        ("outside the allocator, as measured", beside),
     )
     return tuple(NamedBytes(name, size, source) for name, size in found if size)
 

@@ -28,7 +28,7 @@ _SIZES: Final[Mapping[str, Callable[[Job], int]]] = {
     "hidden size": lambda job: job.model.hidden_size,
     "experts": lambda job: job.model.num_moe_experts or 0,
     "sequence": lambda job: job.config.seq_length,
-    "tokens a microbatch": lambda job: job.config.micro_batch_size * job.config.seq_length,
+    "tokens per microbatch": lambda job: job.config.micro_batch_size * job.config.seq_length,
     "GPUs": lambda job: job.num_gpus,
     "TP": lambda job: job.layout.tensor_model_parallel_size,
     "PP": lambda job: job.layout.pipeline_model_parallel_size,

@@ -138,10 +138,10 @@ def _check_device(
     if workload.get("backend") == "rehearsal":
         raise _LeftOutError("rehearsed single ranks")
     if workload.get("device") != "cuda":
-        raise _LeftOutError("ran on no GPU")
+        raise _LeftOutError("did not run on a GPU")
     names = [name for name in _gpu_names(result) if name]
     if not names:
-        raise _LeftOutError("name no GPU")
+        raise _LeftOutError("do not name their GPU")
     try:
         ran_on = load_gpu(names[0], config_dir).name
     except UserError:
@@ -182,7 +182,7 @@ def _job(
             num_gpus=layout.world_size,
         )
     except UserError:
-        raise _LeftOutError("do not tell their whole job (harness ingest … experiment=)") from None
+        raise _LeftOutError("do not state their whole job (harness ingest … experiment=)") from None
     other = _mapping(trial, "prediction").get("other_seconds", 0.0)
     return job, float(convert(other, float, "", "other_seconds"))
 
@@ -192,7 +192,7 @@ def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
     try:
         setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
-        raise _LeftOutError("have a setting that only their trainer knows") from None
+        raise _LeftOutError("have a setting of their own trainer") from None
     if stack.check(setting, job):
         raise _LeftOutError("have a setting that their framework refuses")
     return setting
@@ -221,5 +221,5 @@ def _numbers(values: object, name: str) -> tuple[float, ...]:
     found: tuple[float, ...] = convert(values, tuple[float, ...], "", name)
     for number in found:
         if not 0 < number < LARGEST:
-            raise UserError(name, number, "is none that was measured")
+            raise UserError(name, number, "must be a positive measured number")
     return found

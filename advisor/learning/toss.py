@@ -45,9 +45,9 @@ class Difference(Struct, frozen=True):
         known = BAND * self.sigma * 100
         return (
             f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} % apart in "
-            f"predicted step time, give or take {known:.1f} %: row {self.second.rank} is the "
-            f"faster by {_WORTH * 100:.0f} % or more with a probability of "
-            f"{self.probability * 100:.0f} %"
+            f"predicted step time, give or take {known:.1f} %: row {self.second.rank} is faster "
+            f"by {_WORTH * 100:.0f} % or more with a probability of {self.probability * 100:.0f} "
+            "%"
         )
 
 

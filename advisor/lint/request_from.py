@@ -114,7 +114,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
             raise UserError(
                 _FLAG,
                 configuration.place.file,
-                f"does not tell the {name}",
+                f"does not state the {name}",
                 f"add {flag} {example}",
             )
     if configuration.layers_per_chunk and not is_given(f"layout.{_CHUNKS}", given):
@@ -155,7 +155,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         raise UserError(
             _FLAG,
             configuration.place.file,
-            "spells out a model that is no preset, but for its vocabulary",
+            "describes a model that is not a preset, without its vocabulary size",
             "add model.vocab_size=N, or --model",
         )
     return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
@@ -304,7 +304,7 @@ def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
         elif differing:
             text += f" with {differing[0]} {texts[differing[0]][number]}"
         elif len({other.recompute for other in jobs}) > 1:
-            text += f" with {job.recompute or 'a recompute that it does not say'}"
+            text += f" with {job.recompute or 'an unknown recompute setting'}"
         described.append(text)
     return described
 

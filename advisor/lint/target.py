@@ -93,7 +93,7 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
         raise UserError(
             "lint",
             name,
-            "holds no setting of a framework that is known here",
+            "holds no setting of a known framework",
             "give flags, a launch script or a configuration file" + unread,
         )
     notes = (*script.notes, *(note for _, c in found for note in c.notes))
@@ -109,12 +109,12 @@ def _refuse_programs(name: str, script: Script) -> None:
         if program is None:
             continue
         given = ", ".join(dict.fromkeys(one.name for one in options(command.words)))
-        read = f"with {given}, none of them" if given else "without options, none"
+        read = f"with {given}" if given else "without options"
         raise UserError(
             "lint",
             name,
-            f"runs {show(program)} in line {command.place.line} {read} a setting that is known here"
-            ": batch, precision, sharding and recompute are missing",
+            f"runs {show(program)} in line {command.place.line} {read} and no "
+            "setting of a known framework: batch, precision, sharding and recompute are missing",
             f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
         )
 
@@ -159,7 +159,7 @@ def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script
         return _read_documents(target)
     except (RecursionError, MemoryError):
         name = show(target) if isinstance(target, str) else COMMAND_LINE
-        raise UserError("lint", name, "is nested deeper than can be followed") from None
+        raise UserError("lint", name, "is nested too deep to be followed") from None
 
 
 def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
@@ -167,13 +167,13 @@ def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], S
     if len(words) != 1:
         if sum(len(text) + 1 for text in words) > MOST_COMMAND:
             reason = f"is longer than {MOST_COMMAND:,} characters"
-            raise UserError("lint", COMMAND_LINE, reason, "give the flags that matter")
+            raise UserError("lint", COMMAND_LINE, reason, "give only the flags that matter")
         return COMMAND_LINE, [_command(words)], Script()
     text = words[0]
     if len(text) < 4096 and "\n" not in text and os.path.exists(text):
         return show_path(text), *_file(Path(text))
     if "=" not in text and not text.lstrip().startswith("-") and not {" ", "\n"} & set(text):
-        raise UserError("lint", show_path(text), "is no file and holds no flags")
+        raise UserError("lint", show_path(text), "is neither a file nor flags")
     return COMMAND_LINE, *_shell(text, COMMAND_LINE)
 
 
@@ -253,7 +253,9 @@ def _shell(text: str, file: str) -> tuple[list[Document], Script]:
             document = _document(written.content, suffix)
         except UserError:
             place = written.content.place
-            script.notes.append(Note(f"{written.name} is not read: it holds variables", place))
+            script.notes.append(
+                Note(f"{written.name} is not read because it holds variables", place)
+            )
             continue
         if document is not None:
             documents.append(document)

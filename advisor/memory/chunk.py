@@ -115,7 +115,7 @@ def chunk_footprint(
             )
         before += block.count * block.kept
     if copied:
-        backward = backward.or_higher(3 * copied, "sum of the embedding's gradients")
+        backward = backward.or_higher(3 * copied, "sum of the embedding gradients")
     if first and last and working_set is None:
         backward = backward.or_higher(tied_gradient_sum(shape), "sum of the tied gradients")
     if working_set is not None:
@@ -125,7 +125,7 @@ def chunk_footprint(
     forward = Peak(forward.num_bytes + mask, forward.point)
     return ChunkFootprint(
         kept=before + kept_mask,
-        forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
+        forward=forward.or_higher(attention_mask.while_cut, "slice of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
         left=sum(block.count * block.left_behind for block in blocks)
         - (blocks[0].left_gradient if blocks else 0),
@@ -155,7 +155,7 @@ def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int)
     turns with the forward of another microbatch, and that of the ends the `hidden` states that
     begin it."""
     backward = Peak(footprint.backward.num_bytes + hidden, footprint.backward.point)
-    point = f"{layers.point}, beside the forward of another microbatch"
+    point = f"{layers.point}, during the forward of another microbatch"
     return replace(footprint, backward=backward.or_higher(layers.num_bytes + layer, point))
 
 

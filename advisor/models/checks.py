@@ -36,7 +36,7 @@ def check_model(model: ModelFields) -> None:
         if value > _LARGEST:
             raise UserError(f"model.{field}", value, f"must not exceed {_LARGEST}")
     if model.num_layers > _MOST_LAYERS:
-        raise UserError("model.num_layers", model.num_layers, f"exceeds {_MOST_LAYERS}")
+        raise UserError("model.num_layers", model.num_layers, f"must be at most {_MOST_LAYERS}")
     for field in ("hidden_dropout", "attention_dropout"):
         value = getattr(model, field)
         if not 0.0 <= value < 1.0:
@@ -110,7 +110,7 @@ def _check_router(model: ModelFields) -> None:
         raise _refuse(
             model,
             "moe_router_topk",
-            "leaves a softmax over one expert",
+            "would take a softmax over one expert",
             "set moe_router_pre_softmax",
         )
     if sinkhorn and model.moe_aux_loss_coeff:
@@ -137,7 +137,9 @@ def _check_capacity(model: ModelFields) -> None:
     if factor <= 0:
         raise _refuse(model, "moe_expert_capacity_factor", "must be positive", "leave it unset")
     if model.moe_router_load_balancing_type is LoadBalancing.SINKHORN:
-        raise _refuse(model, "moe_expert_capacity_factor", "excludes sinkhorn routing")
+        raise _refuse(
+            model, "moe_expert_capacity_factor", "cannot be combined with sinkhorn routing"
+        )
 
 
 def check_variants(model: ModelFields) -> None:
@@ -163,14 +165,21 @@ def _exclusions(model: ModelFields) -> Iterator[tuple[str, bool, str]]:
         ("norm_placement", foreign and behind_alone),
         ("qk_layernorm_across_heads", foreign),
     ):
-        yield field, wrong, f"needs transformer_impl = {able}: the others have no such layer"
+        yield (
+            field,
+            wrong,
+            f"needs transformer_impl = {able}: other implementations have no such layer",
+        )
     latent, unfused = model.multi_latent_attention, model.attention_backend == "unfused"
     yield "qk_layernorm_across_heads", not model.qk_layernorm, "needs qk_layernorm"
-    yield "qk_l2_norm", model.qk_layernorm, "excludes qk_layernorm"
+    yield "qk_l2_norm", model.qk_layernorm, "cannot be combined with qk_layernorm"
     yield (
         "attn_logit_softcapping",
         kernel,
-        f"no kernel of attention_backend = {model.attention_backend} caps scores: use unfused",
+        (
+            f"no kernel of attention_backend = {model.attention_backend} caps attention scores: "
+            "use unfused"
+        ),
     )
     yield (
         "final_logit_softcapping",
@@ -193,7 +202,7 @@ def check_hybrid(model: ModelFields) -> None:
         raise _refuse(
             model,
             "linear_attention_freq",
-            "goes with experimental_attention_variant",
+            "needs experimental_attention_variant",
             "set both, or neither",
         )
     if model.hybrid_layer_pattern is not None:
@@ -215,11 +224,11 @@ def _check_pattern(model: ModelFields, pattern: str) -> None:
         raise _refuse(
             model,
             "hybrid_layer_pattern",
-            f"has {layers} layers, and num_layers is {model.num_layers}",
+            f"has {layers} layers, but num_layers = {model.num_layers}",
         )
     for field in ("linear_attention_freq", "window_size", "mtp_num_layers"):
         if getattr(model, field) is not None:
-            raise _refuse(model, field, "is not modelled beside hybrid_layer_pattern")
+            raise _refuse(model, field, "is not modelled together with hybrid_layer_pattern")
     if model.num_moe_experts is None and "E" in pattern:
         raise _refuse(model, "hybrid_layer_pattern", "has E, which needs num_moe_experts")
 
@@ -239,10 +248,12 @@ def _check_plain_attention(model: ModelFields) -> None:
         raise _refuse(
             model,
             "multi_latent_attention",
-            "is not modelled beside linear attention, Mamba or an output gate",
+            "is not modelled together with linear attention, Mamba or an output gate",
         )
     if model.window_size is not None:
-        raise _refuse(model, "window_size", "is not modelled beside linear attention or Mamba")
+        raise _refuse(
+            model, "window_size", "is not modelled together with linear attention or Mamba"
+        )
 
 
 def _check_divides(model: ModelFields, field: str, other: str) -> None:
@@ -254,7 +265,7 @@ def _check_sizes(model: ModelFields, names: tuple[str, ...]) -> None:
     for field in names:
         value = getattr(model, field)
         if value is not None and not 1 <= value <= _LARGEST:
-            raise _refuse(model, field, f"must be in 1 .. {_LARGEST}")
+            raise _refuse(model, field, f"must be between 1 and {_LARGEST}")
 
 
 def _refuse(model: ModelFields, field: str, relation: str, nearest: str = "") -> UserError:

@@ -30,7 +30,7 @@ class LayerPattern(str):
     @property
     def entries(self) -> int | tuple[bool, ...]:
         """The number, or whether each layer has the property."""
-        return _entries(self, "pattern of layers")
+        return _entries(self, "layer pattern")
 
     def expand(self, num_layers: int, where: str) -> tuple[bool, ...]:
         """Whether each layer has the property; UserError where the pattern has another length."""
@@ -38,7 +38,9 @@ class LayerPattern(str):
         if isinstance(entries, int):
             return tuple(layer % entries == 0 for layer in range(num_layers))
         if len(entries) != num_layers:
-            raise UserError(where, self, f"has {len(entries)} layers, and the model {num_layers}")
+            raise UserError(
+                where, self, f"has {len(entries)} layers, but the model has {num_layers}"
+            )
         return entries
 
     def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:
@@ -60,13 +62,13 @@ def _entries(pattern: str, where: str) -> int | tuple[bool, ...]:
     try:
         value = _evaluate(ast.parse(pattern, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UserError(where, pattern[:60], "is no pattern of layers", _FORMS) from None
+        raise UserError(where, pattern[:60], "is not a layer pattern", _FORMS) from None
     if isinstance(value, int):
         if value < 1:
             raise UserError(where, value, "must be at least 1", _FORMS)
         return value
     if not set(value) <= {0, 1}:
-        raise UserError(where, pattern[:60], "must hold 0 (without) and 1 (with) alone", _FORMS)
+        raise UserError(where, pattern[:60], "must hold only 0 (without) and 1 (with)", _FORMS)
     return tuple(entry == 1 for entry in value)
 
 

@@ -84,7 +84,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
         near = nearest_names(path.stem, model_names(config_dir))
         raise UserError(
-            _FLAG, show_path(name_or_path), "no such file or folder", f"of presets, {near}"
+            _FLAG, show_path(name_or_path), "no such file or folder", f"presets: {near}"
         )
     from advisor.models.config_json.importer import REFUSED
 
@@ -147,7 +147,7 @@ def _inherited(
     base = convert(values.pop("base"), str, document.path, "base")
     parent = load_config(Group.MODEL, base, config_dir, f"{document.path}: base")
     if parent.path in (document.path, *seen):
-        raise UserError(f"{document.path}: base", base, "leads back to this file")
+        raise UserError(f"{document.path}: base", base, "leads back to the file itself")
     taken = _inherited(parent, config_dir, (*seen, document.path))
     if not _SIZE_NEUTRAL.issuperset(values):
         taken.pop("published_parameters", None)

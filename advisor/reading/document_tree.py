@@ -76,7 +76,9 @@ def _read_yaml(content: Word, name: str) -> Tree | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" in line {_place_at(content, mark.line, mark.column).line}" if mark else ""
-        reason = f"{error.problem}" if isinstance(error, LimitError) else f"is no {name.upper()}"
+        reason = (
+            f"{error.problem}" if isinstance(error, LimitError) else f"is not valid {name.upper()}"
+        )
         raise UserError("lint", content.place.file, reason + at) from None
     if not isinstance(node, yaml.MappingNode):
         return None
@@ -112,7 +114,7 @@ def _construct(
             here = (*path, key)
             places[here] = _place_at(content, key_node.start_mark.line, key_node.start_mark.column)
             if key in found:
-                faults.append((f"{key} stands there twice", places[here]))
+                faults.append((f"{key} is given twice", places[here]))
             found[key] = _construct(constructor, value_node, content, here, places, faults)
         return found
     if isinstance(node, yaml.SequenceNode):
@@ -139,9 +141,15 @@ def _read_json(content: Word) -> Tree:
         json.loads(_VARIABLE.sub("0", content.text))
     except json.JSONDecodeError as error:
         place = _place_at(content, error.lineno - 1, error.colno - 1)
-        faults = (*faults, (f"is no JSON: {error.msg}", place))
+        faults = (*faults, (f"is not valid JSON: {error.msg}", place))
     except (ValueError, RecursionError):  # thousands of digits or brackets
-        faults = (*faults, ("is no JSON: a number too long, or nested too deep", content.place))
+        faults = (
+            *faults,
+            (
+                "is not valid JSON: a number is too long, or values are nested too deep",
+                content.place,
+            ),
+        )
     return replace(tree, values=_numbers(tree.values), faults=faults)
 
 
@@ -160,7 +168,7 @@ def _read_toml(content: Word) -> Tree:
     try:
         values = parse_toml(content.text)
     except ValueError as error:
-        raise UserError("lint", content.place.file, f"is no TOML: {error}") from None
+        raise UserError("lint", content.place.file, f"is not valid TOML: {error}") from None
     places: dict[Path, Place] = {}
     section: Path = ()
     for number, line in enumerate(content.text.split("\n")):

@@ -75,7 +75,7 @@ def no_choice(
         return
     meant = near(text, legal, cutoff) if cutoff else ""
     fix = f"did you mean {meant}?" if meant else fix or next(iter(legal))
-    reason = f"{name} = {value} is none of {', '.join(legal)}"
+    reason = f"{name} = {value}: must be one of {', '.join(legal)}"
     yield keys.error(rule or name, reason, fix, source, key)
 
 

@@ -94,7 +94,7 @@ def read_python(content: Word) -> PythonSource:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise UserError(
-            "lint", file, "is no Python" + (f" in line {line}" if line else "")
+            "lint", file, "is not valid Python" + (f" in line {line}" if line else "")
         ) from None
     except (RecursionError, MemoryError):  # Python's parser calls itself
         raise _too_deep(file) from None
@@ -170,8 +170,8 @@ class _Reader:
         """Count the steps of following a module; UserError beyond the limit."""
         self._steps += steps
         if self._steps > MOST_STEPS:
-            reason = f"takes more than {MOST_STEPS:,} steps to follow on all its ways"
-            raise UserError("lint", self.content.place.file, reason, "give the configuration alone")
+            reason = f"takes more than {MOST_STEPS:,} steps to follow all its branches"
+            raise UserError("lint", self.content.place.file, reason, "give only the configuration")
 
     def _text(self, node: ast.AST) -> str:
         if node not in self._texts:

@@ -139,9 +139,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
-_OF_ANOTHER_JOB = (
-    "predicted is of the job as rehearsed, and differs from the peak of the ranking above"
-)
+_OF_ANOTHER_JOB = "predicted: for the job as rehearsed, so not the peak in the ranking above"
 
 
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
@@ -199,7 +197,7 @@ def _notes(
         ("~", _ESTIMATED * estimated),
         ("all rows", f"with {shared}" * bool(shared)),
         ("folded", folded),
-        ("to ask", with_degrees),
+        ("to repeat", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
     return beside(notes) if notes else None
@@ -214,11 +212,11 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
     beside = untold(advice.beside_degrees)
     lost = key_values({path: value for path, value in beside.items() if path not in shared})
-    why = "its recipe is for another number of GPUs, and not built on where degrees are given"
-    return f"with the degrees of a row give {lost} as well: {why}" if lost else ""
+    why = "the recipe is for another number of GPUs and is not used once degrees are given"
+    return f"with the degrees of a row, give {lost} too: {why}" if lost else ""
 
 
-_ESTIMATED = "an estimate: torch's allocator was replayed for the other rows alone"
+_ESTIMATED = "an estimate: torch's allocator was replayed only for the other rows"
 
 
 def _told(advice: Answer, rows: Rows) -> set[int]:

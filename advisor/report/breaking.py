@@ -73,8 +73,10 @@ def _begins(word: str, before: str) -> bool:
 
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
     """``a · b ·`` and ``c`` below it: parts stay whole, but for one that no line holds, which
-    breaks at its blanks."""
+    breaks at its blanks, and a word of it behind ``|``."""
     lines: list[str] = []
     for line in packed(parts, width, glue=" · ", end=" ·"):
-        lines += [line] if len(line) <= width else packed(line.split(" "), width, glue=" ")
+        for words in [line] if len(line) <= width else packed(line.split(" "), width, glue=" "):
+            stages = words.replace("|", "|\0").split("\0")
+            lines += [words] if len(words) <= width else packed(stages, width)
     return lines

@@ -34,7 +34,10 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
 def _now(advice: Answer, file: ReadFile) -> str:
     if file.recompute is None:
         known = all(one.key != "--recompute" for one in file.not_known)
-        return f"{file.file} sets {'no recompute' if known else 'a recompute that is not known'}"
+        return (
+            f"{file.file} sets "
+            f"{'no recompute' if known else 'a recompute setting whose value is not known'}"
+        )
     same = same_as_now(advice, file.recompute)
     rank = f", row {same[0].rank}" if same else ", which is not ranked"
     return f"{file.file} has {file.recompute}{rank}{''.join(_lines(file))}"
@@ -87,7 +90,7 @@ def _unknown(one: UnknownOption) -> str:
     words = f"{one.option} {one.value}".strip()
     where = f"{words} in line {one.line}"
     if not one.option:
-        return f"{where}: no option in it is taken; give them as KEY=VALUE"
+        return f"{where}: options in it are not read; give them as KEY=VALUE"
     if one.key == "--recompute":
         return f"{where}: every setting is ranked"
     if not one.key:
@@ -104,7 +107,7 @@ def _instead(best: RankedEvaluation, file: ReadFile) -> str:
     stack, job = adapter_of(evaluation.job.config.framework), evaluation.job
     flags = stack.setting_flags(evaluation.setting, job)
     if not flags:
-        return "row 1 needs none of them: drop them"
+        return "row 1 needs none of these options: remove them"
     if file.recompute is None or recomputes(evaluation.setting):
         return f"row 1 instead: {flags}"
     own = stack.setting_flags(stack.parse(file.recompute), job)

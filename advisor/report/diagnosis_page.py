@@ -20,7 +20,7 @@ def diagnosis_page(
         lines = "" if num_lines is None else f" in {num_lines:,} lines"
         parts = [f"no known failure{lines}"]
     if damaged:
-        parts.append("the file is damaged or cut short: what its compression hides was not read")
+        parts.append("the file is damaged or cut short: the compressed rest was not read")
     return group(*parts)
 
 
@@ -38,7 +38,7 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
     for case in cases[:_MAX_CASES]:
         yield from _case(case, alone=len(finding.failure.cases) == 1)
     if len(cases) > _MAX_CASES:
-        yield "", f"… and {len(cases) - _MAX_CASES} more known cases of this text"
+        yield "", f"… and {len(cases) - _MAX_CASES} more known cases with this message"
 
 
 def _place(finding: Finding) -> str:

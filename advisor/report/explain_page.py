@@ -35,7 +35,7 @@ def explanation(
         ),
         memory_table(evaluation, memory),
         "",
-        Text("Memory of a rank of every pipeline stage, GiB", "bold"),
+        Text("Memory per rank of each pipeline stage, GiB", "bold"),
         stage_table(evaluation.stages),
         "",
         Text(f"Time of one step, expected between {low:.3f} and {high:.3f} s", "bold"),

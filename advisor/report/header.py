@@ -16,12 +16,11 @@ from advisor.report.wording import chosen, gib
 _PROVENANCE = {
     Provenance.MEASURED: "measured on this type of machine",
     Provenance.PUBLISHED: "published runs",
-    Provenance.DATASHEET: "nothing measured on this type of machine",
+    Provenance.DATASHEET: "not measured on this type of machine",
 }
 _MARGIN = 11
 _GAP = 3
 _DOT = " · "
-_SHORT_TEXT = 32
 
 
 def header(advice: Answer, *, search_layout: bool = False) -> Block:
@@ -46,10 +45,10 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     ]
     lists = (
         ("measured", _measured(advice)),
-        ("known off", [advice.calibration.known_error]),
+        ("known error", [advice.calibration.known_error]),
         ("assumed", others),
         ("recipe", [text.removeprefix("recipe ") for text in advice.recipe_differs]),
-        ("unlike", _unlike(advice.differences)),
+        ("differs", _unlike(advice.differences)),
     )
     rows += [(name, _dotted(words)) for name, words in lists if any(words)]
     job = _job_words(advice.job)
@@ -67,12 +66,12 @@ def _measured(advice: Answer) -> list[str]:
 
 
 def _unlike(differences: tuple[str, ...]) -> list[str]:
-    """``recipe NAME`` once, where all differ from the same one, then what differs from it."""
+    """``from recipe NAME`` once, where all differ from the same one, then what differs from it."""
     endings = {text[text.rfind(_SHARED) :] for text in differences if _SHARED in text}
     if len(endings) != 1 or not all(_SHARED in text for text in differences):
         return list(differences)
     ending = endings.pop()
-    return [ending.strip(" ()"), *(text.removesuffix(ending) for text in differences)]
+    return [f"from {ending.strip(' ()')}", *(text.removesuffix(ending) for text in differences)]
 
 
 _SHARED = " (recipe "
@@ -119,13 +118,13 @@ def layout_words(layout: ParallelLayout, optimizer: Optimizer = Optimizer.ADAM) 
 
 
 def _split_words(layout: ParallelLayout) -> list[str]:
-    """How layers are split that PP does not divide: ``split Et*4|(t*4|)*14tL`` if it is short."""
+    """How layers are split that PP does not divide: ``split Et*4|(t*4|)*14tL``."""
     text = layout.pipeline_model_parallel_layout
     first = layout.num_layers_in_first_pipeline_stage
     last = layout.num_layers_in_last_pipeline_stage
     ends = (("first", first), ("last", last))
     if text:
-        return [f"split {text}" if len(text) <= _SHORT_TEXT else "split by its text"]
+        return [f"split {text}"]
     return [f"{which} stage {layers} layers" for which, layers in ends if layers is not None]
 
 
@@ -150,7 +149,7 @@ def run_words(job: Job) -> list[str]:
         f"dispatcher {model.moe_token_dispatcher_type}{backend}": sends,
         "EP overlap": overlaps_experts and not layout.delay_wgrad_compute,
         "EP overlap with delayed weight gradients": overlaps_experts and layout.delay_wgrad_compute,
-        "shared experts beside the exchange": sends and model.moe_shared_expert_overlap,
+        "shared experts overlap the token exchange": sends and model.moe_shared_expert_overlap,
         "TP overlap": layout.sequence_parallel and layout.tp_comm_overlap,
         "no DP overlap": not alone and not layout.overlap_grad_reduce,
         _ATTENTION.get(model.attention_backend, ""): model.attention_backend in _ATTENTION,
@@ -173,7 +172,7 @@ def graph_words(config: JobConfig) -> str:
     """``CUDA graphs of moe_router, moe_preprocess (transformer_engine)``."""
     impl = config.cuda_graph_impl
     if impl is CudaGraphImpl.FULL_ITERATION:
-        return "a CUDA graph of the whole iteration"
+        return "one CUDA graph of the whole iteration"
     return f"CUDA graphs of {', '.join(config.cuda_graph_modules) or 'whole layers'} ({impl})"
 
 
@@ -183,11 +182,13 @@ def framework_words(job: Job) -> str:
 
 
 def budget_words(advice: Answer) -> str:
-    """``77.1 of 79.6 GiB a GPU (a full bar)``: the budget, and what the card has."""
+    """``77.1 of 79.1 GiB usable per GPU (full bar)``: the budget, and what the card has; one number
+    where they are equal."""
     best = chosen(advice)
     card = advice.job.gpu.memory_bytes
     budget = best.evaluation.budget_bytes if best else advice.job.config.memory_budget_bytes
-    return f"{gib(budget or card)} of {gib(card)} GiB a GPU (a full bar)"
+    of_card = f" of {gib(card)}" if budget and budget != card else ""
+    return f"{gib(budget or card)}{of_card} GiB usable per GPU (full bar)"
 
 
 def _job_words(job: Job) -> list[str]:

@@ -20,5 +20,5 @@ def keys_page(options: Mapping[str, Collection[str]], word: str = "") -> Block:
         if word.lower() in f"{head} {text}".lower():
             parts += [head, Indented(text, 2)]
     if not parts:
-        raise UserError("keys", word, "is in no KEY", "advise keys lists them all")
+        raise UserError("keys", word, "matches no KEY", "advise keys lists them all")
     return group(*parts)

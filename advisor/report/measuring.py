@@ -30,14 +30,14 @@ def learned_words(learned: LearnedNote) -> list[str]:
     if learned.left_out:
         said.append(f"left out: {', '.join(learned.left_out)}")
     if not learned.within:
-        return [*said, f"say nothing of this job: {learned.outside}"]
+        return [*said, f"do not apply to this job: {learned.outside}"]
     moved = [
         f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
         for name, term in {**learned.step_time, **learned.memory}.items()
         if _is_told(term)
     ]
-    beside = [f"not for row 1: {learned.outside}"] if learned.outside else []
-    return [*said, f"hold for {learned.within}", *beside, *moved, *_doubts(learned)]
+    beside = [f"do not apply to row 1: {learned.outside}"] if learned.outside else []
+    return [*said, f"apply to {learned.within}", *beside, *moved, *_doubts(learned)]
 
 
 def _doubts(learned: LearnedNote) -> Iterator[str]:
@@ -45,8 +45,8 @@ def _doubts(learned: LearnedNote) -> Iterator[str]:
     far = [f"{_SCATTERED[name]} {by:.0f}" for name, by in learned.scatter.items() if by > 1]
     if far:
         yield (
-            f"doubtful: {' and '.join(far)} times as far off as runs of one kind are (unlike or "
-            "disturbed runs?); bands are widened by that"
+            f"doubtful: {' and '.join(far)} times the usual scatter of such runs (different or "
+            "disturbed runs?); bands are widened by as much"
         )
 
 

@@ -15,7 +15,7 @@ def optimum_block(optimum: Optimum, *, stopped: bool = False) -> Block:
     return group(
         _claim(optimum, stopped=stopped),
         *(beside([line], gap=1) for line in lines),
-        *(f"Beyond it: {text}" for text in optimum.beyond),
+        *(f"Outside this space: {text}" for text in optimum.beyond),
     )
 
 
@@ -31,7 +31,10 @@ def _claim(optimum: Optimum, *, stopped: bool) -> str:
 def _so_far(optimum: Optimum) -> str:
     if optimum.bound_seconds is None:
         return "Stopped before anything was proven"
-    said = f"Stopped; proven so far: what fits takes at least {optimum.bound_seconds:.3f} s"
+    said = (
+        "Stopped; proven so far: any setting that fits takes at least "
+        f"{optimum.bound_seconds:.3f} s"
+    )
     if optimum.best is None or optimum.gap is None:
         return said
     less = 1 - 1 / (1 + optimum.gap)
@@ -42,12 +45,16 @@ def _so_far(optimum: Optimum) -> str:
 
 def _proven(optimum: Optimum) -> str:
     if optimum.best is None and optimum.bound_seconds is None:
-        return "Proven by the model's bytes: nothing in this space fits"
+        return "Proven with predicted memory: no setting in this space fits"
     if optimum.best is None:
         return (
-            f"Nothing was found that fits; what does takes at least {optimum.bound_seconds:.3f} s"
+            "No fitting setting was found; any that fits takes at least "
+            f"{optimum.bound_seconds:.3f} s"
         )
-    said, row = "Proven by the model's times: nothing in this space that fits", optimum.best.rank
+    said, row = (
+        "Proven with predicted step times: no setting in this space that fits",
+        optimum.best.rank,
+    )
     if not optimum.gap or optimum.gap < _SMALLEST_GAP:
         return f"{said} is faster than row {row}{_gained(optimum)}"
     if optimum.gap <= SAME_TIME:
@@ -59,7 +66,10 @@ def _proven(optimum: Optimum) -> str:
 
 def _gained(optimum: Optimum) -> str:
     if optimum.gain is None:
-        return ", and nothing of the menu fits"
+        return ", and no setting of the usual menu fits"
     if optimum.gain < SAME_TIME:
-        return ", and the best of the menu takes the same time"
-    return f", which takes {optimum.gain * 100:.1f} % less time than the best of the menu"
+        return ", and the best setting of the usual menu takes the same time"
+    return (
+        f", which takes {optimum.gain * 100:.1f} % less time than the best setting of the usual "
+        "menu"
+    )

@@ -33,7 +33,7 @@ def caveat(read: ReadConfiguration | None) -> str:
     said = ", ".join(
         f"{one.written} {one.value} in line {one.place.line}" for one in read.partial_training
     )
-    return f"This is the answer for full fine-tuning, adapters are not modelled: {said}."
+    return f"This answer is for full fine-tuning; adapters are not modelled: {said}."
 
 
 def _option(given: ReadValue) -> ReadOption:

@@ -55,8 +55,8 @@ class Rows(Struct, frozen=True, kw_only=True):
             return ""
         same = sum(c.same_as is not None for c in folded)
         parts = (
-            (len(folded) - same, "beaten by another in memory and time"),
-            (same, "like another"),
+            (len(folded) - same, "dominated"),
+            (same, "with the same result as another"),
         )
         words = [f"{_rows(number)} {why}" for number, why in parts if number]
         return f"{', '.join(words)}: --top {len(candidates)} shows all"
@@ -108,7 +108,7 @@ def shared_changes(
 
 
 def _alike(row: RankedEvaluation, twins: Sequence[RankedEvaluation]) -> str:
-    """``alike: 9 full:uniform:2 · 10 full:uniform:4``: their ranks, and what they have instead."""
+    """``same result: 9 full:uniform:2 · 10 mlp``: their ranks, and what they have instead."""
     from advisor.report.job_changes import apart
 
     words = []
@@ -119,4 +119,4 @@ def _alike(row: RankedEvaluation, twins: Sequence[RankedEvaluation]) -> str:
         words.append(" ".join(filter(None, [str(twin.rank), layout, "" if same else spec])))
     if len(twins) > _NAMED:
         words.append(f"and {len(twins) - _NAMED} more")
-    return f"alike: {' · '.join(words)}"
+    return f"same result: {' · '.join(words)}"

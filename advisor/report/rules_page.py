@@ -15,7 +15,7 @@ def rules_page(overview: RulesOverview, word: str = "") -> Block:
     rules = [rule for rule in overview.rules if word.lower() in " ".join(rule).lower()]
     if not rules:
         raise UserError(
-            "rules", word, f"is in no rule of {overview.label}", "advise rules lists them all"
+            "rules", word, f"matches no rule of {overview.label}", "advise rules lists them all"
         )
     parts: list[Block] = [] if word else ["", beside(overview.facts, margin=_MARGIN)]
     for heading in dict.fromkeys(heading for heading, _, _ in rules):

@@ -45,7 +45,7 @@ def verdict(advice: Answer) -> str:
     """Which row is the choice, with the number that decides, and what the alternative costs."""
     best = chosen(advice)
     if best is None:
-        return "No setting could be evaluated: the framework refuses every one that was asked for."
+        return "No setting could be evaluated: the framework refuses every setting asked for."
     if not best.evaluation.fits:
         return _nothing_fits(advice)
     room = _room(best.evaluation)
@@ -85,7 +85,11 @@ def _nothing_fits(advice: Answer) -> str:
         if fixed > budget
         else ""
     )
-    sure = "" if missing_bytes(nearest[0].evaluation) > 0 else f" with {LIKELY * 100:.0f} % safety"
+    sure = (
+        ""
+        if missing_bytes(nearest[0].evaluation) > 0
+        else f" with a probability of {LIKELY * 100:.0f} %"
+    )
     stopped = "The search was stopped, and nothing found so far fits"
     nothing = stopped if advice.stopped else "Nothing fits"
     return f"{nothing} in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
@@ -110,7 +114,7 @@ def way_out(advice: Answer) -> str:
     ):
         return ""
     layouts = "" if advice.searched else "another layout (--search layout), "
-    short = "That is not enough: try" if advice.remedies else "Try"
+    short = "These changes are not enough: try" if advice.remedies else "Try"
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
 
@@ -161,8 +165,8 @@ def _bought(advice: Answer, best: Evaluation) -> str:
         degrees_apart(*jobs) or [apart(*jobs)] for jobs in ((best.job, there), (there, best.job))
     )
     return (
-        f" {best.setting.spec} buys {_all_of(ours)}: {faster * 100:.1f} % faster than row "
-        f"{other.rank} ({_all_of(theirs)}), the fastest that fits without recompute."
+        f" {best.setting.spec} makes room for {_all_of(ours)}: {faster * 100:.1f} % faster than "
+        f"row {other.rank} ({_all_of(theirs)}), the fastest row that fits without recompute."
     )
 
 
@@ -191,7 +195,7 @@ def against_preset(advice: Answer) -> str:
     )
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
-        f"Against the preset's own {theirs.setting.spec} (row {shipped.rank}{fits}): "
+        f"Compared with the preset's {theirs.setting.spec} (row {shipped.rank}{fits}): "
         f"{_about(ours, theirs)}{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
     )
 

@@ -59,7 +59,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
         if facts.choice.borrowed:
             yield from _scaled(preset, facts)
         if facts.layout is not None and not preset.splits_as_published:
-            yield "layers split as evenly as can be, which the preset does not say"
+            yield "layers split as evenly as possible (the preset does not state its split)"
     yield from _of_lent(facts)
 
 
@@ -89,37 +89,37 @@ def _of_lent(facts: Facts) -> Iterator[str]:
         and layout.tp_comm_overlap
         and (lent.layout.get("tp_comm_overlap"))
     ):
-        yield "communication of TP overlapped"
+        yield "TP communication overlapped"
     if lent.job.get("fp8_param_gather"):
-        yield "weights of linear layers in 8 bits alone"
+        yield "weights of linear layers kept only in 8 bits"
 
 
 def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
     """What is taken from a preset for another number of GPUs."""
     layout, batch = facts.layout, "global_batch_size" not in facts.given.job_fields
     if layout is not None:
-        its = "its layout" + " and batch a replica" * batch
-        given = "" if layout == preset.layout else ", but for what is given"
-        yield f"{its}{given}, with DP {layout.data_parallel_size}"
+        its = "the preset's layout" + " and batch per replica" * batch
+        given = "" if layout == preset.layout else ", except what is given"
+        yield f"{its}{given}; DP {layout.data_parallel_size}"
     elif batch:
-        yield "its global batch in proportion to the GPUs"
+        yield "the preset's global batch, scaled with the number of GPUs"
 
 
 def _of_options(facts: Facts) -> Iterator[str]:
     config, preset = facts.config, facts.choice.as_it_stands
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
-        yield "CUDA graphs keep a pool of their own"
+        yield "CUDA graphs use a separate memory pool"
     elif "cuda_graph_impl" not in facts.given.job_fields and preset is not None:
         graphs = preset.config.cuda_graph_impl
         if graphs is not CudaGraphImpl.NONE:
             apart = graphs is not CudaGraphImpl.FULL_ITERATION
             kind = f"{graphs}, of whole layers" if apart else graphs
-            yield f"no CUDA graphs: the preset's ({kind}) are refused here"
+            yield f"no CUDA graphs: the preset's ({kind}) are refused for this job"
     yield from _of_repeatable(facts)
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:
-        yield "Adam on the host at 50 GB/s a GPU"
+        yield "Adam on the host at 50 GB/s per GPU"
     if config.expandable_segments:
         yield "expandable segments"
 
@@ -128,14 +128,14 @@ def _of_repeatable(facts: Facts) -> Iterator[str]:
     """What a run that repeats to the bit goes without, and that its kernels are not timed."""
     if not facts.config.deterministic_mode:
         return
-    yield "deterministic_mode: no prediction of its time, which is that of the usual kernels"
+    yield "deterministic_mode: step times are those of the usual kernels, its own are not predicted"
     without = []
     if _lends_fusion(facts) and facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         without.append("fused cross entropy")
     if _lends_overlap(facts) and not (facts.layout and facts.layout.tp_comm_overlap):
-        without.append("overlap of TP")
+        without.append("TP overlap")
     if without:
-        yield f"no {' and no '.join(without)}: deterministic_mode goes without"
+        yield f"{' and '.join(without)} off (deterministic_mode)"
 
 
 def _lends_fusion(facts: Facts) -> bool:
@@ -157,14 +157,16 @@ def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
     if model.num_moe_experts is not None:
         if config.moe_load_imbalance != 1.0:
-            yield f"busiest expert rank {config.moe_load_imbalance:g} x the mean"
+            yield f"expert load: busiest/mean {config.moe_load_imbalance:g}"
         elif config.moe_router_force_load_balancing:
-            yield "routing forced to balance"
+            yield "expert load: forced to be balanced (busiest/mean 1.0)"
         else:
-            yield "routing balanced, but for a published imbalance in what fits"
+            yield ("expert load: balanced (busiest/mean 1.0), except in fit probabilities")
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
-        yield f"{' and '.join(linear)} layers read in their kernels' sources, not measured"
+        yield (
+            f"{' and '.join(linear)} layers modelled from their kernels' source code, not measured"
+        )
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         yield f"fused cross entropy ({model.cross_entropy_fusion})"
 

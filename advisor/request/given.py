@@ -91,7 +91,7 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
             raise UserError(
                 path,
                 text,
-                "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
+                "offload to NVMe (ZeRO-Infinity) is not modelled; offload to the host is",
                 "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
             )
         if group not in groups or not key:

@@ -162,19 +162,19 @@ def layout_origins(
         elif value == usual.get(name):
             origin = default
         else:
-            origin = assumed(_FOLLOWS.get(name, "the other values ask for it"))
+            origin = assumed(_FOLLOWS.get(name, "required by the other values"))
         found[f"layout.{name}"] = origin
     return found
 
 
 _FOLLOWS: Final = {
-    "data_parallel_size": "what TP x CP x PP leave of the GPUs",
+    "data_parallel_size": "number of GPUs / (TP x CP x PP)",
     "sequence_parallel": "TP is above 1",
-    "cp_comm_type": "the framework's own kind",
-    "pipeline_model_parallel_layout": "layers split as evenly as can be",
-    "num_layers_in_first_pipeline_stage": "layers split as evenly as can be",
-    "num_layers_in_last_pipeline_stage": "layers split as evenly as can be",
-    "expert_tensor_parallel_size": "EP x TP ranks are too many",
+    "cp_comm_type": "the framework's default",
+    "pipeline_model_parallel_layout": "layers split as evenly as possible",
+    "num_layers_in_first_pipeline_stage": "layers split as evenly as possible",
+    "num_layers_in_last_pipeline_stage": "layers split as evenly as possible",
+    "expert_tensor_parallel_size": "EP x TP would exceed the ranks",
 }
 
 

@@ -144,7 +144,7 @@ def resolve_given(given: Given) -> Resolution:
     return _resolution(given, subject, choice, model, config, layout, fields)
 
 
-_REPEATS: Final = assumed("deterministic_mode goes without it")
+_REPEATS: Final = assumed("deterministic_mode excludes it")
 
 
 def usual_recipe(given: Given) -> Experiment | None:
@@ -211,7 +211,9 @@ def _job_config(
     chosen: dict[str, Any] = {"framework": subject.framework}
     if base.value.framework != subject.framework:
         chosen["framework_version"] = ""  # of the other framework
-    origins = {} if given.framework else {"framework": assumed("it builds the model")}
+    origins = (
+        {} if given.framework else {"framework": assumed("the framework that builds the model")}
+    )
     if choice.lent is not None:
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
@@ -231,7 +233,7 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
             micro_batch_size=1,
             global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
         )
-        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe says it")))
+        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
     its = recipe(preset.name)
     if choice.whole:
         stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
@@ -323,9 +325,9 @@ def _layout(
 
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "moe_load_imbalance": assumed("each rank's experts get the same, but in what fits"),
-    "transformer_engine_version": assumed("the newest release that is known"),
-    "expandable_segments": assumed("off, as torch has it"),
+    "moe_load_imbalance": assumed("balanced experts, except in fit probabilities"),
+    "transformer_engine_version": assumed("the newest known release"),
+    "expandable_segments": assumed("off, torch's default"),
     "mean_packed_length": assumed("sequences are not packed"),
 }
 """Fields of a job that no framework has a default for."""

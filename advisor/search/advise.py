@@ -97,7 +97,7 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
         raise UserError(
             "--calibration",
             ", ".join(map(str, request.calibration)),
-            "moves settings one by one, of which --search optimum proves nothing",
+            "corrects settings one by one, so --search optimum can prove nothing",
             "give one of the two",
         )
     from advisor.search.optimum.proven import with_optimum

@@ -70,7 +70,7 @@ def notes_on(
             more = evaluation.usual_reserved_bytes - none.usual_reserved_bytes
             if more >= 0:
                 figure = f": {human_bytes(more)} more than none" if alone and more else ""
-                said.insert(0, f"buys nothing{figure}")
+                said.insert(0, f"saves nothing{figure}")
         return tuple(said)
 
     return notes

@@ -41,7 +41,7 @@ def rank_best_layout(
             best = with_fewest_changes(with_options.best, resolution).job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     options = (f"{k} {spelled(v)}" for k, v in changed(resolution, best).items())
-    batch += tuple(f"{words}, without which nothing fits" for words in options)
+    batch += tuple(f"{words} (nothing fits without it)" for words in options)
     found = replace(
         resolution,
         model=best.model,
@@ -85,8 +85,8 @@ def with_another_job(
 
 def _chosen(resolution: Resolution, searched: Searched) -> str:
     """What a search has settled; degrees by name where others were given."""
-    which = "the best of all legal layouts" if searched.whole else "the best layout that was found"
+    which = "the best of all legal layouts" if searched.whole else "the best layout found"
     if not any(name in resolution.layout_fields for name in DEGREES):
         return which
     degrees = degree_words(searched.best.job.layout, resolution.open_degrees or DEGREES)
-    return f"{degrees} chosen: {which} with what is given"
+    return f"{degrees} chosen: {which} with the given values"

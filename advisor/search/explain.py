@@ -179,7 +179,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
         _line("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
         _line("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
         _line("offload", "host transfers", time.offload, "host link"),
-        _line("waiting", "launches of kernels", time.host, "host processor"),
+        _line("waiting", "kernel launches", time.host, "host processor"),
     ]
     if evaluator.learned is not None:
         lines = [_as_measured(line, time, evaluation.time_seconds) for line in lines]

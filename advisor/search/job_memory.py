@@ -490,7 +490,7 @@ def _optimizer_step(fixed: FixedMemory) -> Peak:
 
 def _graphs(num_bytes: int) -> NamedBytes:
     name = "pool and inputs of CUDA graphs"
-    return NamedBytes(name, num_bytes, "cuda_graphs.py: a pool serves nobody else")
+    return NamedBytes(name, num_bytes, "cuda_graphs.py: the pool is not shared")
 
 
 def most_uneven(job: Job) -> float:

@@ -357,7 +357,10 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
     return UserError(
         "--gpus",
         resolution.num_gpus,
-        f"no legal layout of {resolution.model.name} for global batch {batch} on so many GPUs"
+        (
+            f"no legal layout of {resolution.model.name} for global batch {batch} on this number "
+            "of GPUs"
+        )
         + (f" with {given}" if given else ""),
         "leave that to be chosen" if given else "change the number of GPUs or the global batch",
     )

@@ -52,15 +52,13 @@ def calibration_from(
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
-                _FLAG, show_path(folder), "is no folder of runs, and no calibration in YAML"
+                _FLAG, show_path(folder), "must be a folder of runs or a calibration in YAML"
             )
     found = [read_runs(folder, gpu, config_dir) for folder in folders]
     if not any(runs.usable for runs in found):
         why = "; ".join(runs.why_none for runs in found)
         names = ", ".join(show_path(folder) for folder in folders)
-        raise UserError(
-            _FLAG, names, f"nothing is measured there for {gpu.name}", f"results: {why}"
-        )
+        raise UserError(_FLAG, names, f"no measured runs on {gpu.name}", f"results: {why}")
     return LearnedCalibration(
         **{name: getattr(base, name) for name in Calibration.__struct_fields__},
         learned=_learned(found, tuple(map(show_path, folders)), base),

@@ -75,8 +75,11 @@ def _beyond(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEva
     if row.basis is not Basis.SHIPPED:
         return row
     why, more = calibration.learned.outside(row.evaluation.job), exp(calibration.learned.common) - 1
-    longer = f"{abs(more) * 100:.1f} % {'longer' if more > 0 else 'less'}"
-    note = f"not measured ({why}): its time is as shipped, and runs took {longer} than that"
+    longer = f"{abs(more) * 100:.1f} % {'more' if more > 0 else 'less'}"
+    note = (
+        f"not measured ({why}): step time of the shipped calibration; measured runs took "
+        f"{longer} time than it predicts"
+    )
     return replace(row, notes=(*row.notes, note))
 
 

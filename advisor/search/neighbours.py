@@ -15,7 +15,7 @@ from advisor.models.options import CpCommType
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.search.changed_options import changes
 
-_EVERYTHING = "weights, gradients and activations over more GPUs"
+_EVERYTHING = "spreads weights, gradients and activations over more GPUs"
 
 
 class Neighbour(Struct, frozen=True):
@@ -48,7 +48,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     for other in _other_chunk_counts(job):
         yield (
             f"VPP {other} instead of {vpp}",
-            "chunks in flight and the bubble change with it",
+            "changes the chunks in flight and the bubble",
             partial(replace, job, layout=_on_chunks(job, layout, other)),
         )
     degrees = (*_wider_layouts(job), *_narrower_layouts(job), *_more_expert_parallel(job))
@@ -57,7 +57,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     for size in _other_micro_batches(job):
         yield (
             f"micro batch {size} instead of {config.micro_batch_size}",
-            "activations, and the work of a kernel, change with it",
+            "changes activations and the size of kernels",
             partial(replace, job, config=replace(config, micro_batch_size=size)),
         )
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
@@ -69,7 +69,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
         full = DataParallelSharding.FULL
         yield (
-            "sharding everything (ZeRO-3, reshard after forward)",
+            "shard everything (ZeRO-3, reshard after forward)",
             "parameters are gathered again for the backward",
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
@@ -94,7 +94,7 @@ def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]
         if kind is not layout.cp_comm_type:
             yield (
                 f"layout.cp_comm_type={kind}",
-                "other buffers, and communication that is hidden or not",
+                "changes buffers and how much communication is hidden",
                 partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
             )
 
@@ -104,7 +104,7 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     layout = job.layout
     twice = 2 * layout.data_parallel_size
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
-    pp, why = layout.pipeline_model_parallel_size, "less communication, and more on each GPU"
+    pp, why = layout.pipeline_model_parallel_size, "less communication, more memory per GPU"
     if tp % 2 == 0:
         fewer = replace(
             layout,
@@ -149,7 +149,7 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
         cp = 2 * layout.context_parallel_size
         yield (
             f"CP {cp} and DP {half}",
-            "the activations of a sequence over more GPUs",
+            "spreads the activations of a sequence over more GPUs",
             replace(layout, context_parallel_size=cp, data_parallel_size=half),
         )
     deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
@@ -183,7 +183,7 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]
     for degree in sorted({*more[:1], *more[-1:]}):
         yield (
             f"EP {degree} instead of {layout.expert_model_parallel_size}",
-            "the experts over more GPUs",
+            "spreads the experts over more GPUs",
             replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
         )
 

@@ -65,7 +65,7 @@ def rank_layouts(
     if stopped:
         said = "stopped: the best so far"
     elif not searched.whole:
-        said = "so many layouts did not fit that the rest was not searched"
+        said = "search cut short: too many layouts did not fit"
     return replace(
         answer_of(
             replace(resolution, assumptions=(*resolution.of_search, said)),

@@ -54,7 +54,7 @@ def other_job(found: Evaluation, best: Evaluation) -> Remedy:
     options = changed(best.job, found.job)
     words.append(key_values({k: value for k, value in options.items() if k not in idle}))
     change = ", ".join(filter(None, words))
-    why = "no single change is enough: the best that was found of several together"
+    why = "no single change is enough; the best combination found"
     return _remedy(Neighbour(change, why, found.job), found, best)
 
 

@@ -116,7 +116,7 @@ def find_sources(logs: Sequence[str], one_run: bool = False) -> tuple[Source, ..
 def _sources(word: str) -> list[Source]:
     paths = [Path(word)] if Path(word).exists() else [Path(p) for p in sorted(glob(word))]
     if not paths:
-        raise UserError("LOG", show(word), "names no file")
+        raise UserError("LOG", show(word), "matches no file")
     return [Source(name=_stem(path), paths=_files(path)) for path in paths]
 
 
@@ -153,7 +153,10 @@ def _identity(asked: AskedLogs) -> Identity:
     preset = "experiment" in given
     if asked.like is not None and preset:
         raise UserError(
-            "like", str(asked.like), "says the workload, as experiment= does", "give one of them"
+            "like",
+            str(asked.like),
+            "states the workload, and so does experiment=",
+            "give one of them",
         )
     like = load_results([asked.like]).results[0] if asked.like else None
     device = Device.CUDA if config.device == AUTO else convert(config.device, Device, "", "device")
@@ -164,14 +167,14 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     """UserError for keys that would say nothing: they change the workload of an experiment."""
     if "experiment" in given:
         return
-    told = "like=RESULT tells its own" if asked.like else "the log alone tells it"
+    told = "like=RESULT states its own" if asked.like else "only the log states it"
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(
                 key,
                 None,
-                f"is part of a workload, and {told}",
-                "experiment=NAME says which workload is meant",
+                f"is part of the workload, but {told}",
+                "give experiment=NAME to state the workload",
             )
 
 

@@ -116,8 +116,8 @@ def plan_sweep(
         raise UserError(
             "measure.repeats",
             config.measure.repeats,
-            "must be 1: leaders are repeated where they overlap",
-            "sweep.repeats says how often at most",
+            "must be 1: a sweep repeats the leaders that overlap",
+            "sweep.repeats limits how often",
         )
     if config.backend is Backend.COMMAND:
         raise UserError(

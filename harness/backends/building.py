@@ -16,7 +16,7 @@ def factory(backend: Backend) -> StepFactory:
         raise UserError(
             "backend",
             backend,
-            "does not run in the harness's worker yet",
+            "cannot run in the harness's worker yet",
             f"one of {', '.join(IN_PROCESS)}",
         )
     return cast(StepFactory, import_module(f"harness.backends.{backend}").build)

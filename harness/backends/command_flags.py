@@ -53,7 +53,7 @@ def check_framework(name: str) -> None:
     """UserError where `name` is no framework that a command can be of."""
     if name not in frameworks():
         raise UserError(
-            "framework", name, "is none that a command can be of", nearest_names(name, frameworks())
+            "framework", name, "is not a framework of a command", nearest_names(name, frameworks())
         )
 
 
@@ -74,15 +74,14 @@ def check_template(template: str, framework: str) -> None:
                 "command",
                 f"{{{name}}}",
                 "is not a placeholder",
-                f"{nearest_names(name, PLACEHOLDERS)} (braces of the command's own: "
-                f"{{{{{name}}}}})",
+                f"{nearest_names(name, PLACEHOLDERS)} (for literal braces write {{{{{name}}}}})",
             )
     if framework == OTHER:
         if not takes_setting(template):
             raise UserError(
                 "command",
                 template,
-                "must say where the setting goes: {recompute}",
+                "must hold {recompute}, where the setting goes",
                 f"or framework={Framework.MEGATRON_LM}",
             )
         return
@@ -91,8 +90,8 @@ def check_template(template: str, framework: str) -> None:
         raise UserError(
             "command",
             own[0],
-            "sets recompute itself, and would for every trial",
-            "leave it out, or write {recompute} in its place",
+            "sets recompute itself, for every trial",
+            "leave it out, or write {recompute} instead",
         )
 
 

@@ -32,7 +32,7 @@ def check_layers(backend: Backend, framework: str) -> None:
         raise UserError(
             "job.framework",
             framework,
-            f"is not what backend={backend} runs, which is Megatron's layers",
+            f"cannot run with backend={backend}, which runs Megatron's layers",
             "backend=command command='…'",
         )
 

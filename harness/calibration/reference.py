@@ -131,7 +131,7 @@ def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str
     found = [sample for sample in samples if wanted(sample)]
     if not found:
         raise UserError(
-            "--budget", "(spent)", f"no {what} was timed, so that there is no peak", "give more"
+            "--budget", "(spent)", f"no {what} was timed, so there is no peak", "give more"
         )
     return max(found, key=lambda sample: sample.rate)
 

@@ -28,10 +28,12 @@ def refit(path: Path) -> Outcome:
         raise UserError("--refit", show_path(path), f"has no samples: {journal.name} is not there")
     machine, samples = _read(journal)
     if "host" in machine:
-        raise UserError("--refit", show_path(path), "is of a CPU, whose peaks are measured with it")
+        raise UserError(
+            "--refit", show_path(path), "is of a CPU, whose peaks come from the same measurement"
+        )
     if machine.get("ranks") != "1":
         raise UserError(
-            "--refit", show_path(path), "is of several ranks, whose link it does not tell"
+            "--refit", show_path(path), "is of several ranks, but does not state their link"
         )
     facts = DeviceFacts(
         name=str(machine.get("device")),
@@ -49,7 +51,7 @@ def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:
     head, *lines = read_json_lines(journal) or ({},)
     machine = head.get("machine")
     if not isinstance(machine, dict):
-        raise UserError("--refit", show_path(journal), "is no journal of samples")
+        raise UserError("--refit", show_path(journal), "is not a journal of samples")
     return machine, tuple(map(read_sample, lines))
 
 

@@ -38,7 +38,7 @@ def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> 
         )
     held = lasting(samples)
     if held is not None:
-        said.append(f"{held.words}: of one GEMM alone, by which nothing is scaled")
+        said.append(f"{held.words}: for a single GEMM; no constant is scaled by it")
     said += _attention(samples)
     for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
         if resource in rates.of:

@@ -126,12 +126,12 @@ class Executor(Struct, frozen=True, kw_only=True):
     def _worth_starting(self, item: Item, given: Standing) -> bool:
         left = self._left()
         if not given.due:
-            advice = "; --retry tries it again" if given.failed else ""
+            advice = "; --retry runs it again" if given.failed else ""
             self.say(f"{item.name}: {given.words}{advice}")
         elif item.lacks():
             lacking = ", ".join(item.lacks())
             hint = install_hint(item.extras())
-            self.say(f"{item.name}: passed over, {lacking} is not installed; {hint}")
+            self.say(f"{item.name}: skipped: {lacking} is not installed; {hint}")
         elif left < item.least_seconds:
             self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} left")
         else:

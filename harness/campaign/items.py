@@ -81,7 +81,7 @@ class Campaign(Struct, frozen=True, kw_only=True):
         names = [item.name for item in self.items]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise UserError("items", twice[0], "stands twice", "give every item its own name")
+            raise UserError("items", twice[0], "is given twice", "give every item its own name")
 
     def only(self, names: Sequence[str]) -> "Campaign":
         """Its items of these names, in this order."""
@@ -89,7 +89,10 @@ class Campaign(Struct, frozen=True, kw_only=True):
         for name in names:
             if name not in known:
                 raise UserError(
-                    "--items", show(name), "is no item of this campaign", nearest_names(name, known)
+                    "--items",
+                    show(name),
+                    "is not an item of this campaign",
+                    nearest_names(name, known),
                 )
         return replace(self, items=tuple(known[name] for name in names))
 

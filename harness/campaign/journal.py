@@ -73,7 +73,7 @@ class Standing(Struct, frozen=True, kw_only=True):
             return f"{self.last.outcome} before"
         if not self.due:
             return "done before"
-        return "not begun" if self.last is None else "left to do"
+        return "not started" if self.last is None else "left to do"
 
 
 def standing(attempts: Sequence[Attempt], version: str, *, again: bool = False) -> Standing:

@@ -1,4 +1,4 @@
-"""`harness accuracy`: predicted beside measured over many runs."""
+"""`harness accuracy`: predicted and measured over many runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
             watch.tick,
         )
     except Stop as stop:
-        watch.say("stopped before enough was measured; the same command goes on")
+        watch.say("stopped before enough was measured; run the same command to continue")
         return stop.exit_code
     finally:
         watch.close()
@@ -96,10 +96,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     print(page(outcome), end="")
     if outcome.stopped is not None:
-        watch.say("stopped; the same command measures more")
+        watch.say("stopped; run the same command to measure more")
         return outcome.stopped.exit_code
     if not outcome.finished:
-        watch.say("the budget is spent; the same command measures more")
+        watch.say("the budget is used up; run the same command to measure more")
     return 0
 
 
@@ -108,7 +108,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     found = Parser("calibrate", COMMAND).read(argv)
     for flag in _MEASURING if found.refit else ():
         if (value := getattr(found, flag)) is not None:
-            relation = "does not go with --refit, which measures nothing"
+            relation = "cannot be combined with --refit, which measures nothing"
             raise UserError(f"--{flag}", show(value), relation)
     found.budget_seconds = duration(found.budget or "3min")
     found.device = _device(found.device) if found.device else None

@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         with StopSignals():
             attempts = tuple(executor.run(campaign))
     except Stop as stop:
-        _say(f"stopped; the same command goes on, in {out}")
+        _say(f"stopped; run the same command to continue, in {out}")
         return stop.exit_code
     print(page(campaign, executor, attempts), end="")
     return exit_code(campaign, executor)

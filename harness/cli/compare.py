@@ -127,7 +127,7 @@ def existing(paths: Sequence[Path], command: str) -> list[Path]:
         if path.exists() or path.suffix == ".json":
             there.append(path)
         else:
-            say(f"there is no {path}, hence no golden", command)
+            say(f"{path} does not exist, so there is no golden", command)
     return there
 
 

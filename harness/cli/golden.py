@@ -147,7 +147,7 @@ def _update(arguments: Namespace) -> None:
         if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
             _say(
                 f"{change.new.identity.label}: few samples ({count}); "
-                f"measure.repeats={ADVISED_REPEATS} makes a better golden"
+                f"measure.repeats={ADVISED_REPEATS} gives a better golden"
             )
     _apply(changes, arguments)
 

@@ -29,7 +29,7 @@ COMMAND: Final = Command(
         Topic(
             "Commands",
             (
-                ("run", "run settings, each in fresh processes; predicted beside measured"),
+                ("run", "run settings, each in fresh processes; predicted and measured"),
                 ("compare", "a run against a golden: pass, regression, or no verdict"),
                 ("golden", "show, update, import and export goldens"),
                 ("report", "Markdown, HTML, JUnit, CSV of a run"),
@@ -38,7 +38,7 @@ COMMAND: Final = Command(
                 ("sweep", "search settings and layouts by measurement"),
                 ("ingest", "read results of other frameworks' logs"),
                 ("campaign", "many measurements, the most valuable first, within a time budget"),
-                ("accuracy", "predicted beside measured over many runs"),
+                ("accuracy", "predicted and measured over many runs"),
                 ("completion", "a script for bash, zsh or fish"),
             ),
         ),

@@ -1,4 +1,4 @@
-"""`harness run`: plan, run, and show predicted beside measured."""
+"""`harness run`: plan, run, and show predicted and measured."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ COMMAND: Final = Command(
                 ("experiment=NAME", "a job preset, e.g. llama3_8b_1xh200"),
                 (
                     "recipe=NAME",
-                    "a published recipe in its place (advise recipes MODEL names them)",
+                    "a published recipe instead of a preset (advise recipes MODEL names them)",
                 ),
                 (
                     "model=NAME gpus=COUNTxTYPE",
@@ -155,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
         if len(results) < sum(1 for _ in plan.trials()):
             if results:
                 print(page(plan, results), end="")
-            say(f"{_kept(folder, plan)}; collect the others with: {again_line('run', argv)}")
+            say(f"{_kept(folder, plan)}; collect the other trials with: {again_line('run', argv)}")
             return UNFINISHED
         print(page(plan, results), end="", flush=True)
         say(f"results in {folder.path}")
@@ -196,27 +196,27 @@ def execute(
     try:
         results = runner.run()
     except Stop as stop:
-        say(f"stopped: {_kept(folder, plan)}; go on with: {again}", command)
+        say(f"stopped: {_kept(folder, plan)}; continue with: {again}", command)
         return stop.exit_code
     except OSError as error:
         where = error.filename or folder.path
         say(
-            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; "
-            f"when that is put right: {again} --retry",
+            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; after "
+            f"fixing it run: {again} --retry",
             command,
         )
         return FAILED
     code = conclude(results)
     unanswered = sum(result.status in UNANSWERED for result in results.values())
     if unanswered:
-        words = f"{unanswered} of {total} trials failed; what did not measure runs again with"
+        words = f"{unanswered} of {total} trials failed; re-run the unmeasured trials with"
         say(f"{words}: {again} --retry", command)
     return code
 
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     """What would be run and what is predicted of it."""
-    title = f"{plan.experiment} on {plan.device_name}; predicted beside measured (dry run)"
+    title = f"{plan.experiment} on {plan.device_name}; predicted and measured (dry run)"
     found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
         found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))

@@ -153,12 +153,12 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     try:
         ended = work.run()
     except Stop as stop:
-        _say(f"stopped: what is finished is in {folder.path}; go on with: {again}")
+        _say(f"stopped: what is finished is in {folder.path}; continue with: {again}")
         return stop.exit_code
     except OSError as error:
         _say(
-            f"cannot write {error.filename or folder.path}: {error.strerror or error}; when that "
-            f"is put right: {again}"
+            f"cannot write {error.filename or folder.path}: {error.strerror or error}; after "
+            f"fixing it run: {again}"
         )
         return FAILED
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"

@@ -160,7 +160,10 @@ def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     if host_oom is None:
         words = f"ended by {name}, likely because the host ran out of memory"
         return _failure(TrialStatus.OOM, words)
-    return _failure(TrialStatus.FAILED, f"ended by {name} from outside; the kernel killed nothing")
+    return _failure(
+        TrialStatus.FAILED,
+        f"ended by {name} from outside (not by the kernel's out-of-memory killer)",
+    )
 
 
 def _failure(status: TrialStatus, message: str) -> Failure:

@@ -153,7 +153,7 @@ class Progress:
     def found(self, number: int, label: str, result: TrialResult) -> None:
         """The trial was finished by an earlier run."""
         self._number, self._label = number, label
-        self.say(f"{self._head()}  {result.status}, as found")
+        self.say(f"{self._head()}  {result.status} (already run)")
 
     def collected(self, number: int, label: str, result: TrialResult) -> None:
         """The trial has its final result, and ran elsewhere."""

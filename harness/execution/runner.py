@@ -66,7 +66,7 @@ class Runner(Struct, frozen=True, kw_only=True):
                 raise UserError(
                     "name",
                     self.folder.path.name,
-                    "another harness run is at work in this folder",
+                    "another harness run is using this folder",
                     "wait for it, or give name=ANOTHER",
                 )
             (self.folder.join if shared else self.folder.create)(self.plan)
@@ -114,7 +114,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         if result is None and not folder.has_result():
             return None
         if (broken := folder.broken_result()) is not None:
-            self.progress.say(f"{broken}; it counts as absent, and is kept in superseded")
+            self.progress.say(f"{broken}; it is treated as missing and kept in superseded")
         wanted = result is not None and result.status not in self.retry
         if result and earlier and wanted and same_question(trial, earlier, result):
             return result
@@ -128,7 +128,7 @@ class Runner(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "trial",
                 folder.path.name,
-                f"is in Slurm's hands as job {job.job}",
+                f"is already submitted to Slurm as job {job.job}",
                 "launcher=slurm collects it",
             )
         end_left_over(folder)

@@ -1,1 +1,1 @@
-"""Results are judged: statistics, goldens, the gate, predicted beside measured."""
+"""Results are judged: statistics, goldens, the gate, predicted and measured."""

@@ -212,7 +212,7 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
 def _without_numbers(subject: Subject, golden: Golden | None) -> Row:
     if golden is None:
         return _row(subject, Verdict.APPEARED, "no golden; add it: harness golden update")
-    return _row(subject, Verdict.STALE, "fits, and the golden says oom: record a new one")
+    return _row(subject, Verdict.STALE, "fits, but the golden says oom: record a new golden")
 
 
 def _vanished(
@@ -228,7 +228,7 @@ def _vanished(
             label=golden.identity.label,
             workload_key=golden.identity.workload_key or "",
             verdict=Verdict.VANISHED,
-            reason=f"in the golden of {golden.meta.date}, not in the results",
+            reason=f"in the golden of {golden.meta.date}, but not in the results",
         )
         for golden in goldens
         if golden.meta.provenance is Provenance.MEASURED

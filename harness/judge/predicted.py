@@ -1,4 +1,4 @@
-"""Predicted beside measured: the error of each setting, and whether following the advisor paid."""
+"""Predicted and measured: the error of each setting, and whether following the advisor paid."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -175,7 +175,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
         rows.add_row(*_row(outcome, unit))
     reasons = [f"{o.name}: {o.reason}" for o in found if o.reason]
     notes = [f"Note: {text}." for text in plan.assumptions]
-    title = f"{plan.experiment} on {plan.device_name}; predicted beside measured"
+    title = f"{plan.experiment} on {plan.device_name}; predicted and measured"
     return on_screen(group(title, "", rows, *reasons, "", *judgement(found), *notes))
 
 
@@ -222,7 +222,7 @@ def judgement(found: Sequence[SettingOutcome]) -> list[str]:
         words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
         words += f": a regret of {(1 - share) * 100:.1f} %" if share < 1 else ""
         doubted = any(outcome.status is TrialStatus.UNSTABLE for outcome in found)
-        lines.append(words + (", as far as unstable times tell." if doubted else "."))
+        lines.append(words + (", as far as unstable times show." if doubted else "."))
     return lines
 
 

@@ -142,5 +142,6 @@ def _environment(change: EnvironmentChange) -> Iterator[str]:
         yield f"environment  {change.label}  {difference}"
     if change.unrecorded:
         yield (
-            f"environment  {change.label}  the golden does not say: {', '.join(change.unrecorded)}"
+            f"environment  {change.label}  the golden does not state: "
+            f"{', '.join(change.unrecorded)}"
         )

@@ -64,7 +64,7 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     what = (
         f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
         if broken
-        else ("began, and has no result: interrupted" if begun else "has not been run")
+        else ("started but has no result: interrupted" if begun else "has not been run")
     )
     state = folder.state() if begun else None
     return TrialResult(
@@ -82,7 +82,7 @@ def _others(path: Path) -> Loaded:
     """A result file, or every result.json below a folder."""
     files = sorted(path.rglob("result.json")) if path.is_dir() else [path]
     if not files:
-        raise UserError("RESULTS", str(path), "holds neither a run nor a result.json")
+        raise UserError("RESULTS", str(path), "must hold a run or a result.json")
     return Loaded(results=tuple(_read(file) for file in files), commands={})
 
 

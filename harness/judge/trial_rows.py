@@ -120,9 +120,9 @@ def _metric_row(
     old = samples(golden.processes, metric.name)
     gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
-        return replace(gone, reason="in the golden, not in the results")
+        return replace(gone, reason="in the golden, but not in the results")
     if not old:
-        return replace(gone, reason="the golden holds no finite number of it")
+        return replace(gone, reason="the golden has no finite value for it")
     if min(map(min, (*new, *old))) <= 0:
         return replace(gone, reason="is not positive on both sides")
     shift = relative_shift(new, old, noise, golden.exact(metric.name))
@@ -149,7 +149,7 @@ def _loss_row(about: Row, processes: tuple[Process, ...], golden: Golden, option
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
     row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)
     if worst is None:
-        return replace(row, verdict=Verdict.VANISHED, reason="no training step is in both")
+        return replace(row, verdict=Verdict.VANISHED, reason="no training step is in both results")
     return replace(
         row,
         verdict=Verdict.REGRESSION if abs(worst.change) > limit else Verdict.PASS,

@@ -59,7 +59,7 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
     statuses = {result.status for result in results}
     if statuses not in ({TrialStatus.OK}, {TrialStatus.OOM}):
         words = ", ".join(sorted(f"{one.name} {one.status}" for one in results))
-        raise UserError(label, words, "is no baseline: all its repeats must be ok, or all oom")
+        raise UserError(label, words, "cannot be a baseline: its repeats must be all ok or all oom")
     _same_environment(results, label)
     place = place_of(first)
     measured = statuses == {TrialStatus.OK}
@@ -147,7 +147,7 @@ def _counts(result: TrialResult) -> bool:
 def _reason(reason: str) -> str:
     text = " ".join(reason.split())
     if not text:
-        raise UserError("--reason", repr(reason), "must say why the baseline changes")
+        raise UserError("--reason", repr(reason), "must state why the baseline changes")
     return text
 
 

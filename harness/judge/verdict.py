@@ -98,7 +98,7 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
         where = (
             "the whole interval is beyond the limit"
             if whole
-            else ("no change is excluded, the limit is not")
+            else ('"no change" is excluded, a change as large as the limit is not')
         )
         return Judgement(verdict=Verdict.REGRESSION, reason=where)
     if worse.mirrored.beyond(limit):
@@ -112,7 +112,7 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
 def needed(repeats: Repeats | None) -> str:
     """What to do about an inconclusive comparison."""
     if repeats is None:
-        return "too noisy: no hundred repeats would settle it"
+        return "too noisy: even a hundred repeats would not settle it"
     whose = "of both, golden included," if repeats.golden_too else "in all"
     return f"{repeats.count} repeats {whose} would settle it (measure.repeats={repeats.count})"
 

@@ -167,16 +167,17 @@ def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
         raise UserError(
             "recompute.settings",
             ",".join(asked),
-            "are several, and a log is of one",
-            "read the logs of each by themselves",
+            "are several, but a log is of one",
+            "read the logs of each separately",
         )
     spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
     if spec is None:
         raise UserError(
             "recompute",
             ",".join(asked) or "(none)",
-            "the log does not tell its setting",
-            "give one, e.g. recompute.settings=[none], and the logs of others by themselves",
+            "the log does not state its setting",
+            "give one, e.g. recompute.settings=[none], and read the logs of other settings "
+            "separately",
         )
     one = replace(
         config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))

@@ -29,11 +29,11 @@ from harness.trial.trial import Device, MeasurementPlan, world_size
 
 PROVENANCE: Final = "parsed from log"
 _DAMAGED: Final = (
-    "the file is damaged or cut short, as its compression shows; --accept-incomplete takes what "
+    "the file is damaged or cut short, as its compression shows; --accept-incomplete uses what "
     "could be read"
 )
 _SHOWN: Final = 3
-_NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
+_NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses it anyway"
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -185,7 +185,10 @@ def _of_whole_run(
         name="whole_run_mean",
         seen="one mean step time of the whole run",
         limit="single steps",
-        advice="the warm-up is in it; a callback that times steps, or backend=native, tells more",
+        advice=(
+            "it includes the warm-up; a callback that times steps, or backend=native, shows "
+            "single steps"
+        ),
         fatal=True,
     )
     found = (mean, *_concerns(parsed, question, TimedSteps()))
@@ -213,7 +216,7 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             seen=text,
             limit="what was asked for",
             fatal=True,
-            advice="the command does not take what is put in; see docs/backends.md",
+            advice="the command ignores what the harness inserts; see docs/backends.md",
         )
     if not (question.done or parsed.ended):
         yield Concern(
@@ -249,14 +252,14 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             name="log_interval",
             seen=f"a line every {timed.interval} steps",
             limit="1",
-            advice="values are means of them; log every step to see the scatter",
+            advice="values are means over them; log every step to see the scatter",
         )
     if timed.missing:
         yield Concern(
             name="missing_lines",
             seen=f"{timed.missing} between the first and the last",
             limit="0",
-            advice="ranks wrote over each other: one file a rank",
+            advice="ranks overwrote each other: use one file per rank",
         )
     mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
     if mean is not None:
@@ -264,21 +267,21 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             name="job_mean",
             seen=f"{mean:g} TFLOP/s/GPU since the job's start",
             limit="steps",
-            advice="its start and its checkpoints are in it; no step's rate is taken from it",
+            advice="it includes the start and checkpoints, so no step's rate is taken from it",
         )
     if timed.clock == TIMERS:
         yield Concern(
             name="engine_timers",
             seen="step times are fwd + bwd + step",
             limit="whole steps",
-            advice="what lies between is not in them; steps_per_print=1 gives samples per second",
+            advice="they leave out the time between; steps_per_print=1 logs samples per second",
         )
     if timed.clock == STAMPS:
         yield Concern(
             name="time_stamps",
-            seen="step times are distances of time stamps",
+            seen="step times are differences of time stamps",
             limit="times",
-            advice="say the workload: experiment=NAME or like=RESULT",
+            advice="give the workload: experiment=NAME or like=RESULT",
         )
 
 

@@ -90,7 +90,9 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
             seen=f"IQR {_percent(scatter)} of the median",
             limit=_percent(limits.spread),
             fatal=limits.times_count,
-            advice="look for other load; measure more steps" if limits.times_count else _NO_MEASURE,
+            advice="look for other load on the machine; measure more steps"
+            if limits.times_count
+            else _NO_MEASURE,
         )
     if abs(moved) > limits.drift:
         yield Concern(
@@ -98,7 +100,7 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
             seen=f"{moved * 100:+.1f} % over the window",
             limit=_percent(limits.drift),
             fatal=limits.times_count,
-            advice="warm up longer (measure.min_warmup_steps); look at temperature and clocks"
+            advice="warm up longer (measure.min_warmup_steps); check temperature and clocks"
             if limits.times_count
             else _NO_MEASURE,
         )
@@ -107,7 +109,7 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
             name="few_steps",
             seen=f"{len(seconds)} steps",
             limit=str(limits.least_steps),
-            advice="raise measure.steps: the spread of so few tells little",
+            advice="raise measure.steps: the spread of so few steps says little",
         )
     warmup = seen.warmup_seconds
     most = limits.times_count and len(warmup) >= plan.max_warmup_steps
@@ -129,7 +131,7 @@ def _of_clocks(seen: Evidence, limits: Limits) -> Iterator[Concern]:
     if abs(difference) > limits.host_difference:
         yield Concern(
             name="clocks_disagree",
-            seen=f"events {difference * 100:+.1f} % beside the host clock",
+            seen=f"events {difference * 100:+.1f} % against the host clock",
             limit=_percent(limits.host_difference),
             advice="the window is short, or work runs on streams that the events do not see",
         )
@@ -167,7 +169,7 @@ def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
             name="ecc_errors",
             seen=f"{seen.uncorrected_ecc_errors} uncorrected since boot",
             limit="0",
-            advice="have the GPU looked at",
+            advice="have the GPU checked",
         )
 
 
@@ -181,7 +183,7 @@ def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
             seen=", ".join(damaging),
             limit="none",
             fatal=True,
-            advice="cool the GPU, or look at its power supply; then measure again",
+            advice="cool the GPU or check its power supply, then measure again",
         )
     if mild:
         yield Concern(

@@ -30,8 +30,8 @@ def check_request(config: RunConfig) -> None:
             raise UserError(
                 given,
                 getattr(config, given),
-                f"is for backend={Backend.COMMAND}",
-                f"this is backend={config.backend}",
+                f"needs backend={Backend.COMMAND}",
+                f"backend is {config.backend}",
             )
         return
     framework = framework_of(config)

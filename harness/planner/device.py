@@ -34,7 +34,7 @@ def find_machine(wanted: str = _AUTO) -> Machine:
         return Machine(device=Device.CUDA, gpu_names=names)
     if wanted == Device.CUDA:
         raise UserError(
-            "device", wanted, "no GPU is seen by the driver here", "device=cpu runs small models"
+            "device", wanted, "the driver sees no GPU here", "device=cpu runs small models"
         )
     return Machine(device=Device.CPU)
 

@@ -103,7 +103,7 @@ def _check_kind(options: LauncherOptions) -> None:
             name,
             value,
             value == usual[name] or owner is options.kind,
-            f"says nothing under launcher={options.kind}",
+            f"has no effect with launcher={options.kind}",
             f"launcher={owner}",
         )
 

@@ -178,7 +178,7 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
 def _asked_gpus(config: RunConfig) -> str:
     if config.gpus is None:
         raise UserError(
-            "gpus", "(none)", f"is missing beside model={config.preset}", "e.g. gpus=8xH100"
+            "gpus", "(none)", f"must be given with model={config.preset}", "e.g. gpus=8xH100"
         )
     return config.gpus
 
@@ -205,7 +205,7 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
     try:
         found = load_gpu(name, config.config_dir)
     except UserError:
-        return wanted, (f"{name} is not described: predictions are for {wanted.name}",)
+        return wanted, (f"{name} is not in configs/hardware: predictions are for {wanted.name}",)
     if found.name == wanted.name:
         return found, ()
     return found, (f"this is {found.name}: predictions are for it, not for {wanted.name}",)
@@ -229,8 +229,8 @@ def _check_room(job: Job, machine: Machine) -> None:
         raise UserError(
             "device",
             Device.CPU,
-            f"{job.model.name} needs {human_bytes(needed)} for weights, "
-            f"gradients and optimizer, and this machine has {human_bytes(room)}",
+            f"{job.model.name} needs {human_bytes(needed)} for weights, gradients and optimizer, "
+            f"but this machine has {human_bytes(room)}",
             "experiment=tiny_cpu runs anywhere; model.num_layers=2 cuts the model",
         )
 

@@ -97,7 +97,7 @@ def parse_layout(text: str) -> dict[str, Any]:
             raise UserError(
                 "layout",
                 text,
-                f"{part or '(nothing)'} is no degree",
+                f"{part or '(nothing)'} is not a degree",
                 "write e.g. tp4_pp4_vpp5_cp2_ep8_sp",
             )
     return found
@@ -108,7 +108,7 @@ def _stage(text: str) -> int | None:
         return None
     number = whole(text)
     if number is None:
-        raise UserError("stage", show(text), "is neither all nor a number", "write stage=0")
+        raise UserError("stage", show(text), "must be all or a number", "write stage=0")
     return number
 
 

@@ -173,7 +173,7 @@ def _as_meant(value: Any, kind: Any, where: str) -> Any:
 def _check_backend(name: object) -> None:
     """UserError unless it is one that runs jobs; single ranks are another command's."""
     if name == Backend.REHEARSAL:
-        raise UserError("backend", name, "runs single ranks, and no job", "harness rehearse")
+        raise UserError("backend", name, "runs single ranks, not a job", "harness rehearse")
     jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
     if name is not None and str(name).lower() not in jobs:
         legal = f"must be one of {', '.join(jobs)}"
@@ -203,7 +203,7 @@ def _check_asked(overrides: Sequence[str]) -> None:
     for override in overrides:
         if override.startswith("~"):
             raise UserError(
-                "override", show(override), "takes a key away", "leave it out for its default"
+                "override", show(override), "would remove a key", "leave it out for its default"
             )
         if len(override) > MOST_ARGUMENT or sum(map(override.count, "[{(")) > MOST_DEPTH:
             raise UserError("override", show(override), "is too long, or nests too deep")
@@ -212,8 +212,8 @@ def _check_asked(overrides: Sequence[str]) -> None:
             raise UserError(
                 key,
                 text,
-                "is Hydra's own: no key of the harness",
-                "runs=FOLDER and name=NAME say where results go",
+                "is Hydra's own, not a key of the harness",
+                "runs=FOLDER and name=NAME set where results go",
             )
         if key == "recompute.settings" and not text.strip("[ ]"):
             raise UserError(key, text, "names no setting", "recompute=top is the advisor's best")

@@ -26,8 +26,8 @@ from harness.trial.variables import variables_of_trials
 DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
 
 CANNOT_CONTAIN = (
-    "a rehearsal has no communication, no pipeline bubbles and no memory of NCCL: a rank's compute "
-    "and its tensors are real, the rest is to be added"
+    "a rehearsal covers one rank's compute and tensors; add communication, pipeline bubbles and "
+    "NCCL's memory yourself"
 )
 
 

@@ -68,8 +68,8 @@ def flops(facts: Facts) -> Section:
     return Section(
         title="FLOPs",
         prose=(
-            "Model FLOPs follow Megatron's convention and count no recompute; hardware FLOPs count "
-            "what is computed again.",
+            "Model FLOPs follow Megatron's convention and count no recompute; hardware FLOPs "
+            "count it.",
             _peak(facts),
         ),
         tables=(table,),

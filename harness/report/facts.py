@@ -101,7 +101,7 @@ def load_facts(
     folder = RunFolder(path)
     plan = folder.plan() if folder.has_plan() else _plan_of(path, loaded)
     if not plan.settings:
-        raise UserError("RUN", str(path), "is of no setting at all", "nothing was planned")
+        raise UserError("RUN", str(path), "holds no setting", "nothing was planned")
     results = {_trial(result).name: result for result in loaded.results}
     if len(results) < len(loaded.results):
         raise UserError("RUN", str(path), "holds a trial twice", "name the folder of one run")
@@ -121,8 +121,8 @@ def _trial(result: TrialResult) -> Trial:
         raise UserError(
             "RUN",
             result.name,
-            "only its log tells its workload, and that in part",
-            "harness ingest LOG experiment=NAME says which job ran",
+            "its workload is known only from its log, and only in part",
+            "give harness ingest LOG experiment=NAME to state the job",
         )
     return read_record(Trial, result.trial, f"{result.name}: trial")
 
@@ -137,5 +137,7 @@ def _plan_of(path: Path, loaded: Loaded) -> RunPlan:
         experiment=path.resolve().name,
         device_name=max(places, key=lambda name: "?" not in name).rpartition("x")[2],
         settings=tuple(PlannedSetting(trial=trial) for trial in first.values()),
-        assumptions=("these results were not planned by harness run, nor ranked by the advisor",),
+        assumptions=(
+            "these results were neither planned by harness run nor ranked by the advisor",
+        ),
     )

@@ -11,7 +11,7 @@ from harness.report.document import Document, Section, Table
 SUMMARY_BYTES: Final = 1024 * 1024
 """GitHub drops a step summary that is larger than 1 MiB."""
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
-_LEFT_OUT: Final = "*More is in report.md: this page would be too long with it.*\n"
+_LEFT_OUT: Final = "*The rest is in report.md: this page would be too long.*\n"
 
 
 def markdown(document: Document, *, pictures: bool = True) -> str:

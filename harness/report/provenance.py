@@ -65,7 +65,7 @@ def calibration_names(facts: Facts) -> tuple[str, ...]:
 def calibration_line(name: str, found: Calibration | None) -> str:
     """Name, provenance and band in one sentence."""
     if found is None:
-        what = "no time was predicted" if name == "none" else "its file is not here any more"
+        what = "no time was predicted" if name == "none" else "its file is no longer here"
         return f"Calibration {name}: {what}."
     return f"Calibration {found.name}: {found.provenance}, {found.summary()}."
 

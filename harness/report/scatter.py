@@ -131,7 +131,7 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
     )
     groups = (
         ("not beaten in both", "o", BLUE, [at[one.number] for one in best]),
-        ("beaten by another", "s", FAINT, [at[o.number] for o in shown if o not in best]),
+        ("dominated", "s", FAINT, [at[o.number] for o in shown if o not in best]),
     )
     for label, marker, colour, places in groups:
         if places:

@@ -113,8 +113,8 @@ def _changed(facts: Facts) -> tuple[str, ...]:
     """What is in one of the two only."""
     lines = []
     for kind, words in (
-        (Verdict.VANISHED, "In the golden and not here"),
-        (Verdict.APPEARED, "Here and not in the golden"),
+        (Verdict.VANISHED, "In the golden, but not here"),
+        (Verdict.APPEARED, "Here, but not in the golden"),
     ):
         names = [row.identifier for row in facts.comparison.rows if row.verdict is kind]
         if names:
@@ -143,7 +143,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     table = Table(
         columns=(
             "setting",
-            "what became of it",
+            "outcome",
             "advisor's rank",
             "predicted to fit",
             timed("step time", facts),
@@ -180,7 +180,7 @@ def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     tables = tuple(table for table in quantities if table is not None)
     sign = "Errors are (predicted - measured) / measured." if tables else "Nothing was predicted."
     return Section(
-        title="Predicted beside measured",
+        title="Predicted and measured",
         prose=(sign, *lines),
         tables=tables,
         pictures=pictures,

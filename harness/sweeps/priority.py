@@ -74,7 +74,7 @@ class PriorPolicy:
         """As Policy.next."""
         rules = self._rules
         if rules.budget_seconds is not None and history.spent_seconds >= rules.budget_seconds:
-            return End(why=Ending.BUDGET, words="The time of sweep.budget is spent.")
+            return End(why=Ending.BUDGET, words="The sweep.budget is used up.")
         standing = Standing(history, rules.memory_bytes, rules.assumed_noise)
         ahead = self._ahead(history, standing)
         if ahead and len(self._begun(history)) < rules.trials:
@@ -146,8 +146,8 @@ class PriorPolicy:
             one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()
         )
         words = (
-            f"{leader.label} leads: that any other point is more than {percent(MARGIN)} faster "
-            f"has a probability below {percent(1 - LEVEL)}"
-            f"{', as far as its unstable times tell' if unstable else ''}."
+            f"{leader.label} leads: the probability that any other point is more than "
+            f"{percent(MARGIN)} faster is below "
+            f"{percent(1 - LEVEL)}{', as far as its unstable times show' if unstable else ''}."
         )
         return End(why=Ending.SETTLED, words=words)

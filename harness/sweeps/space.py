@@ -122,7 +122,7 @@ def _nothing_to_run(
     peaks = [one.peak_reserved_bytes for one in told if one and one.peak_reserved_bytes]
     budget = options.budget_bytes()
     if budget is not None and peaks and min(peaks) > budget:
-        relation = f"fits none of {len(found)} points, of which the least needs"
+        relation = f"fits none of {len(found)} points; the smallest needs"
         least = human_bytes(min(peaks))
         return UserError(
             _BUDGET, human_bytes(budget), f"{relation} {least}", f"raise it, or {other}"
@@ -225,7 +225,7 @@ class _Builder:
 
     def _refusal(self, job: Job, spec: str) -> str:
         refused = self._stack.check(self._stack.parse(spec), job)
-        return refused[0].reason if refused else "keeps and replays what another setting does"
+        return refused[0].reason if refused else "keeps and replays the same as another setting"
 
     def _legal(self, evaluation: Evaluation) -> tuple[Point, PlannedSetting]:
         job = evaluation.job
@@ -239,7 +239,7 @@ class _Builder:
         likely, least = prediction.fit_probability, self._options.min_fit_probability
         if planned.skip or likely is None or likely >= least:
             return point, planned
-        reason = f"by the advisor less likely to fit than sweep.min_fit_probability = {least:g}"
+        reason = f"predicted to fit with a probability below sweep.min_fit_probability = {least:g}"
         return point, replace(planned, skip=reason)
 
     def _bare(

@@ -71,7 +71,7 @@ def check_result(result: TrialResult, file: object) -> None:
         rates = reported.tokens_per_second_per_gpu
         _check_positive(rates, f"{file}: reported.tokens_per_second_per_gpu")
     if flops is not None and not 0 <= flops.model <= LARGEST_FLOAT:
-        raise UserError(f"{file}: flops.model", flops.model, "is no number of FLOPs")
+        raise UserError(f"{file}: flops.model", flops.model, "is not a number of FLOPs")
     for peak in result.memory:
         sizes = (peak.rank, peak.stage, peak.allocated, peak.active, peak.reserved, peak.nvml_used)
         if any(size is not None and size < 0 for size in sizes):
@@ -97,7 +97,7 @@ def read_number(value: object, where: object) -> float:
 def _check_positive(numbers: Iterable[float], where: str) -> None:
     for number in numbers:
         if not 1 / LARGEST <= number <= LARGEST:
-            raise UserError(where, number, "must be positive, and of a size that is measured")
+            raise UserError(where, number, "must be positive and of a plausible size")
 
 
 def _at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:

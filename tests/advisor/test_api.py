@@ -88,7 +88,10 @@ def test_keys_of_later_releases_are_passed_over(advice: advisor.Advice) -> None:
     ("text", "words"),
     [
         ("{", "advice: is not valid JSON: Expecting property name"),
-        ("[" * 100_000, "advice: is not valid JSON: a number too long, or nested too deep"),
+        (
+            "[" * 100_000,
+            "advice: is not valid JSON: a number is too long, or",
+        ),
         ("[]", "advice = list: must be one JSON object"),
         ("{}", "advice: fits = (none): is missing"),
         ('{"fits": 1}', "advice: fits = 1: must be true or false"),
@@ -169,7 +172,7 @@ def test_keywords_mean_what_flags_mean(
         ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
         (
             {"overrides": {"model.num_layers": [1]}},
-            "model.num_layers = [1]: takes one value, and no list",
+            "model.num_layers = [1]: must be one value, not a list",
         ),
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
         (

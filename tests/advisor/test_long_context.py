@@ -118,7 +118,9 @@ def test_a_kind_that_no_setting_can_run_with_is_one_line() -> None:
 
 
 def test_a_release_of_transformer_engine_is_a_number() -> None:
-    with pytest.raises(UserError, match=r"job.transformer_engine_version = new: is no release"):
+    with pytest.raises(
+        UserError, match=r"job.transformer_engine_version = new: must be a release number"
+    ):
         _none(4096, 1, "job.transformer_engine_version=new")
 
 

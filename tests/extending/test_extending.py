@@ -75,7 +75,7 @@ def test_a_new_label_is_ranked_refused_and_printed(copy: Path) -> None:
 def test_a_new_option_is_read_where_its_release_has_it(copy: Path) -> None:
     (copy / "train.sh").write_text(SCRIPT)
     page = advise(copy, "lint", "--framework-version", "main", "train.sh")
-    assert "no prediction counts residual_scale_in_fp32" in page
+    assert "predictions do not include residual_scale_in_fp32" in page
     assert "residual_scale_in_fp32" in advise(
         copy, "lint", "--framework-version", "0.16", "train.sh"
     )

@@ -41,7 +41,7 @@ def with_value(values: dict[str, Any], path: str, value: object) -> str:
         ("loss", None, "loss = None: must be a list"),
         ("times.seconds", [0.1, 0.0], "times.seconds = 0.0: must be positive"),
         ("times.seconds", [-1], "times.seconds = -1.0: must be positive"),
-        ("times.seconds", [1e-320], "must be positive, and of a size that is measured"),
+        ("times.seconds", [1e-320], "must be positive and of a plausible size"),
         ("times.seconds", [], "must hold the seconds of a step"),
         ("times.seconds", [10**30], "is too large"),
         ("times.seconds", ["nan"], "must be a number"),

@@ -49,16 +49,15 @@ _TRAINER = (
     "transformers' layers are checkpointed by torch; DeepSpeed's section does nothing to them"
 )
 _ALONE = (
-    "partition_activations cuts over the model-parallel group, which has one rank here: it saves "
-    "nothing and copies every input"
+    "partition_activations splits over the model-parallel group, which has one rank here: it "
+    "saves nothing and copies every input"
 )
 _ULYSSES = (
-    "sequence_parallel_size alone exchanges no heads: DistributedAttention "
-    "(deepspeed.sequence.layer) has to be around the model's attention, and each rank to be given "
-    "its part of the sequence"
+    "sequence_parallel_size by itself does not exchange heads: wrap the model's attention in "
+    "DistributedAttention (deepspeed.sequence.layer) and give each rank its part of the sequence"
 )
-_TIMING = "synchronizes at every checkpoint: slower than predicted, and no byte less"
-_COMPILED = "engine.compile() is called behind deepspeed.initialize; the file has no word for it"
+_TIMING = "synchronizes at every checkpoint: slower than predicted, and saves no memory"
+_COMPILED = "call engine.compile() after deepspeed.initialize; the file has no key for it"
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
@@ -96,7 +95,7 @@ class DeepSpeed(TorchStack):
         if sharding is not DataParallelSharding.NONE and not config.optimizer_cpu_offload:
             yield JobChange(
                 "job.optimizer_cpu_offload=true",
-                "optimizer states and its step on the host",
+                "moves optimizer states and the optimizer step to the host",
                 lambda: replace(job, config=replace(config, optimizer_cpu_offload=True)),
                 Effect.MEMORY,
             )
@@ -104,7 +103,7 @@ class DeepSpeed(TorchStack):
             away = replace(config, optimizer_cpu_offload=True, param_cpu_offload=True)
             yield JobChange(
                 "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
-                "optimizer states, its step and the parameters on the host",
+                "moves optimizer states, the optimizer step and the parameters to the host",
                 lambda: replace(job, config=away),
                 Effect.MEMORY,
             )
@@ -163,7 +162,7 @@ class DeepSpeed(TorchStack):
             yield _ULYSSES
         host = host_bytes(job, parameter_count(job.model).total)
         if host:
-            yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory a GPU"
+            yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]

@@ -73,7 +73,7 @@ def _format(keys: Keys) -> Iterator[Finding]:
         level, name, reason, fix, source = Level.ERROR, "duplicate_key", text, "keep one", _TWICE
         if not text.endswith("twice"):
             level, name, source = Level.WARNING, "json_syntax", _READS_JSON
-            reason = f"{text}; DeepSpeed reads Hjson, Accelerate and the Trainer JSON alone"
+            reason = f"{text}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON"
             fix = "write it as JSON"
         yield Finding(level=level, rule=name, reason=reason, fix=fix, source=source, place=place)
 
@@ -82,12 +82,15 @@ def _names(keys: Keys) -> Iterator[Finding]:
     """Names that are refused where pydantic reads them, and passed over elsewhere."""
     for section in (ZERO, PARAMETERS, OPTIMIZER):
         for name in {*keys.under(section)} & REMOVED:
-            reason, at = f"{name}: 0.19.8 has it no more", f"{section}.{name}"
+            reason, at = f"{name}: 0.19.8 removed it", f"{section}.{name}"
             yield keys.warning("removed_key", reason, "drop it", _CONFIG, at)
-        known, reason = names_in(OPTIONS, section), "has no such key, and others are forbidden"
+        known, reason = (
+            names_in(OPTIONS, section),
+            "has no such key, and DeepSpeed refuses unknown keys",
+        )
         reason = f"{section} {reason}"
         yield from unknown_names(keys, section, known, reason, ZERO_SOURCE, also=REMOVED)
-    known, passed = names_in(OPTIONS, AC), "no such key, and it is passed over"
+    known, passed = names_in(OPTIONS, AC), "no such key; it is ignored"
     yield from unknown_names(
         keys,
         AC,
@@ -112,7 +115,7 @@ def _names(keys: Keys) -> Iterator[Finding]:
 
 def _types(keys: Keys) -> Iterator[Finding]:
     for section, source in _SECTIONS.items():
-        reason, fix = "{key} = {value!r} is no section", "write its keys below it"
+        reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
         yield from illegal_values(keys, (section,), _is_section, reason, fix, source)
     for kind, section, legal in (
         ("boolean", ZERO, is_boolean_or_auto),
@@ -123,7 +126,7 @@ def _types(keys: Keys) -> Iterator[Finding]:
         ("number", AC, _is_whole),
     ):
         at = keys_of(OPTIONS, section, bool if kind == "boolean" else int)
-        reason, fix = f"{{key}} = {{value!r}} is no {kind}", f"write a {kind}"
+        reason, fix = f"{{key}} = {{value!r}} must be a {kind}", f"write a {kind}"
         yield from illegal_values(keys, at, legal, reason, fix, _SECTIONS[section])
 
 
@@ -146,7 +149,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _zero(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "stage = {value!r} is none of 0, 1, 2, 3", "stage 3 shards everything"
+    reason, fix = "stage = {value!r} must be 0, 1, 2 or 3", "stage 3 shards everything"
     yield from illegal_values(keys, (STAGE,), _is_stage, reason, fix, ZERO_SOURCE, "zero_stage")
     if any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3):
         reason = "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"

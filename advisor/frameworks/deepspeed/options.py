@@ -74,7 +74,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
                 save_muon_momentum_buffer_in_memory
             """,
-            "older words for offload": "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
+            "old spellings of offload": "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
         },
         kind=bool,
         predicted=_SWITCHES,
@@ -124,7 +124,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
         },
         predicted={"pin_memory": True, "buffer_count": 4},
     ),
-    *checked("", {"it has to be what the two batch sizes make it": STEPS}),
+    *checked("", {"follows from the two batch sizes": STEPS}),
     *unpriced(
         "",
         {

@@ -79,10 +79,10 @@ class DeepSpeedReader(KeyedReader):
     def understood(self, keys: Keys) -> str:
         """The stage and the options."""
         stage = keys.get(STAGE)
-        zero = "ZeRO stage not said" if stage is None else f"ZeRO stage {stage}"
+        zero = "ZeRO stage not stated" if stage is None else f"ZeRO stage {stage}"
         if not any(keys.under(AC)):
-            return f"{zero}, nothing about activation checkpointing"
-        options = ", ".join(_switched(keys)) or "no option of activation checkpointing"
+            return f"{zero}, activation checkpointing not stated"
+        options = ", ".join(_switched(keys)) or "no activation checkpointing option"
         return f"{zero}, {options}"
 
 

@@ -30,8 +30,8 @@ def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     foreign = setting.options or setting.granularity is Granularity.UNIFORM
     if foreign and not calls_deepspeed(job):
         reason = (
-            "a Hugging Face model calls torch's checkpoint: DeepSpeed's function, and with "
-            "it the section activation_checkpointing, is never reached"
+            "a Hugging Face model calls torch's checkpoint, so DeepSpeed's function and its "
+            "section activation_checkpointing are never used"
         )
         fix = "full, or --framework huggingface with full+offload"
         source = "transformers modeling_utils.py"

@@ -30,7 +30,10 @@ _FP32_STATES: Final = 3  # main parameter and two Adam moments
 _WORDS: Final = StaticLabels(
     weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
     gradients=("bf16 gradients, whole or a shard (from stage 2)", "DeepSpeed runtime/zero"),
-    optimizer=("fp32 master weights and moments", "12 bytes a parameter, from stage 1 over ranks"),
+    optimizer=(
+        "fp32 master weights and moments",
+        "12 bytes per parameter, divided over ranks from stage 1",
+    ),
 )
 
 
@@ -107,7 +110,7 @@ def _accumulation_buffer(
     largest = max(ends, *(weight.num_elements for weight in weights))
     return (
         NamedBytes(
-            "gradient on its way",
+            "gradient in transfer",
             largest * DType.BF16.itemsize,
             "DeepSpeed temp_grad_buffer_for_gpu_offload",
         ),
@@ -159,8 +162,10 @@ def _stream_pools(
     end = _end(shape) * DType.BF16.itemsize
     return (
         NamedBytes("all-gather stream's cache", max(0, end - layer), _COORDINATOR),
-        NamedBytes("bucket in the ranks' order", bucket, "DeepSpeed coalesced_collectives.py"),
-        NamedBytes("gradients sent but not free", _BUCKETS_AHEAD * bucket, "DeepSpeed stage3.py"),
+        NamedBytes("bucket in rank order", bucket, "DeepSpeed coalesced_collectives.py"),
+        NamedBytes(
+            "gradients sent but not yet freed", _BUCKETS_AHEAD * bucket, "DeepSpeed stage3.py"
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def findings(keys: Keys) -> Iterator[Finding]:
     if keys.about["kind"] == "file":
         yield from _top(keys)
         yield from _types(keys)
-    names, reason = names_in(FILE, FSDP), f"{FSDP} has no such key, and it is passed over"
+    names, reason = names_in(FILE, FSDP), f"{FSDP} has no such key; it is ignored"
     yield from unknown_names(
         keys,
         FSDP,
@@ -78,9 +78,9 @@ def _top(keys: Keys) -> Iterator[Finding]:
 
 
 def _types(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "{key} = {value!r} is no section", "write its keys below it"
+    reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
     yield from illegal_values(keys, (FSDP, DEEPSPEED), _is_section, reason, fix, _CONFIG)
-    reason, fix = "num_processes = {value!r} is no whole number", "one a GPU, e.g. 8"
+    reason, fix = "num_processes = {value!r} must be a whole number", "one a GPU, e.g. 8"
     yield from illegal_values(keys, ("num_processes",), _is_whole, reason, fix, _LAUNCH)
 
 
@@ -129,7 +129,7 @@ def _is_version(value: Any) -> bool:
 
 
 def _checkpointing(keys: Keys) -> Iterator[Finding]:
-    at, reason = (INSIDE, INSIDE_OFFLOAD), "{name} = {value!r} is no boolean"
+    at, reason = (INSIDE, INSIDE_OFFLOAD), "{name} = {value!r} must be a boolean"
     yield from illegal_values(keys, at, is_boolean, reason, "true or false", _PLUGIN)
     if not keys.truth(INSIDE_OFFLOAD):
         return
@@ -147,10 +147,10 @@ def _deepspeed(keys: Keys) -> Iterator[Finding]:
     file, *others = names_in(FILE, DEEPSPEED)
     both = [name for name in others if keys.has(f"{DEEPSPEED}.{name}")]
     if both and keys.has(f"{DEEPSPEED}.{file}"):
-        reason = f"{', '.join(both)} beside {file}, which says it all"
+        reason = f"{', '.join(both)} together with {file}, which already sets them"
         fix, source = f"drop {', '.join(both)}", "accelerate 1.15.0 utils/dataclasses.py:1525"
         yield keys.error(file, reason, fix, source, f"{DEEPSPEED}.{both[0]}")
-    at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} is none of 0, 1, 2, 3"
+    at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} must be 0, 1, 2 or 3"
     fix, rule = "3 shards everything", "zero_stage"
     yield from illegal_values(keys, (at,), _is_stage, reason, fix, ZERO_SOURCE, rule)
     stage, source = keys.number(at), OFFLOAD_SOURCE

@@ -47,7 +47,7 @@ from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
-_UPCAST_NOTE = "Accelerate makes fp32 of the weights under FSDP2 (fsdp2_prepare_model)"
+_UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"
 
 
@@ -93,7 +93,7 @@ class HuggingFace(TorchStack):
         if apart and not config.sync_each_batch:
             yield JobChange(
                 "job.sync_each_batch=true (Accelerate)",
-                "shards of gradients between microbatches, not whole ones",
+                "keeps shards of gradients between microbatches, not whole gradients",
                 partial(replace, job, config=replace(config, sync_each_batch=True)),
                 Effect.EXCHANGE,
             )
@@ -121,7 +121,7 @@ class HuggingFace(TorchStack):
                 "transformers 5.23.0 trainer.py",
             )
         if setting.offloads and job.config.framework_version == "4":
-            reason = "4.x hands every keyword on to torch, which has no offload"
+            reason = "4.x passes every keyword to torch, which has no offload"
             fix = "full, or --framework-version 5"
             source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
             yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
@@ -173,7 +173,7 @@ class HuggingFace(TorchStack):
             raise UserError(
                 "--recompute",
                 own.spec,
-                "is nothing that Accelerate's file can say",
+                "cannot be written in Accelerate's file",
                 "full or full+offload, or --format flags",
             )
         return accelerate_file(own, job)

@@ -75,7 +75,7 @@ def _types(keys: Keys) -> Iterator[Finding]:
     at, reason = (*CHECKPOINTING, "bf16", "fp16"), "{name} = {value!r}: Truthy value expected"
     source = f"{_PARSER} string_to_bool"
     yield from illegal_values(keys, at, is_boolean, reason, "True or False", source)
-    reason = "{name} = {value!r} is no positive whole number"
+    reason = "{name} = {value!r} must be a positive whole number"
     yield from illegal_values(
         keys, (MICRO_BATCH, STEPS), _is_count_or_auto, reason, "1", _ARGUMENTS
     )
@@ -94,7 +94,7 @@ def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
     given, whole_text, rule = any(keys.under(section)), keys.get(section), "checkpointing_kwargs"
     if isinstance(whole_text, str):
         reason, fix = (
-            f"{section} = {whole_text} is no JSON of a dictionary",
+            f"{section} = {whole_text} must be a JSON dictionary",
             """'{"use_reentrant": false}'""",
         )
         yield keys.error(rule, reason, fix, f"{_ARGUMENTS} __post_init__", section)
@@ -116,19 +116,21 @@ def _values(keys: Keys, section: str) -> Iterator[Finding]:
     rule, switches = "checkpointing_kwargs", [f"{section}.use_reentrant"]
     if keys.release == "4":
         source = "transformers 4.57.1 modeling_utils.py"
-        reason = "4.x hands every keyword on to torch, which has none of that name"
+        reason = "4.x passes every keyword to torch, which does not have this one"
         for name in {*keys.under(section)} & {"every_n_layers", "offload"}:
             at = f"{section}.{name}"
             yield keys.error(f"{rule}.{name}", f"{name}: {reason}", "transformers 5", source, at)
     else:
         switches.append(f"{section}.offload")
         at, rule = f"{section}.every_n_layers", f"{rule}.every_n_layers"
-        reason = "{name} = {value!r} is no positive whole number"
+        reason = "{name} = {value!r} must be a positive whole number"
         fix, source = "2 checkpoints every second layer", "transformers 5.23.0 modeling_utils.py"
         yield from illegal_values(keys, (at,), _is_count, reason, fix, source, rule)
     for at in switches:
         if isinstance(keys.get(at), str):
-            reason = f"{at.rpartition('.')[2]} = {keys.get(at)!r} is a text, and any text is true"
+            reason = (
+                f"{at.rpartition('.')[2]} = {keys.get(at)!r} is text, and any text counts as true"
+            )
             fix = "true or false without quotes"
             yield keys.warning("wrong_type", reason, fix, _CHECKPOINT, at)
 
@@ -163,6 +165,6 @@ def _fsdp(keys: Keys) -> Iterator[Finding]:
         reason = f"`auto_wrap_policy` must be one of {', '.join(POLICIES)}, got {policy}"
         yield keys.error("fsdp_auto_wrap_policy", reason, POLICIES[0], _ARGUMENTS, at)
     if inside and not keys.has("fsdp"):
-        reason = "fsdp_config is read where fsdp is given, and it is not"
+        reason = "fsdp_config is used only with fsdp, which is not given"
         fix = 'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on'
         yield keys.warning("fsdp_config.unused", reason, fix, _ARGUMENTS, FSDP)

@@ -85,7 +85,7 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
         {
             "it makes the global batch": STEPS,
             "checkpointing switches it off": "use_cache",
-            "not beside fsdp": "deepspeed",
+            "not together with fsdp": "deepspeed",
         },
     ),
     *unpriced(
@@ -95,7 +95,7 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
                 gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
                 gradient_clipping
             """,
-            "adapters and weights of few bits are not modelled": " ".join(PARTIAL_TRAINING),
+            "adapters and quantized weights are not modelled": " ".join(PARTIAL_TRAINING),
         },
     ),
 )
@@ -126,7 +126,7 @@ FILE: Final[tuple[KeyOption, ...]] = (
     *checked(
         DEEPSPEED,
         {
-            "read in DeepSpeed's own file": """
+            "read from DeepSpeed's own file": """
                 deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
                 offload_optimizer_device offload_param_device zero3_save_16bit_model
             """
@@ -140,13 +140,13 @@ FILE: Final[tuple[KeyOption, ...]] = (
         PARALLELISM,
         {
             "counted with the GPUs": f"{PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size",
-            "there is one": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
+            "there is only one": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
         },
     ),
     *harmless(
         PARALLELISM,
         {
-            "lengths and the name of the kernel": f"""
+            "lengths and the kernel's name": f"""
                 {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
                 {PARALLELISM}_sp_attn_implementation
             """

@@ -226,7 +226,7 @@ class HuggingFaceReader(KeyedReader):
         """What is checkpointed."""
         setting = self.recompute(keys)
         if setting is None:
-            return "nothing about checkpointing"
+            return "checkpointing not stated"
         return "no checkpointing" if setting == "none" else f"checkpointing {setting}"
 
 

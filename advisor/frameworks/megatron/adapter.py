@@ -200,7 +200,7 @@ class Megatron(Struct, frozen=True):
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
-                f"is none of {self.framework}",
+                f"is not available in {self.framework}",
                 "transformer_engine or local",
             )
         unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
@@ -209,8 +209,8 @@ class Megatron(Struct, frozen=True):
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
-                "has a core attention that takes no head dimensions of latent attention "
-                "(dot_product_attention.py)",
+                "has a core attention that does not accept the head dimensions of latent "
+                "attention (dot_product_attention.py)",
                 "use transformer_engine",
             )
         linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
@@ -218,8 +218,8 @@ class Megatron(Struct, frozen=True):
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
-                f"has no {' or '.join(sorted(linear))} layers (their specs are Transformer "
-                "Engine's)",
+                f"has no {' or '.join(sorted(linear))} layers (their specs need Transformer "
+                "Engine)",
                 "use transformer_engine",
             )
         self.check_options(config)
@@ -275,7 +275,7 @@ class Megatron(Struct, frozen=True):
             raise UserError(
                 "layout.data_parallel_sharding",
                 given["data_parallel_sharding"],
-                f"{self.framework} shards by use_distributed_optimizer",
+                f"{self.framework} shards with use_distributed_optimizer",
                 "leave it out",
             )
         return None
@@ -502,5 +502,5 @@ def _gradient_buffers(
 
 
 def _own(setting: Setting) -> RecomputeSetting:
-    assert isinstance(setting, RecomputeSetting), f"{setting!r} is no setting of Megatron"
+    assert isinstance(setting, RecomputeSetting), f"{setting!r} is not a setting of Megatron"
     return setting

@@ -137,7 +137,7 @@ def stream_pools(
             "Transformer Engine context_parallel.py, flash_attn_streams",
         ),
         NamedBytes(
-            "stream of the experts' exchange",
+            "stream of the expert exchange",
             exchanged,
             "megatron-core pipeline_parallel/utils.py, get_comm_stream",
         ),

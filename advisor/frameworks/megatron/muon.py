@@ -33,11 +33,14 @@ FIRST_RELEASE: Final = (0, 16)
 STATIC_LABELS: Final = StaticLabels(
     weights=("16-bit weights", "2 bytes a parameter"),
     gradients=("main gradients", "contiguous gradient buffer"),
-    optimizer=("fp32 master weights and Adam moments", "12 bytes a parameter over the shards"),
+    optimizer=("fp32 master weights and Adam moments", "12 bytes per parameter, sharded"),
 )
 _MUON_WORDS: Final = replace(
     STATIC_LABELS,
-    optimizer=("fp32 master weights, momentum, Adam moments", "8 bytes a parameter, Adam's 12"),
+    optimizer=(
+        "fp32 master weights, momentum, Adam moments",
+        "8 bytes per parameter, with Adam 12",
+    ),
 )
 
 

@@ -99,7 +99,7 @@ def left_to_nemo(job: Job) -> str:
         f"precision-aware optimizer with moments in {config.exp_avg_dtype}": (
             config.use_precision_aware_optimizer
         ),
-        "weights in 8 bits alone (fp8_param_gather)": config.fp8_param_gather,
+        "weights only in 8 bits (fp8_param_gather)": config.fp8_param_gather,
         "optimizer on the host": config.optimizer_cpu_offload,
     }
     return f"left to the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"

@@ -68,13 +68,13 @@ def _free(job: Job) -> Iterator[JobChange]:
             Effect.FREE,
         )
     if not layout.tp_comm_overlap and layout.sequence_parallel:
-        why = "collectives of TP run beside products"
+        why = "TP collectives overlap matrix products"
         yield _of_layout(job, why, Effect.FREE, tp_comm_overlap=True)
     if not layout.overlap_grad_reduce:
-        why = "gradients are reduced beside the backward"
+        why = "gradient reduction overlaps the backward"
         yield _of_layout(job, why, Effect.FREE, overlap_grad_reduce=True)
     if not layout.overlap_param_gather and layout.use_distributed_optimizer:
-        why = "parameters are gathered beside the forward"
+        why = "parameter gathering overlaps the forward"
         yield _of_layout(job, why, Effect.FREE, overlap_param_gather=True)
 
 
@@ -83,7 +83,7 @@ def _dispatcher(job: Job, revision: Revision) -> JobChange:
     model = job.model
     if model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
         usual = replace(model, moe_token_dispatcher_type=TokenDispatcher.ALLTOALL)
-        why = "kernels of NCCL instead of its own"
+        why = "NCCL's kernels instead of the flex dispatcher's"
         words = "model.moe_token_dispatcher_type=alltoall"
         return JobChange(words, why, partial(replace, job, model=usual), Effect.EXCHANGE)
     words, beside = "model.moe_token_dispatcher_type=flex", model.moe_shared_expert_overlap
@@ -97,7 +97,7 @@ def _dispatcher(job: Job, revision: Revision) -> JobChange:
     )
     return JobChange(
         words,
-        "a token crosses a link once for all its experts behind it; needs DeepEP",
+        "a token crosses a link once for all of its experts behind that link; needs DeepEP",
         partial(replace, job, model=changed),
         Effect.EXCHANGE,
     )
@@ -107,7 +107,7 @@ def _overlapped_exchange(job: Job) -> JobChange:
     """Forward and backward of two micro batches in turn, where shared experts run in theirs; or
     each alone."""
     if job.layout.overlap_moe_expert_parallel_comm:
-        why = "no other micro batch is held beside"
+        why = "no second micro batch is held in memory"
         return _of_layout(
             job,
             why,
@@ -122,7 +122,7 @@ def _overlapped_exchange(job: Job) -> JobChange:
     layout = replace(job.layout, overlap_moe_expert_parallel_comm=True)
     return JobChange(
         words,
-        "the exchange of experts runs beside the layers of another micro batch",
+        "the expert exchange overlaps the layers of another micro batch",
         partial(replace, job, model=model, layout=layout),
         Effect.EXCHANGE,
     )
@@ -136,7 +136,7 @@ def _graphs(job: Job, revision: Revision) -> Iterator[JobChange]:
         config = replace(job.config, cuda_graph_impl=CudaGraphImpl.NONE, cuda_graph_modules=())
         yield JobChange(
             f"job.cuda_graph_impl={CudaGraphImpl.NONE}",
-            "graphs keep a pool of their own and copies of their inputs",
+            "CUDA graphs keep a separate memory pool and copies of their inputs",
             partial(replace, job, config=config),
             Effect.MEMORY,
         )
@@ -147,7 +147,7 @@ def _graphs(job: Job, revision: Revision) -> Iterator[JobChange]:
         modules = ",".join(changed.cuda_graph_modules)
         yield JobChange(
             f"job.cuda_graph_impl={changed.cuda_graph_impl} job.cuda_graph_modules={modules}",
-            "one launch for what a graph holds: the GPU waits less for its processor",
+            "one launch per graph: the GPU waits less for the host",
             partial(replace, job, config=changed),
             Effect.LAUNCHES,
         )
@@ -162,7 +162,7 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
     aware = {"use_precision_aware_optimizer": True}
     if not config.use_precision_aware_optimizer:
         if job.layout.use_distributed_optimizer:
-            why = "Adam keeps of an fp32 main parameter what its bf16 weight lacks"
+            why = "Adam keeps only those bits of an fp32 main parameter that its bf16 weight lacks"
             yield _of_job(job, why, Effect.FREE, **aware)
     elif bridge and not config.adam_holds_main_params and not config.precision.is_fp8:
         delayed = Fp8Recipe.DELAYED
@@ -174,7 +174,7 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
             Effect.FREE,
         )
     if not job.layout.use_distributed_optimizer and job.layout.data_parallel_size > 1:
-        why = f"optimizer states over {job.layout.data_parallel_size} ranks"
+        why = f"shards optimizer states over {job.layout.data_parallel_size} ranks"
         yield _of_layout(job, why, Effect.FREE, use_distributed_optimizer=True)
     elif not config.optimizer_cpu_offload:
         why = "optimizer states and its step on the host"

@@ -96,7 +96,7 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
             said.append("moe_layer_recompute is selective with moe added to the list")
         remainder = "crashes unless N divides the chunk" if self.uniform_must_divide else "may end "
         said.append(f"uniform N {remainder}" + ("" if self.uniform_must_divide else "in fewer"))
-        said.append("block N beyond the chunk is the whole chunk")
+        said.append("block N above the chunk's layers means the whole chunk")
         return tuple(said)
 
     def at_least(self, major: int, minor: int) -> bool:
@@ -251,7 +251,7 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     raise UserError(
         "--framework-version",
         version_text,
-        f"is no known version of {framework}",
+        f"is not a known version of {framework}",
         f"one of {', '.join(revision.version for revision in known)}",
     )
 

@@ -131,7 +131,7 @@ def parse_setting(text: str) -> RecomputeSetting:
                 num_layers=_parse_number(text, number),
                 **common,
             )
-    raise UserError("--recompute", text, "is no recompute setting", f"write {_FORMS}")
+    raise UserError("--recompute", text, "is not a recompute setting", f"write {_FORMS}")
 
 
 def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
@@ -155,7 +155,7 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
                     "+distribute_saved_activations",
                 )
     if "offload_fraction" in found and "offload_modules" not in found:
-        reason = "+offload_fraction is a part of what +offload sends"
+        reason = "+offload_fraction needs +offload"
         raise UserError("--recompute", text, reason, "add e.g. +offload=core_attn")
     return found
 
@@ -181,7 +181,7 @@ def _parse_fraction(text: str, number: str) -> float:
         raise UserError(
             "--recompute",
             text,
-            f"{number} is no fraction between 0 and 1",
+            f"{number} must be between 0 and 1",
             "write e.g. none+offload=core_attn+offload_fraction=0.5",
         )
     return fraction
@@ -203,7 +203,7 @@ def _parse_number(text: str, number: str) -> int:
         raise UserError(
             "--recompute",
             text,
-            f"{number} is no positive number of layers",
+            f"{number} must be a positive number of layers",
             "write e.g. full:block:8 or none+cpu_offloading=8",
         )
     return int(number)

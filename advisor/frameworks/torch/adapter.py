@@ -66,8 +66,8 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 _AS_WITHOUT: Final = (
-    "what torch.compile keeps of these layers is not modelled: counted is what they keep without "
-    "it, which is more"
+    "what torch.compile keeps of these layers is not modelled; the prediction counts what they "
+    "keep without it, which is more"
 )
 _PLAN_NOTE: Final = (
     "--format file > recompute_plan.py is the module whose apply_plan(model.layers) wraps the "
@@ -112,7 +112,7 @@ class TorchStack(AdapterDefaults):
         raise UserError(
             "--framework-version",
             text,
-            f"is no known version of {self.framework}",
+            f"is not a known version of {self.framework}",
             f"one of {', '.join(self.versions)}",
         )
 
@@ -154,7 +154,7 @@ class TorchStack(AdapterDefaults):
             raise UserError(
                 "--framework-version",
                 version,
-                "has layers with experts of its own, which are not modelled",
+                "has its own layers with experts, which are not modelled",
                 f"--framework-version {known}",
             )
         return configured(self.framework, model, config, self.impl, given, self.precisions)
@@ -350,7 +350,7 @@ class Fsdp2(TorchStack):
         yield from super()._problems(setting, job)
         cut = setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
         if cut and setting.use_reentrant:
-            reason = "the backward of a segment's replay ends FSDP2's for all groups"
+            reason = "the backward of a segment's replay ends FSDP2's backward for all groups"
             source = "torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback"
             fix = "leave +use_reentrant out"
             yield Problem("checkpoint_sequential.reentrant", reason, fix, source)
@@ -358,7 +358,7 @@ class Fsdp2(TorchStack):
             reason = "a segment spans several of FSDP1's groups, which is not modelled"
             yield Problem("checkpoint_sequential.fsdp1", reason, "selective or full", "advisor")
         if setting.granularity is Granularity.SEQUENTIAL and setting.options:
-            reason = "offload_wrapper takes a module, checkpoint_sequential functions"
+            reason = "offload_wrapper takes a module, but checkpoint_sequential takes functions"
             fix = "full+offload"
             source = "torch 2.13 checkpoint_wrapper.py"
             yield Problem("checkpoint_sequential.offload", reason, fix, source)
@@ -374,7 +374,7 @@ class Fsdp2(TorchStack):
 
 def as_torch(setting: Setting) -> TorchSetting:
     """The setting as one of the PyTorch stacks."""
-    assert isinstance(setting, TorchSetting), f"{setting!r} is no setting of a PyTorch stack"
+    assert isinstance(setting, TorchSetting), f"{setting!r} is not a setting of a PyTorch stack"
     return setting
 
 

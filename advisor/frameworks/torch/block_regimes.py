@@ -49,7 +49,7 @@ def _parse_part(text: str, part: str) -> tuple[BlockRegime, ...]:
     if not star:
         number, words = "1", part
     if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
-        raise _wrong(text, f"{number} is no number of blocks")
+        raise _wrong(text, f"{number} is not a number of blocks")
     return (_regime(text, words),) * int(number)
 
 
@@ -61,7 +61,7 @@ def _regime(text: str, words: str) -> BlockRegime:
     if not all(name.replace(".", "_").isidentifier() for name in plain):
         raise _wrong(text, f"{words or 'nothing'} names no operators")
     if len(set(plain)) < len(plain) or INPUT in names:
-        raise _wrong(text, f"{words} says what is kept twice")
+        raise _wrong(text, f"{words} states twice what is kept")
     return BlockRegime(
         checkpointed=True,
         kept=tuple(name for name in names if not name.endswith(ON_HOST)),

@@ -19,14 +19,14 @@ def block_problems(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         return
     layers = job.model.num_layers
     if len(blocks) != layers:
-        reason = f"it is for {len(blocks)} blocks, and the model has {layers}"
-        yield Problem("blocks.number", reason, f"say {layers}", "advisor")
+        reason = f"the plan is for {len(blocks)} blocks, but the model has {layers}"
+        yield Problem("blocks.number", reason, f"use {layers}", "advisor")
         return
     yield from _unknown_calls(job)
     yield from _unknown_names(blocks, job)
     away = any(one.on_host for one in blocks)
     if away and (job.config.torch_compile or job.layout.tensor_model_parallel_size > 1):
-        reason = "copies to the host are made of eager blocks without tensor parallelism alone"
+        reason = "only eager blocks without tensor parallelism can be copied to the host"
         yield Problem("blocks.on_host", reason, "leave the ~ out", _SOURCE)
 
 
@@ -53,5 +53,5 @@ def _unknown_names(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         own = {one for one, its in zip(blocks, job.model.layer_kinds, strict=True) if its == kind}
         named = {name for one in own for name in (*one.kept, *one.on_host)}
         for name in sorted(named - known.keys() - {INPUT}):
-            reason = f"no call of a block whose output can be kept is named {name}"
+            reason = f"a block has no call {name} whose output can be kept"
             yield Problem("blocks.unknown", reason, f"one of {', '.join(known)}", _SOURCE)

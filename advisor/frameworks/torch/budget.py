@@ -82,8 +82,8 @@ def kernels_note(
     if here == there:
         return None
     return (
-        f"a block keeps {here} with {kernel} attention, which is assumed, {there} where torch "
-        f"takes {other}'s"
+        f"a block keeps {here} with {kernel} attention (assumed), or {there} if torch chooses "
+        f"{other} attention"
     )
 
 

@@ -44,14 +44,14 @@ def eager_experts(model: ModelSpec, impl: TransformerImpl, given: frozenset[str]
             raise UserError(
                 f"model.{field}",
                 getattr(model, field),
-                f"has no model in {where} layers with experts",
+                f"is not modelled with {where} layers with experts",
                 "use --framework megatron_lm",
             )
     if model.activation not in _GATED:
         raise UserError(
             "model.activation",
             model.activation,
-            "is no gated one: these experts are",
+            "must be gated, as these experts are",
             "swiglu or geglu",
         )
     if "moe_grouped_gemm" in given and not model.moe_grouped_gemm:

@@ -91,14 +91,17 @@ def configured(
     for field, default in _MEGATRON_LAYERS:
         if getattr(model, field) != default:
             raise UserError(
-                "--framework", framework, f"has no model of {field} here", _megatron(model)
+                "--framework",
+                framework,
+                f"is not modelled with {field}",
+                _megatron(model),
             )
     if "transformer_impl" in given:
         if not model.transformer_impl.is_eager:
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
-                f"is Megatron's, not that of {framework}",
+                f"is Megatron's, not {framework}'s",
                 "torch or transformers",
             )
         impl = model.transformer_impl
@@ -109,7 +112,12 @@ def configured(
         model = eager_experts(model, impl, given)
     if model.mtp_num_layers is not None:
         nearest = f"{_WITHOUT_MTP}, or {_megatron(model)}"
-        raise UserError("--framework", framework, "has no model of mtp_num_layers here", nearest)
+        raise UserError(
+            "--framework",
+            framework,
+            "is not modelled with mtp_num_layers",
+            nearest,
+        )
     multiple = 1
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by
@@ -132,7 +140,7 @@ def _check_given(framework: str, asked: ModelSpec, run: ModelSpec, given: frozen
             nearest = f"model.{field}={spelled(getattr(run, field))}, or {_megatron(asked)}"
             raise UserError(f"model.{field}", value, f"is not modelled for {framework}", nearest)
     if "attention_backend" in given and asked.attention_backend is _UNFUSED:
-        relation = f"is Megatron's, and not modelled for {framework}"
+        relation = f"is Megatron's and is not modelled for {framework}"
         nearest = f"model.attention_backend=flash, or {_megatron(asked)}"
         raise UserError("model.attention_backend", asked.attention_backend, relation, nearest)
 
@@ -151,7 +159,7 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
         raise UserError(
             "model.multi_latent_attention",
             True,
-            "has no model in transformers' layers",
+            "is not modelled with transformers' layers",
             f"--framework torchtitan{without}, or {_megatron(model)}",
         )
     field = "window_size" if model.window_size is not None else next(variants(model), None)
@@ -159,7 +167,7 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
         raise UserError(
             f"model.{field}",
             getattr(model, field),
-            "has no model in plain torch layers",
+            "is not modelled with plain torch layers",
             "use --framework huggingface, or model.transformer_impl=transformers",
         )
 
@@ -202,7 +210,7 @@ def data_parallel_layout(
     """Data parallel over what context parallelism leaves of the GPUs; the first of `shardings` and
     of `kinds` of context parallelism are the defaults."""
     legal = "|".join(shardings)
-    modelled = f"data and context parallelism are, layout.data_parallel_sharding={legal}"
+    modelled = f"only data and context parallelism are, layout.data_parallel_sharding={legal}"
     sharding = given_sharding(framework, given, shardings, _ONE, modelled)
     if given.get("sequence_parallel"):
         raise UserError(
@@ -289,7 +297,10 @@ def context_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Proble
     model, config = job.model, job.config
     eager = config.attn_implementation is AttnImplementation.EAGER
     if eager or model.window_size is not None or model.attn_logit_softcapping is not None:
-        reason = "attention over several ranks has no mask: no window, no cap, no eager scores"
+        reason = (
+            "context parallelism applies no attention mask, so it supports no window, no score "
+            "cap and no eager attention"
+        )
         source = "DeepSpeed 0.19.8 ulysses_sp.py, torch 2.13 _context_parallel/_attention.py"
         yield Problem("layout.context_parallel_attention", reason, "CP 1", source)
     if config.flat_parameters:
@@ -307,12 +318,14 @@ _FLASH_ATTENTION: Final = "Dao-AILab/flash-attention README.md, FlashAttention-3
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """What torch itself refuses or what comes to nothing, whoever calls it."""
     if job.config.optimizer_in_backward and job.num_microbatches > 1:
-        reason = "a step in the backward of each microbatch: no gradient lives to be added to"
+        reason = (
+            "the optimizer steps in the backward of each microbatch, so gradients cannot accumulate"
+        )
         fix = "one microbatch a step, or leave job.optimizer_in_backward out"
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
     if third and int(job.gpu.cuda_capability) != _HOPPER:
-        reason = f"FlashAttention 3 is for Hopper, and {job.gpu.name} is none"
+        reason = f"FlashAttention-3 needs Hopper, which {job.gpu.name} is not"
         fix = "job.attn_implementation=sdpa"
         yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
     layers, segments = job.model.num_layers, setting.segments
@@ -336,7 +349,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     elif setting.budget is not None:
         unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
         if unknown:
-            reason = f"what torch.compile makes of {unknown} is not modelled, nor what it keeps"
+            reason = f"what torch.compile does with {unknown} is not modelled"
             yield Problem("budget.unknown_graph", reason, "full or an operator policy", "advisor")
 
 

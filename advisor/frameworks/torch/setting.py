@@ -186,7 +186,7 @@ def _parse_head(text: str, head: str) -> TorchSetting:
                 raise UserError(
                     "--recompute",
                     text,
-                    f"no operator policy is called {name}",
+                    f"there is no operator policy {name}",
                     nearest_names(name, list(OpPolicy)),
                 )
             return op(OpPolicy(name))
@@ -194,13 +194,13 @@ def _parse_head(text: str, head: str) -> TorchSetting:
             return by_block(parse_blocks(text, regimes))
         case ["budget", fraction]:
             return budget(_fraction(text, fraction))
-    raise UserError("--recompute", text, "is no setting of this framework", f"write {_FORMS}")
+    raise UserError("--recompute", text, "is not a setting of this framework", f"write {_FORMS}")
 
 
 def _number(text: str, number: str) -> int:
     if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
         raise UserError(
-            "--recompute", text, f"{number} is no positive number", "write e.g. selective:2"
+            "--recompute", text, f"{number} must be a positive number", "write e.g. selective:2"
         )
     return int(number)
 
@@ -213,6 +213,6 @@ def _fraction(text: str, fraction: str) -> float:
         value = -1.0
     if not 0.0 <= value <= 1.0:
         raise UserError(
-            "--recompute", text, f"{fraction} is no fraction from 0 to 1", "write e.g. budget:0.5"
+            "--recompute", text, f"{fraction} must be between 0 and 1", "write e.g. budget:0.5"
         )
     return value

@@ -86,7 +86,10 @@ def eager_memory(
 def _words(config: JobConfig, dtype: DType) -> StaticLabels:
     source = "torch distributed/fsdp"
     return StaticLabels(
-        weights=(f"{dtype} shards of the parameters, and 16-bit ones that stay gathered", source),
+        weights=(
+            f"{dtype} shards of the parameters, and 16-bit parameters that stay gathered",
+            source,
+        ),
         gradients=("gradients of earlier microbatches", source),
         optimizer=adam_words(config),
     )

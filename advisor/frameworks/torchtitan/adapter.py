@@ -43,10 +43,13 @@ from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
-    "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
+    "torchtitan has no Mixtral: build a custom model from Llama 3's attention and "
+    "torchtitan's experts"
 )
-_FLOAT8_NOTE = "float8: all linear layers but the output, parameters gathered in 16 bits (torchao)"
-_COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
+_FLOAT8_NOTE = (
+    "float8: all linear layers except the output, parameters gathered in 16 bits (torchao)"
+)
+_COMPILE_NOTE = "needs compile.enable; blocks are compiled one by one instead of wrapped"
 _APPLY_NOTE = "0.3 has no option for it: call apply_plan where parallelize calls apply_ac"
 
 
@@ -120,17 +123,17 @@ class TorchTitan(TorchStack):
         model = job.model
         checks = model.multi_latent_attention or not model.qk_layernorm
         if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
-            reason = "torchtitan runs these experts in a loop before Hopper, which is not modelled"
+            reason = "before Hopper, torchtitan runs these experts in a loop, which is not modelled"
             fix = "a Hopper or newer GPU"
             source = "torchtitan models/deepseek_v3/model/args.py"
             yield Problem("moe.use_grouped_mm", reason, fix, source)
         if granularity is Granularity.SELECTIVE and version == "0.3":
-            reason = "0.3 has no checkpoint of every n-th layer any more"
+            reason = "0.3 removed checkpoints of every n-th layer"
             fix = "op:torchtitan, or --framework-version 0.2"
             source = "torchtitan pull request 2357"
             yield Problem("selective_ac_option.layer_frequency", reason, fix, source)
         if granularity is Granularity.BLOCKS and version == "0.1":
-            reason = "0.1 takes no checkpoints of one's own"
+            reason = "0.1 does not accept custom checkpoints"
             fix = "--framework-version 0.2"
             yield Problem("blocks.version", reason, fix, "torchtitan 0.1.0 config")
         if granularity is Granularity.BUDGET and version == "0.1":

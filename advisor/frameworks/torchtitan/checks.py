@@ -49,7 +49,7 @@ def findings(keys: Keys) -> Iterator[Finding]:
     resharding = ("default", "always", "never")
     yield from no_choice(keys, RESHARD, resharding, f"{_CONFIG} Parallelism")
     switches = (f"{AC}.early_stop", f"{AC}.preserve_rng_state", "compile.enable")
-    reason = "{key} = {value} is no boolean"
+    reason = "{key} = {value} must be a boolean"
     yield from illegal_values(keys, switches, is_boolean, reason, "true or false", _CONFIG)
     yield from _degrees(keys)
 
@@ -77,7 +77,7 @@ def _fields(keys: Keys) -> Iterator[Finding]:
         )
     wrong = near(AC, [name for name in keys.under("") if name != AC])
     if wrong:
-        reason, fix = f"[{wrong}] is no section of the configuration", f"write [{AC}]"
+        reason, fix = f"[{wrong}] is not a section of the configuration", f"write [{AC}]"
         yield keys.error("unknown_section", reason, fix, _MANAGER, wrong)
 
 
@@ -90,17 +90,17 @@ def _mode(keys: Keys) -> Iterator[Finding]:
     yield from no_choice(keys, _MODE, MODES, source, cutoff=0.4, fix=f"mode = {MODES[1]}")
     option, mode, rule = keys.get(_OPTION), keys.get(_MODE), "selective_ac_option"
     if option is not None and not isinstance(option, str):
-        reason = f"{rule} = {option} is no text: it has no isdigit()"
+        reason = f"{rule} = {option} must be text (torchtitan calls isdigit() on it)"
         yield keys.error(rule, reason, f'{rule} = "{option}"', _APPLIED, _OPTION)
     elif option is not None and option != "op" and not (option.isdigit() and int(option) > 0):
         reason = f"{rule} = {option!r} is neither 'op' nor a positive number of layers"
         yield keys.error(rule, reason, "op, or 2 for every second layer", _APPLIED, _OPTION)
     if option is not None and mode in MODES and mode != "selective":
         rule, fix = "selective_ac_option.unused", "leave it out, or mode = selective"
-        reason = f"selective_ac_option is read with mode = selective alone, and mode is {mode}"
+        reason = f"selective_ac_option is used only with mode = selective, but mode = {mode}"
         yield keys.finding(Level.NOTE, rule, reason, fix, _CHECKPOINT, _OPTION)
     rule, source = "memory_budget", "torch 2.13 _functorch/partitioners.py:3117"
-    reason, fix = "memory_budget = {value} is no fraction from 0 to 1", "memory_budget = 0.5"
+    reason, fix = "memory_budget = {value} must be between 0 and 1", "memory_budget = 0.5"
     yield from illegal_values(
         keys, (f"{AC}.memory_budget",), _is_fraction, reason, fix, source, rule
     )

@@ -43,7 +43,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
                 enable_approx_mid_point_recompute
             """,
-            "pipelines are not modelled, CP balances its load": """
+            "pipelines are not modelled; CP balances its load": """
                 pipeline_parallel_split_points module_fqns_per_model_part
                 pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
                 pipeline_parallel_layers_per_stage pipeline_parallel_schedule
@@ -62,7 +62,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     *unpriced(
         "quantize.linear.float8",
         {
-            "predicted without": """
+            "predicted without it": """
                 enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp
             """
         },

@@ -90,9 +90,9 @@ class TorchTitanReader(KeyedReader):
         """The mode."""
         setting = self.recompute(keys)
         if not any(keys.under(AC)):
-            return "no mode of activation checkpointing"
+            return "no activation checkpointing mode"
         known = setting is not None
-        return f"activation checkpointing {setting}" if known else "a mode that is not known"
+        return f"activation checkpointing {setting}" if known else "an unknown mode"
 
 
 def _sees_all(keys: Keys) -> bool:

@@ -34,7 +34,7 @@ def titan_layout(
 ) -> ParallelLayout:
     """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
     EP is 1 (torchtitan then knows no other way) or where ETP says so."""
-    modelled = "FSDP, TP, CP and EP are"
+    modelled = "only FSDP, TP, CP and EP are"
     sharded = {name: value for name, value in given.items() if name != _OVERLAP}
     sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
@@ -44,7 +44,7 @@ def titan_layout(
         raise UserError(
             "layout.sequence_parallel",
             given["sequence_parallel"],
-            "torchtitan cuts the sequence wherever it cuts tensors",
+            "torchtitan always splits the sequence where it splits tensors",
             "leave it out",
         )
     if num_gpus % tp:
@@ -79,7 +79,7 @@ def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem
     if layout.expert_tensor_degree not in ((1, tp) if ep > 1 else (tp,)):
         reason = "Currently we only support ETP=TP or ETP=1"
         if ep == 1:
-            reason = "without EP experts are cut by TP (apply_moe_ep_tp)"
+            reason = "without EP, TP splits the experts (apply_moe_ep_tp)"
         yield Problem("parallelism.expert_tensor_parallel_degree", reason, f"--etp {tp}", _SOURCE)
     if layout.tp_comm_overlap and not job.config.torch_compile:
         reason = "Async TP requires torch.compile"
@@ -88,8 +88,8 @@ def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem
         yield Problem("parallelism.enable_async_tensor_parallel", reason, fix, source)
     if model.num_query_groups % tp:
         reason = (
-            f"wk and wv of {model.num_query_groups} heads are cut in {tp}: a part of a head "
-            "has no view"
+            f"wk and wv of {model.num_query_groups} heads cannot be split over TP {tp}: a part "
+            "of a head has no view"
         )
         fix = f"TP {model.num_query_groups} or less"
         source = "torchtitan models, Attention"

@@ -47,7 +47,7 @@ def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
     bias = config.get("attention_bias", bool, False)
     if latent and bias:
         raise config.refuse("attention_bias", "latent attention has no biases in Megatron")
-    config.check_activation("hidden_act", "silu", "is not an activation that is modelled here")
+    config.check_activation("hidden_act", "silu", "is not a modelled activation")
     return ModelSpec(
         **config.shape(),
         num_layers=config.positive("num_hidden_layers"),
@@ -121,5 +121,7 @@ def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
     layers = config.positive("num_hidden_layers")
     dense = config.get("first_k_dense_replace", int, 0)
     if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
-        raise config.refuse("moe_layer_freq", "with first_k_dense_replace fits no layers", "1")
+        raise config.refuse(
+            "moe_layer_freq", "matches no layer together with first_k_dense_replace", "1"
+        )
     return LayerPattern(f"[0]*{dense}+[1]*{layers - dense}" if dense else "1")

@@ -129,8 +129,8 @@ _GPT2_KEYS = keys(
 )
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
-    "falcon": "attention and MLP run side by side, as in no layer of Megatron Core 0.16.1",
-    "gpt_oss": "is read as a preset alone",
+    "falcon": "runs attention and MLP in parallel, which Megatron Core 0.16.1 does not support",
+    "gpt_oss": "can only be given as a preset",
 }
 _WITH_VISION = ("gemma3", "llama4")
 _PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
@@ -144,7 +144,7 @@ def load_config_json(path: Path) -> ModelSpec:
         raise config.refuse("model_type", REFUSED[model_type], _PRESETS.get(model_type, ""))
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
-        raise config.refuse("model_type", "is not a family that is read", near)
+        raise config.refuse("model_type", "is not a supported model family", near)
     config.check_architecture()
     try:
         if model_type == "gpt2":
@@ -212,7 +212,8 @@ def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
     hidden_dropout = config.get("resid_pdrop", float, 0.1)
     if config.get("embd_pdrop", float, 0.1) != hidden_dropout:
         raise config.refuse(
-            "embd_pdrop", f"must equal resid_pdrop = {hidden_dropout}: Megatron has one dropout"
+            "embd_pdrop",
+            f"must equal resid_pdrop = {hidden_dropout}: Megatron has only one hidden dropout",
         )
     return ModelSpec(
         name=config.model_name,
@@ -240,7 +241,7 @@ def _activation(config: HuggingFaceConfig, key: str, default: str, gated: bool) 
     name = config.get(key, str, default)
     if name not in table:
         legal = ", ".join(sorted(table))
-        raise config.refuse(key, "is not an activation that is modelled", f"one of {legal}")
+        raise config.refuse(key, "is not a modelled activation", f"one of {legal}")
     return table[name]
 
 
@@ -274,5 +275,7 @@ def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
     )
     if attention != mlp:
         key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
-        raise config.refuse(key, f"needs {other} = true too: Megatron's --add-bias-linear is both")
+        raise config.refuse(
+            key, f"needs {other} = true too: Megatron's --add-bias-linear sets both"
+        )
     return bool(attention)

@@ -98,7 +98,7 @@ class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
                 continue
             if value is None or value in OFF_VALUES.get(key, ()):
                 continue
-            reason = REASONS.get(key, "is not understood, and it may change memory")
+            reason = REASONS.get(key, "is unknown and may change memory")
             raise self.refuse(key, reason, "remove the key if it has no effect")
 
     @property
@@ -160,17 +160,17 @@ OFF_VALUES: dict[str, tuple[object, ...]] = {
 _EXPERTS = "mixture-of-experts layers of this family are not modelled"
 REASONS = {
     "attention_bias": "adds biases that this family does not have in Megatron",
-    "auto_map": "points to code of its own, which may differ from the family's",
+    "auto_map": "points to custom code, which may differ from the family's",
     "mlp_bias": "adds biases that this family does not have in Megatron",
     "n_routed_experts": _EXPERTS,
     "num_experts": _EXPERTS,
     "num_experts_per_tok": _EXPERTS,
     "num_local_experts": _EXPERTS,
     "num_nextn_predict_layers": "multi-token prediction is not modelled",
-    "output_attentions": "keeps attention scores, which is not modelled",
-    "output_hidden_states": "keeps every layer's output, which is not modelled",
+    "output_attentions": "returns attention scores, which is not modelled",
+    "output_hidden_states": "returns every layer's output, which is not modelled",
     "router_jitter_noise": "noise on the router's input is not modelled",
     "quantization_config": "quantized weights are not modelled: training weights are 16 bits",
     "reorder_and_upcast_attn": "attention scores in fp32 outside the kernel are not modelled",
-    "use_sliding_window": "sliding-window attention is not of this family",
+    "use_sliding_window": "this family has no sliding-window attention",
 }

@@ -101,7 +101,7 @@ def read_hybrid(config: HuggingFaceConfig) -> ModelSpec:
 def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
     """Multi-token prediction is in the checkpoint and neither in its config nor in the class."""
     config.check_keys(_QWEN3_NEXT)
-    config.check_activation("hidden_act", "silu", "is not an activation that is modelled here")
+    config.check_activation("hidden_act", "silu", "is not a modelled activation")
     shared = config.get("shared_expert_intermediate_size", int, 512)
     linear: dict[str, Any] = {
         name: config.positive(name, default) for name, default in _LINEAR.items()
@@ -134,7 +134,7 @@ def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
     ):
         return LayerPattern(str(interval))
     if not set(kinds) <= {"full_attention", "linear_attention"}:
-        raise config.refuse("layer_types", "may hold full_attention and linear_attention alone")
+        raise config.refuse("layer_types", "may hold only full_attention and linear_attention")
     return LayerPattern.read([int(kind == "linear_attention") for kind in kinds], "layer_types")
 
 
@@ -144,8 +144,10 @@ def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     for key, value in _FIXED_IN_MEGATRON.items():
         if config.values.get(key, value) != value:
             legal = "null" if value is None else str(value).lower()
-            raise config.refuse(key, "has no other value in Megatron, or is not modelled", legal)
-    config.check_activation("mlp_hidden_act", "relu2", "is not an activation that is modelled")
+            raise config.refuse(
+                key, f"must be {legal}: other values do not exist in Megatron or are not modelled"
+            )
+    config.check_activation("mlp_hidden_act", "relu2", "is not a modelled activation")
     pattern = _pattern(config)
     return ModelSpec(
         **config.shape(num_attention_heads=32, intermediate_size=21504),

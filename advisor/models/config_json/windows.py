@@ -41,13 +41,13 @@ def window_fields(
     known = _SLIDING if family else {"full_attention": False}
     types = config.get("layer_types", tuple[str, ...], ())
     if not set(types) <= set(known):
-        raise config.refuse("layer_types", f"only {' and '.join(sorted(known))} are read here")
+        raise config.refuse("layer_types", f"must hold only {' and '.join(sorted(known))}")
     default = family.default if family and "sliding_window" not in config.values else None
     window = config.get("sliding_window", int, default)
     if window is None or window >= context:
         return {}
     if family is None:
-        raise config.refuse("sliding_window", "sliding-window attention is not of this family")
+        raise config.refuse("sliding_window", "this family has no sliding-window attention")
     windowed = _windowed(config, family, types)
     if not any(windowed):
         return {}
@@ -61,7 +61,7 @@ def _windowed(config: HuggingFaceConfig, family: Windows, types: tuple[str, ...]
     """Which layers have a window: those that layer_types calls so, else by the family's keys."""
     layers = config.positive("num_hidden_layers")
     if types and len(types) != layers:
-        raise config.refuse("layer_types", f"must name num_hidden_layers = {layers} layers")
+        raise config.refuse("layer_types", f"must list num_hidden_layers = {layers} layers")
     if types:
         return [_SLIDING[name] for name in types]
     if family.by_flag:

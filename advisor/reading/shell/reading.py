@@ -59,7 +59,7 @@ class Reading:
         if tree.root_node.has_error:
             place = source.place(first_error(tree.root_node))
             self._note(
-                "the text is no complete shell here; what follows is read as far as it goes", place
+                "this is not complete shell text; the rest is read as far as possible", place
             )
         read = []
         for node in tree.root_node.children:
@@ -74,7 +74,7 @@ class Reading:
         self._steps += steps + sum(len(w.pieces) + len(w.text) // 100 for w in words)
         if self._steps > MOST_STEPS:
             reason = f"takes more than {MOST_STEPS:,} steps to follow on all its ways"
-            raise UserError("lint", self._file, reason, "give the command that trains alone")
+            raise UserError("lint", self._file, reason, "give only the training command")
 
     def enter(self) -> bool:
         """Whether a statement within the others may be followed; if so, `leave` it after."""

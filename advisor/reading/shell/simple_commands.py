@@ -127,7 +127,9 @@ class Commands(Assignments):
             return [state]
         if program in ("source", "."):
             what = " ".join(w.text for w in words[1:2])
-            self.reading.note(f"{program} {what}: what it sets is not read", self.source, node)
+            self.reading.note(
+                f"{program} {what}: the variables that it sets are not read", self.source, node
+            )
             return [state]
         if program in state.functions and state.depth < _DEEPEST:
             return self._call(words, state)

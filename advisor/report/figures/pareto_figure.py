@@ -98,7 +98,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
     spare = 0.08 * (high - low) or 0.05 * high
     axes.set_ylim(low - spare, high + spare)
     outside = sum(not _inside(axes, row) for row in picture.beaten)
-    words = "beaten by another row" + f" ({outside} outside the picture)" * (outside > 0)
+    words = "dominated" + f" ({outside} outside the picture)" * (outside > 0)
     axes.scatter(*_points(picture.beaten), s=9, color=LIGHT, zorder=1, label=words)
     axes.step(
         *_points(picture.front), where="post", color=GREY, linewidth=1, zorder=2, label="front"
@@ -114,7 +114,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
         facecolors="none",
         edgecolors="black",
         zorder=4,
-        label="the choice",
+        label="chosen",
     )
     draw_budget(axes, picture.best.evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")

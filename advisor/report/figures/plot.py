@@ -24,7 +24,9 @@ def check_figure(path: Path) -> None:
     from importlib.util import find_spec
 
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError("--plot", path, "is no picture", f"end it in {', '.join(SUFFIXES)}")
+        raise UserError(
+            "--plot", path, "must name a picture file", f"end the name in {', '.join(SUFFIXES)}"
+        )
     if not path.resolve().parent.is_dir():
         raise UserError("--plot", path, f"there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
@@ -46,7 +48,7 @@ def write_figure(
     import matplotlib as mpl
 
     if not advice.candidates:
-        raise UserError("--plot", path, "there is nothing to draw: every setting is rejected")
+        raise UserError("--plot", path, "nothing to draw: every setting is rejected")
     style: Any = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "advise",  # and the same answer gives the same bytes

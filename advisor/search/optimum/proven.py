@@ -177,7 +177,7 @@ def _beyond(searched: list[Branch], first: RankedEvaluation | None) -> tuple[str
     try:
         return per_stage(searched, first.evaluation if first else None)
     except KeyboardInterrupt:
-        return ("stopped before it was known what recompute for each pipeline stage would win",)
+        return ("stopped before the gain of recompute per pipeline stage was known",)
 
 
 def _menu(number: int) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def under_installed(job: Job) -> tuple[Job, str]:
     release = version("megatron-core")
     here = installed_revision().core
     config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
-    said = f"rules and prediction are those of megatron-core {release}, which is installed"
+    said = f"rules and predictions are those of the installed megatron-core {release}"
     told = "" if asked.core == here else f"; the job asks for {asked.label}"
     return replace(job, config=config), said + told
 

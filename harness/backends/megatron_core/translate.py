@@ -175,7 +175,7 @@ def _refusals(workload: Workload) -> Iterator[Refusal]:
     yield (
         workload.precision not in (Precision.BF16, *(RECIPES_OF_PRECISIONS if engine else ())),
         "job.precision",
-        "the megatron_core backend runs bf16, and with Transformer Engine on a GPU FP8",
+        "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
         "use bf16",
     )
     not_so_far = "is not run by the megatron_core backend so far"
@@ -188,7 +188,7 @@ def _refusals(workload: Workload) -> Iterator[Refusal]:
     yield (
         not workload.recompute.startswith(("none", "selective", "full")),
         "recompute",
-        "is not a setting of Megatron's",
+        "is not a setting of Megatron",
         "write none, selective:… or full:…",
     )
     yield from _refusals_of(parse_setting(workload.recompute), model, engine)
@@ -201,14 +201,14 @@ def _refusals_of(
     yield (
         bool(setting.offload_modules) and not transformer_engine,
         "recompute",
-        "fine-grained offload copies to pinned memory on CUDA streams: it runs "
-        "with Transformer Engine on a GPU only",
+        "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned memory on "
+        "CUDA streams",
         "leave +offload out",
     )
     yield (
         bool(setting.cpu_offloading_num_layers) and not transformer_engine,
         "recompute",
-        "cpu_offloading is Transformer Engine's, and runs on a GPU only",
+        "cpu_offloading needs Transformer Engine and a GPU",
         "leave +cpu_offloading out",
     )
     yield (

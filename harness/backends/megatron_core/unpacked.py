@@ -31,7 +31,7 @@ def use_named() -> None:
     """Put the folder that the environment names before what is installed."""
     named = os.environ.get(VARIABLE)
     if named and not _release(Path(named)):
-        raise UserError(VARIABLE, named, "is no folder with an unpacked wheel of megatron-core")
+        raise UserError(VARIABLE, named, "must be a folder with an unpacked wheel of megatron-core")
     if named and named not in sys.path:
         _use(Path(named))
 

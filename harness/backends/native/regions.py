@@ -262,7 +262,9 @@ class _Replay:
         alone: this object lives as long as the graph, the outputs must not."""
         storages, self.storages = self.storages, []
         if not storages or self.ctx is None:
-            raise RuntimeError("a dropped output is replayed once: backward ran a second time")
+            raise RuntimeError(
+                "a dropped output can be replayed only once, but backward ran a second time"
+            )
         inputs = [
             saved.detach().requires_grad_(saved.requires_grad) for saved in self.ctx.saved_tensors
         ]

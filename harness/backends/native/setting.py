@@ -74,14 +74,14 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
             yield f"the native backend does not offload {name}", nearest
     if offloaded and setting.granularity is Granularity.FULL:
         yield (
-            "replayed layers keep nothing that could be offloaded",
+            "replayed layers keep nothing to offload",
             "use it with none or selective",
         )
     if "layernorm" in replayed:
         replayed |= {"attn_norm", "mlp_norm"}
     both = ", ".join(sorted(offloaded & replayed))
     if both:
-        yield f"{both}: replayed and offloaded", "do one of the two"
+        yield f"{both}: cannot be both replayed and offloaded", "choose one of the two"
     if setting.distribute_saved_activations:
         whole = "the native backend keeps checkpoint inputs whole"
         yield whole, "drop +distribute_saved_activations"

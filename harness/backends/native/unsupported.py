@@ -54,7 +54,7 @@ def _of_layout(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
         yield (
             value_of(workload, field) not in (None, 1),
             field,
-            "the native backend does not split this way",
+            "the native backend does not support this split",
             "use 1, or another backend",
         )
     tp, groups = workload.layout.tensor_model_parallel_size, workload.model.num_query_groups
@@ -69,7 +69,7 @@ def _of_layout(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     yield (
         setting.policy is not None and tp > 1,
         _RECOMPUTE,
-        "operator policies run without tensor parallelism only",
+        "operator policies work only without tensor parallelism",
         "use TP 1",
     )
 
@@ -79,11 +79,11 @@ def _of_pipeline(workload: Workload, setting: NativeSetting) -> Iterator[Refusal
     if pp == 1:
         return
     tied = workload.model.share_embeddings_and_output_weights
-    yield tied, _TIED, "tied weights do not cross pipeline stages here", "use PP 1"
+    yield tied, _TIED, "the native backend cannot tie weights across pipeline stages", "use PP 1"
     yield (
         is_fully_sharded(workload),
         "layout.use_distributed_optimizer",
-        f"FSDP2 does not go with PP {pp} in the native backend",
+        f"the native backend cannot combine FSDP2 with PP {pp}",
         "layout.use_distributed_optimizer=false",
     )
     few = f"gives {microbatches} microbatches; 1F1B needs PP = {pp}"
@@ -160,15 +160,19 @@ def _of_latent_attention(workload: Workload, setting: NativeSetting) -> Iterator
     if not workload.model.multi_latent_attention:
         return
     cut = workload.layout.tensor_model_parallel_size > 1
-    yield cut, _TP, "the native backend does not cut latent attention", "use TP 1"
+    yield cut, _TP, "the native backend does not split latent attention", "use TP 1"
     other = setting.policy is not None or bool(setting.megatron.offload_modules)
-    yield other, _RECOMPUTE, "policies and offload run without latent attention only", ""
+    yield other, _RECOMPUTE, "policies and offload work only without latent attention", ""
 
 
 _EXPERTS_RUN: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
-    ("activation", (Activation.SWIGLU,), "computes experts with SwiGLU alone"),
+    ("activation", (Activation.SWIGLU,), "computes experts only with SwiGLU"),
     ("add_bias_linear", (False,), "has no biases in experts"),
-    ("moe_apply_probs_on_input", (False,), "weighs the experts' activations, not their input"),
+    (
+        "moe_apply_probs_on_input",
+        (False,),
+        "applies router weights to the experts' activations, not to their input",
+    ),
     ("moe_expert_capacity_factor", (None,), "drops no tokens"),
     ("moe_router_dtype", (None, RouterDType.FP32), "has no such router"),
     ("moe_z_loss_coeff", (None, 0.0), "has no such loss"),
@@ -195,13 +199,13 @@ def _of_experts(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]
     yield (
         model.moe_router_group_topk is not None and not model.moe_router_enable_expert_bias,
         "model.moe_router_group_topk",
-        "groups limit the native router under an expert bias only",
+        "the native router supports groups only with an expert bias",
         "leave it unset",
     )
     cut = layout.tensor_model_parallel_size > 1
-    yield cut, _TP, "the native backend does not cut experts", "use TP 1"
+    yield cut, _TP, "the native backend does not split experts", "use TP 1"
     policy = setting.policy is not None
-    yield policy, _RECOMPUTE, "operator policies run in dense models only", ""
+    yield policy, _RECOMPUTE, "operator policies work only in dense models", ""
     kinds = {chunk.layers for stage in pipeline_stages(model, layout) for chunk in stage}
     yield (
         len(kinds) > 1,

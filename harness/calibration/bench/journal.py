@@ -39,7 +39,7 @@ class Journal:
             raise UserError(
                 "journal",
                 show_path(self.path),
-                "was begun on another machine or software",
+                "was started on another machine or with other software",
                 "give --out another file, or delete the journal",
             )
         for values in lines[1:]:

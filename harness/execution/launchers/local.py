@@ -112,7 +112,7 @@ def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
                 raise UserError(
                     "trial",
                     folder.path.name,
-                    "is still run by processes of an earlier run that do not end",
+                    "is still in use by processes of an earlier run that do not end",
                     "end them first",
                 )
             pids = set(holders(folder.lock))

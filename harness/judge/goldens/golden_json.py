@@ -156,7 +156,7 @@ def check_seconds(process: Process) -> None:
     """UserError where a step of a process takes no time; one without a number (nan) is no step."""
     for second in process.series.get(STEP_TIME, Series(steps=(), values=())).finite:
         if not 1 / LARGEST <= second <= LARGEST:
-            raise UserError(STEP_TIME, second, "must be positive, and of a size that is measured")
+            raise UserError(STEP_TIME, second, "must be positive and of a plausible size")
 
 
 def json_text(values: object) -> str:

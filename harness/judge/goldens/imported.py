@@ -66,7 +66,7 @@ def _fields(request: ImportRequest) -> dict[str, Scalar]:
             raise UserError(
                 "--workload",
                 pair,
-                "is not a field of the workload and its value",
+                "must be FIELD=VALUE of the workload",
                 "write e.g. model.name=llama3_8b",
             )
         found[key] = value
@@ -74,7 +74,7 @@ def _fields(request: ImportRequest) -> dict[str, Scalar]:
         raise UserError(
             "--workload",
             "(none)",
-            "must say of which workload the golden is",
+            "must state the workload of the golden",
             "e.g. --workload model.name=llama3_8b, or --like RESULT",
         )
     return found

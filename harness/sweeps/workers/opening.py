@@ -104,8 +104,8 @@ def _load(
             raise UserError(
                 "name",
                 name,
-                f"is a sweep of another space or measurement on {known.get('device')}",
-                "give name=ANOTHER, or ask for the same",
+                f"holds a sweep of another space or measurement on {known.get('device')}",
+                "give name=ANOTHER, or the same request",
             )
         before = int(known.get(_WORKERS, 0))
         study.set_user_attr(_WORKERS, before + 1)

@@ -72,7 +72,7 @@ class Storage(Struct, frozen=True, kw_only=True):
         if found is None:
             return error
         reason = str(found).split("\n")[0]
-        again = "results are on disk; when that is put right, the same command goes on"
+        again = "results are on disk; fix this and run the same command to continue"
         return UserError("sweep.storage", self.name, f"cannot be used: {reason}", again)
 
 

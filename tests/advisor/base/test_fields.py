@@ -147,7 +147,7 @@ def test_parse_reads_what_a_command_line_spells(text: str, annotation: type, val
         ("1.5", int, "x = 1.5: is not an integer"),
         ("", int, "x = '': is not an integer"),
         ("inf", float, "x = inf: must be finite"),
-        ("maybe", bool, "x = maybe: is neither true nor false"),
+        ("maybe", bool, "x = maybe: must be true or false"),
         ("red", Shade, "x = red: must be one of dark-blue, Light"),
     ],
 )

@@ -13,9 +13,9 @@ MEASURED = Path(__file__).parents[3] / "results" / "measured"
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("no/such/folder", "is no folder of runs, and no calibration in YAML"),
+        ("no/such/folder", "must be a folder of runs or a calibration in YAML"),
         ("docs", "holds no result.json; name the folder of a run"),
-        (str(MEASURED / "h200" / "runs"), "nothing is measured there for H100-SXM-80GB"),
+        (str(MEASURED / "h200" / "runs"), "no measured runs on H100-SXM-80GB"),
         (str(MEASURED / "h100" / "rehearsals"), "5 rehearsed single ranks"),
     ],
 )
@@ -32,7 +32,7 @@ def test_runs_of_other_jobs_are_a_note(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*JOB, "--calibration", str(MEASURED / "h100" / "runs")]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "measured 28 trials of" in page
-    assert "say nothing of this job: " in page
+    assert "do not apply to this job: " in page
 
 
 def test_a_file_of_harness_calibrate(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,4 +46,4 @@ def test_a_file_of_harness_calibrate(capsys: pytest.CaptureFixture[str]) -> None
 def test_no_proof_of_what_moves_rows_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     runs = str(MEASURED / "h100" / "runs")
     assert main([*JOB, "--calibration", runs, "--search", "optimum"]) == 2
-    assert "of which --search optimum proves nothing" in capsys.readouterr().err
+    assert "--search optimum can prove nothing" in capsys.readouterr().err

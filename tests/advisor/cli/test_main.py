@@ -219,29 +219,32 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--recompute", "none+offload="], "+offload= names no module"),
         (["--sp=1"], "--sp: takes no value"),
         (["--tp", "--pp", "2"], "--tp: needs a value"),
-        (["--precision", "bf61"], "--precision = bf61: is not known here; did you mean bf16"),
+        (["--precision", "bf61"], "--precision = bf61: is unknown; did you mean bf16"),
         (["--framework", "megatron-lm"], "did you mean megatron_lm"),
-        (["--format", "yaml"], "--format = yaml: is not known here; "),
+        (["--format", "yaml"], "--format = yaml: is unknown; "),
         (["--search", "x"], "--search = x"),
         (
             ["--search", "layout", "--search", "optimum"],
-            "--search = optimum: does not go with --search layout; give one",
+            "--search = optimum: cannot be combined with --search layout; give one",
         ),
         (["--top", "0"], "--top = 0: must be at least 1"),
         (["--explain", "0"], "--explain = 0: must be at least 1"),
         (["--memory-budget", ""], "--memory-budget = '': is empty"),
         (["lnt"], "lnt: neither a command nor KEY=VALUE; did you mean lint?"),
         (["llama3_8b"], "llama3_8b: neither a command nor KEY=VALUE, e.g."),
-        (["--plot", "out.bmp"], "--plot = out.bmp: is no picture; end it in .png, .svg, .pdf"),
+        (
+            ["--plot", "out.bmp"],
+            "--plot = out.bmp: must name a picture file; end the name in .png, .svg, .pdf",
+        ),
         (["--plot", "nowhere/out.png"], "there is no folder nowhere"),
-        (["--explain", "--format", "csv"], "does not go with --format csv"),
-        (["--front", "--format", "flags"], "--front: does not go with --format flags"),
+        (["--explain", "--format", "csv"], "cannot be combined with --format csv"),
+        (["--front", "--format", "flags"], "--front: cannot be combined with --format flags"),
         (["--price-per-gpu-hour", "0"], "--price-per-gpu-hour = 0.0: must be above 0 and"),
         (["--price-per-gpu-hour", "-2"], "--price-per-gpu-hour = -2.0: must be above 0 and"),
         (["--price-per-gpu-hour", "nan"], "--price-per-gpu-hour = nan: must be above 0 and"),
         (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
         (["--plot-kind", "pareto"], "--plot-kind = pareto: needs --plot FILE"),
-        (["--plot-kind", "paret"], "--plot-kind = paret: is not known here; did you mean pareto?"),
+        (["--plot-kind", "paret"], "--plot-kind = paret: is unknown; did you mean pareto?"),
         (["--row", "2"], "--row = 2: needs a picture of one row"),
     ],
 )
@@ -380,7 +383,7 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
     assert capsys.readouterr().out == "\n"
     preset = "preset llama3_70b_32xh100"
     for changed in (
-        {"assumptions": (preset, "its layout and batch a replica, with DP 4")},
+        {"assumptions": (preset, "the preset's layout and batch per replica; DP 4")},
         {"assumptions": (preset, "options of another_recipe")},
         {"recipe_differs": ("recipe llama3_70b_32xh100 is for fp8_current, not bf16",)},
         {"recipe_framework": None},
@@ -483,7 +486,7 @@ def test_keys_are_shown_with_the_options_of_a_framework(capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert text.splitlines()[0] == "job.optimizer_cpu_offload=false"
     assert "true or false: zero_optimization.offload_optimizer.device" in text
-    assert "is in no KEY" in error_line(capsys, "keys", "no_such_key")
+    assert "matches no KEY" in error_line(capsys, "keys", "no_such_key")
 
 
 def test_diagnose_names_the_cause_of_a_log(
@@ -584,7 +587,7 @@ def test_a_closed_stdout_is_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert cli.main(["gpus"]) == 2
-    assert capsys.readouterr().err == "advise: stdout: is closed: the answer has nowhere to go\n"
+    assert capsys.readouterr().err == "advise: stdout: is closed, so the answer cannot be written\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -642,7 +645,7 @@ def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str
 
 def test_an_unknown_framework_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = error_line(capsys, *JOB, "--framework", "torchtian")
-    assert line == "--framework = torchtian: is not known here; did you mean torchtitan?"
+    assert line == "--framework = torchtian: is unknown; did you mean torchtitan?"
 
 
 @pytest.mark.parametrize(

@@ -324,9 +324,9 @@ def test_oom_text_is_read() -> None:
     [
         (("4.00 GiB", "1.00 GiB", "40.00 GiB", "30.00 GiB"), "fragmentation", "Fragmentation"),
         (("1.00 GiB", "0.50 GiB", "73.00 GiB", "2.00 GiB"), "edge", "At the edge"),
-        (("1.96 GiB", "1.51 GiB", "73.90 GiB", "1.12 GiB"), "shortage", "686.08 MiB to spare"),
+        (("1.96 GiB", "1.51 GiB", "73.90 GiB", "1.12 GiB"), "shortage", "leave only 686.08 MiB"),
         (("4.00 GiB", "1.00 GiB", "70.00 GiB", "1.50 GiB"), "shortage", "1.50 GiB are missing"),
-        (("20.00 GiB", "0 bytes", "60.00 GiB", "18.00 GiB"), "shortage", "pass the device by"),
+        (("20.00 GiB", "0 bytes", "60.00 GiB", "18.00 GiB"), "shortage", "exceed the device by"),
     ],
 )
 def test_oom_verdicts(numbers: tuple[str, str, str, str], when: str, word: str) -> None:
@@ -334,7 +334,7 @@ def test_oom_verdicts(numbers: tuple[str, str, str, str], when: str, word: str) 
     assert meaning.when == when
     assert word in meaning.text
     assert ("expandable_segments:True" in meaning.fix) == (
-        "Without" in meaning.text or when != "shortage"
+        "Even without" in meaning.text or when != "shortage"
     )
 
 
@@ -362,7 +362,7 @@ def test_oom_with_graph_pools() -> None:
 
 def test_oom_without_numbers_still_says_what_helps() -> None:
     meaning = meaning_of(one("torch.OutOfMemoryError: CUDA out of memory"))
-    assert "no full account" in meaning.text
+    assert "does not list all" in meaning.text
     assert "recompute more" in meaning.fix
 
 
@@ -370,7 +370,7 @@ def test_oom_shows_the_cases_of_its_verdict_only() -> None:
     page = render([oom("4.00 GiB", "1.00 GiB", "40.00 GiB", "30.00 GiB")])
     assert "half of the memory is reserved but unallocated" in page
     assert "a real shortage, not fragmentation" not in page
-    assert "more known cases of this text" in page
+    assert "more known cases with this message" in page
 
 
 METADATA = (
@@ -391,7 +391,7 @@ METADATA = (
         (("1024", "bfloat16"), ("0", "bfloat16"), "empty", "ZeRO-3"),
         (("8, 64", "bfloat16"), ("8, 64", "float32"), "dtype", "autocast"),
         (("1021, 64", "bfloat16"), ("1024, 64", "bfloat16"), "rows", "router"),
-        (("8, 64", "bfloat16"), ("4, 2, 64", "bfloat16"), "", "another path"),
+        (("8, 64", "bfloat16"), ("4, 2, 64", "bfloat16"), "", "another code path"),
     ],
 )
 def test_metadata_verdicts(

@@ -11,29 +11,35 @@ from advisor.cli.main import main
         ("--model deepseek_v2_lite model.transformer_impl=local", "use transformer_engine"),
         (
             "--model phi4 --framework fsdp2 model.window_size=1024",
-            "model.window_size = 1024: has no model in plain torch layers",
+            "model.window_size = 1024: is not modelled with plain torch layers",
         ),
         (
             "--model phi4 --framework fsdp2 model.mtp_num_layers=1",
-            "has no model of mtp_num_layers here",
+            "is not modelled with mtp_num_layers",
         ),
-        ("--model olmo2_32b --framework fsdp2", "has no model in plain torch layers"),
+        (
+            "--model olmo2_32b --framework fsdp2",
+            "is not modelled with plain torch layers",
+        ),
         ("--model olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
         ("--model gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
-        ("--model gemma2_9b model.attention_backend=flash", "= flash caps scores: use unfused"),
+        (
+            "--model gemma2_9b model.attention_backend=flash",
+            "= flash caps attention scores: use unfused",
+        ),
         (
             "--model gemma2_27b --tp 1 --pp 1 --cp 2",
-            "context_parallel_size = 2: capped scores are not computed",
+            "context_parallel_size = 2: does not support a cap on attention scores",
         ),
         ("--model phi4 model.norm_placement=post", "needs transformer_impl = transformers"),
         ("--model phi4 model.qk_layernorm_across_heads=true", "needs transformer_impl"),
-        ("--model qwen3_8b model.qk_l2_norm=true", "excludes qk_layernorm"),
+        ("--model qwen3_8b model.qk_l2_norm=true", "cannot be combined with qk_layernorm"),
         ("--model phi4 model.attention_chunk_size=0", "must be positive"),
         ("--model mistral_7b_v0.1 model.attention_chunk_size=64", "with unfused attention or win"),
-        ("--model phi4 model.no_rope_freq=[0,1]", "has 2 layers, and the model 40"),
+        ("--model phi4 model.no_rope_freq=[0,1]", "has 2 layers, but the model has 40"),
         ("--model deepseek_v2_lite model.no_rope_freq=4", "not modelled with multi-latent"),
         ("--model phi4 model.window_attn_skip_freq=2", "needs window_size"),
-        ("--model phi4 --framework fsdp2 job.deterministic_mode=true", "is Megatron's, and not"),
+        ("--model phi4 --framework fsdp2 job.deterministic_mode=true", "is Megatron's and is not"),
     ],
 )
 def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
@@ -77,9 +83,9 @@ def test_options_of_megatron_are_none_of_a_pytorch_stack(
             "deepseek_v3 --framework huggingface",
             "model.mtp_num_layers=null, or --framework",
         ),
-        ("nemotron3_nano_30b_a3b --framework huggingface", "here; --framework megatron_lm"),
-        ("llama4_scout_17b_16e --framework huggingface", "here; --framework megatron_bridge"),
-        ("gpt_oss_20b --framework torchtitan", "here; --framework megatron_lm"),
+        ("nemotron3_nano_30b_a3b --framework huggingface", "; --framework megatron_lm"),
+        ("llama4_scout_17b_16e --framework huggingface", "; --framework megatron_bridge"),
+        ("gpt_oss_20b --framework torchtitan", "; --framework megatron_lm"),
     ],
 )
 def test_the_framework_that_is_named_instead_builds_the_model(
@@ -110,5 +116,5 @@ def test_flash_attention_3_is_for_hopper(capsys: pytest.CaptureFixture[str], gpu
     capsys.readouterr()
     assert main([*asked.split(), "--gpus", f"8x{gpu}"]) == 2
     error = capsys.readouterr().err
-    assert "FlashAttention 3 is for Hopper" in error
+    assert "FlashAttention-3 needs Hopper" in error
     assert "job.attn_implementation=sdpa" in error

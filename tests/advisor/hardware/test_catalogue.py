@@ -237,7 +237,7 @@ def test_a_whole_name_beats_the_preference_for_sxm(tmp_path: Path) -> None:
         (OWN + "nvlink_pair_gb_per_second: 9\n", "_pair_gb_per_second = 9.0: must be at most"),
         (OWN + "vendor: intel\n", "vendor = intel: must be"),
         (OWN + "sources: me\n", "sources = me: must map a field to its source"),
-        (OWN + "sources: {sms: me}\n", "sources.sms = me: is the source of no field"),
+        (OWN + "sources: {sms: me}\n", "sources.sms = me: must name a field"),
         (OWN + "sources: {\n", "is not valid YAML"),
     ],
 )

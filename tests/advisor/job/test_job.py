@@ -63,7 +63,7 @@ def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: in
         ({"optimizer_offload_fraction": 1.5}, "must be in"),
         (
             {"precision": Precision.MXFP8, "fp8_recipe": Fp8Recipe.DELAYED},
-            "is not that of job.precision=mxfp8",
+            "does not match job.precision=mxfp8",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_the_part_of_the_optimizer_on_the_host() -> None:
     ("framework", "fields", "words"),
     [
         ("megatron_lm", {"optimizer_cpu_offload": True}, "use_precision_aware_optimizer=true"),
-        ("nemo", {"optimizer": Optimizer.MUON}, "is Megatron's, and not modelled for nemo"),
+        ("nemo", {"optimizer": Optimizer.MUON}, "is Megatron's and is not modelled for nemo"),
         ("fsdp2", {"optimizer_cpu_offload": True}, "is not modelled for fsdp2"),
         ("torchtitan", {"sync_each_batch": True}, "is an option of Accelerate"),
         ("megatron_bridge", {"param_cpu_offload": True}, "is DeepSpeed's offload_param"),

@@ -100,7 +100,7 @@ def test_the_largest_chunk() -> None:
     ("num_layers", "layout", "words"),
     [
         (7, pipeline(2), "must divide num_layers = 7"),
-        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: with PP = 2 makes 4 chunks"),
+        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: with PP = 2 gives 4 chunks"),
         (8, pipeline(2, 3), "must divide the 4 layers of a stage"),
         (8, pipeline(3, num_layers_in_first_pipeline_stage=3), "leaves 5 layers"),
         (8, pipeline(2, num_layers_in_first_pipeline_stage=9), "leaves -1 layers"),
@@ -111,12 +111,12 @@ def test_the_largest_chunk() -> None:
             pipeline(
                 2, num_layers_in_first_pipeline_stage=4, account_for_loss_in_pipeline_split=True
             ),
-            "excludes account_for",
+            "cannot be combined with account_for",
         ),
         (8, pipeline(2, pipeline_model_parallel_layout="Etttt|tttt"), "end with its only L"),
         (8, pipeline(2, pipeline_model_parallel_layout="Ettt|ttttL"), "has 7 layers"),
         (8, pipeline(3, pipeline_model_parallel_layout="Etttt|ttttL"), "has 2 chunks"),
-        (8, pipeline(2, pipeline_model_parallel_layout="Exttt|ttttL"), "has 'x'"),
+        (8, pipeline(2, pipeline_model_parallel_layout="Exttt|ttttL"), "must not hold 'x'"),
         (
             8,
             pipeline(
@@ -124,7 +124,7 @@ def test_the_largest_chunk() -> None:
                 pipeline_model_parallel_layout="Etttt|ttttL",
                 account_for_loss_in_pipeline_split=True,
             ),
-            "excludes every other",
+            "cannot be combined with another",
         ),
     ],
 )

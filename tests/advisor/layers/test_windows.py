@@ -76,7 +76,7 @@ def test_sinks_are_one_weight_a_head() -> None:
 def test_refusals() -> None:
     with pytest.raises(UserError, match="needs window_size"):
         replace(LLAMA, window_attn_skip_freq=LayerPattern("2"))
-    with pytest.raises(UserError, match="has 2 layers, and the model 8"):
+    with pytest.raises(UserError, match="has 2 layers, but the model has 8"):
         replace(MODEL, window_attn_skip_freq=LayerPattern("[1,0]"))
-    with pytest.raises(UserError, match="must be in 1"):
+    with pytest.raises(UserError, match="must be between 1"):
         replace(LLAMA, window_size=0)

@@ -64,15 +64,15 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"workload": {"device": "cpu"}}, "ran on no GPU"),
+        ({"workload": {"device": "cpu"}}, "did not run on a GPU"),
         ({"workload": {"backend": "rehearsal"}}, "rehearsed single ranks"),
-        ({"workload": {"recompute": "op:own"}}, "have a setting that only their trainer knows"),
-        ({"workload": {"model": {"name": "32x4096"}}}, "do not tell their whole job"),
+        ({"workload": {"recompute": "op:own"}}, "have a setting of their own trainer"),
+        ({"workload": {"model": {"name": "32x4096"}}}, "do not state their whole job"),
         ({"environment": {"gpus": [{"torch_name": "NVIDIA A100-SXM4-80GB"}]}}, "ran on A100-SXM"),
-        ({"environment": {}}, "name no GPU"),
+        ({"environment": {}}, "do not name their GPU"),
         ({"status": "failed"}, "ended as failed"),
         ({"status": "unstable", "concerns": [{"name": "retries", "fatal": True}]}, "unstable"),
-        ({"trial": None}, "ran on no GPU"),
+        ({"trial": None}, "did not run on a GPU"),
         ({"trial": "x"}, "cannot be read"),
         ({"times": {"seconds": [0.0]}}, "cannot be read"),
         ({"times": {"seconds": "fast"}}, "cannot be read"),
@@ -107,7 +107,7 @@ def test_runs_that_were_set_aside_are_passed_over(tmp_path: Path) -> None:
 
 def test_another_gpu_is_said_in_one_line(tmp_path: Path) -> None:
     folder = write(tmp_path, result(), result())
-    with pytest.raises(UserError, match=r"measured there for H200.*2 ran on H100-SXM-80GB"):
+    with pytest.raises(UserError, match=r"no measured runs on H200.*2 ran on H100-SXM-80GB"):
         calibration_from([folder], load_calibration(H200), H200)
 
 

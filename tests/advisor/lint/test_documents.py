@@ -29,16 +29,16 @@ def test_json_keeps_its_numbers_and_its_faults() -> None:
     found = tree('{"a": 5e8, "b": $X,}', ".json")
     assert found.get("a") == 5e8
     assert found.get("b") == "$X"
-    assert found.faults[0][0].startswith("is no JSON")
-    assert tree('{"a": 1, "a": 2}', ".json").faults[0][0] == "a stands there twice"
+    assert found.faults[0][0].startswith("is not valid JSON")
+    assert tree('{"a": 1, "a": 2}', ".json").faults[0][0] == "a is given twice"
     assert tree('{\n\t"a": 1\n}', ".json").get("a") == 1
 
 
 def test_what_is_no_document_is_one_line() -> None:
     for text, suffix in (("a: [1", ".yaml"), ("a = ", ".toml")):
-        with pytest.raises(UserError, match=r"is no (YAML|TOML)"):
+        with pytest.raises(UserError, match=r"is not valid (YAML|TOML)"):
             tree(text, suffix)
-    with pytest.raises(UserError, match="is no Python in line 2"):
+    with pytest.raises(UserError, match="is not valid Python in line 2"):
         read_python(word("a = 1\nb = (", Place("f", 1, 1)))
 
 

@@ -67,7 +67,10 @@ def test_what_the_command_line_says_wins() -> None:
         ("megatron_sizes_by_if.sh#9", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#3"),
         ("megatron_sizes_by_if.sh#0", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#1"),
         ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
-        ("megatron_env_wrapper.sh", "no preset, but for its vocabulary; add model.vocab_size=N"),
+        (
+            "megatron_env_wrapper.sh",
+            "not a preset, without its vocabulary size; add model.vocab_size=N",
+        ),
     ],
 )
 def test_what_is_missing_is_said(name: str, says: str) -> None:
@@ -76,7 +79,7 @@ def test_what_is_missing_is_said(name: str, says: str) -> None:
 
 
 def test_what_cannot_be_read_names_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--from = nofile: is no file and holds no flags"):
+    with pytest.raises(UserError, match=r"^--from = nofile: is neither a file nor flags"):
         read_job("nofile", {})
     path = tmp_path / "bin.bin"
     path.write_bytes(b"\xff\xfa\xff")
@@ -94,7 +97,7 @@ def test_what_cannot_be_read_names_the_flag(tmp_path: Path) -> None:
 def test_a_toml_that_python_gives_up_on_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text)
-    with pytest.raises(UserError, match=f"is no TOML: {reason}$"):
+    with pytest.raises(UserError, match=f"is not valid TOML: {reason}$"):
         read_job(str(path), {})
 
 
@@ -104,7 +107,7 @@ def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> Non
     text = " ".join(capsys.readouterr().out.split())
     assert "has full:uniform:1, row " in text
     assert "--recompute-granularity in line 44" in text
-    assert "row 1 needs none of them: drop them" in text
+    assert "row 1 needs none of these options: remove them" in text
 
 
 LLAMA = (
@@ -321,7 +324,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
     cli.main(asked)
     lines = capsys.readouterr().out.split("\nfile ")[1]
     text = " ".join(lines.split())
-    assert "train.sh sets a recompute that is not known row 1 instead" in text
+    assert "train.sh sets a recompute setting whose value is not known row 1 instead" in text
     assert "not taken --clip-grad 0.0 in line 1" in text
     for says in (
         "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
@@ -329,7 +332,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
         "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
         "layout.tensor_model_parallel_size=VALUE",
         "--recompute-granularity $GRAN in line 1: every setting is ranked",
-        "${EXTRA_ARGS} in line 1: no option in it is taken; give them as KEY=VALUE",
+        "${EXTRA_ARGS} in line 1: options in it are not read; give them as KEY=VALUE",
     ):
         assert says in text
     assert "$LOG" not in text
@@ -365,12 +368,15 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     [
         (
             "accelerate launch train.py --lr 1",
-            r"runs train\.py in line 1 with --lr, none of them a setting that is known here: "
-            "batch, precision, sharding and recompute are missing; give the file that has them "
-            r"\(train\.py, YAML, JSON or TOML\), or the options$",
+            "runs train\\.py in line 1 with --lr and no setting of a "
+            "known framework: batch, precision, sharding and recompute are missing; give the file "
+            "that has them \\(train\\.py, YAML, JSON or TOML\\), or the options$",
         ),
-        ("cd x\npython a.py", r"runs a\.py in line 2 without options, none a setting that is"),
-        ("echo hello", "holds no setting of a framework that is known here"),
+        (
+            "cd x\npython a.py",
+            "runs a\\.py in line 2 without options and no setting of a known",
+        ),
+        ("echo hello", "holds no setting of a known framework"),
     ],
 )
 def test_a_command_without_settings_says_what_was_read(
@@ -769,7 +775,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]
     assert cli.main([*words, "--recompute", "full"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    caveat = f"This is the answer for full fine-tuning, adapters are not modelled: {says}."
+    caveat = f"This answer is for full fine-tuning; adapters are not modelled: {says}."
     assert (f" likely). {caveat}" in page) == bool(says)
     cli.main([*words, "--recompute", "full", "--format", "json"])
     verdict = json.loads(capsys.readouterr().out)["verdict"]
@@ -787,7 +793,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
         (
             "accelerate launch --config_file a.yaml t.py",
             "row 2: fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
-            "row 1 needs none of them: drop them",
+            "row 1 needs none of these options: remove them",
         ),
         (
             f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",

@@ -166,7 +166,7 @@ def test_a_wrong_type_is_refused_where_deepspeed_reads_it(
 
 @pytest.mark.parametrize("text", ["[1, 2, 3]", "3", "null", '"x"', "{}"])
 def test_json_without_settings_is_nobodys(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UserError, match="holds no setting of a framework"):
+    with pytest.raises(UserError, match="holds no setting of a known framework"):
         linted(tmp_path, "d.json", text)
 
 

@@ -55,5 +55,5 @@ def test_the_stack_is_the_last_net(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("advisor.lint.target.read_shell", deep)
     path = tmp_path / "a.sh"
     path.write_text(COMMAND)
-    with pytest.raises(UserError, match="is nested deeper than can be followed"):
+    with pytest.raises(UserError, match="is nested too deep to be followed"):
         lint_target(str(path))

@@ -37,8 +37,8 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
     ("changes", "words"),
     [
         ({"num_moe_experts": None}, "needs num_moe_experts"),
-        ({"num_moe_experts": 0}, "must be in 1"),
-        ({"moe_ffn_hidden_size": -1}, "must be in 1"),
+        ({"num_moe_experts": 0}, "must be between 1"),
+        ({"moe_ffn_hidden_size": -1}, "must be between 1"),
         ({"moe_router_topk": 9}, "must not exceed num_moe_experts = 8"),
         ({"moe_router_topk": 1}, "softmax over one expert"),
         ({"moe_router_enable_expert_bias": True}, "sigmoid"),
@@ -47,7 +47,7 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
         ({"moe_pad_expert_input_to_capacity": True}, "needs moe_expert_capacity_factor"),
         ({"moe_expert_capacity_factor": 0.0}, "must be positive"),
         ({"moe_apply_probs_on_input": True}, "moe_router_topk = 1"),
-        ({"moe_layer_freq": LayerPattern("[1,0]")}, "has 2 layers, and the model 8"),
+        ({"moe_layer_freq": LayerPattern("[1,0]")}, "has 2 layers, but the model has 8"),
         (
             {"moe_shared_expert_intermediate_size": 32, "moe_shared_expert_overlap": True},
             "alltoall",

@@ -63,5 +63,5 @@ def test_anything_else_is_refused(value: object) -> None:
 
 
 def test_a_list_must_be_as_long_as_the_model() -> None:
-    with pytest.raises(UserError, match="has 3 layers, and the model 4"):
+    with pytest.raises(UserError, match="has 3 layers, but the model has 4"):
         LayerPattern("[0,1,1]").expand(4, WHERE)

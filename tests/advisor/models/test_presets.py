@@ -112,7 +112,7 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
     group.mkdir()
     yaml_model(group, "base: b\n", "a.yaml")
     yaml_model(group, "base: a\n", "b.yaml")
-    with pytest.raises(UserError, match=r"base = [ab]: leads back to this file"):
+    with pytest.raises(UserError, match=r"base = [ab]: leads back to the file itself"):
         load_model("a", tmp_path)
 
 
@@ -151,14 +151,14 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     [
         ("llama3_7b", "--model = llama3_7b: unknown model; did you mean llama3_70b"),
         ("qwen3", "did you mean qwen3_4b or qwen3_8b"),
-        ("falcon_180b", "attention and MLP run side by side, as in no layer of Megatron Core"),
-        ("", "--model = '': unknown model; the nearest of"),
+        ("falcon_180b", "attention and MLP in parallel, which Megatron Core"),
+        ("", "--model = '': unknown model; similar: "),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),
-        ("meta-llama/llama3_8B", "no such file or folder; of presets, did you mean llama3_8b"),
+        ("meta-llama/llama3_8B", "no such file or folder; presets: did you mean llama3_8b"),
         ("../model/llama3_8b", "no such file or folder"),
         ("a\nb", "--model = 'a\\nb': unknown model"),
         ("a\0b", "--model = 'a\\x00b': unknown model"),
-        ("x" * 5000, "unknown model; the nearest of"),
+        ("x" * 5000, "unknown model; similar: "),
         ("x/" * 2500, "no such file or folder"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_value_is_one_of_those_that_are_legal() -> None:
             *no_choice(keys_of(a=value), key, legal, SOURCE, fold=str.upper, also=("AUTO",))
         ]
     (near,) = no_choice(keys_of(a="ful"), key, legal, SOURCE, fold=str.upper, cutoff=0.5)
-    assert (near.rule, near.reason) == ("a", "a = ful is none of FULL, NONE")
+    assert (near.rule, near.reason) == ("a", "a = ful: must be one of FULL, NONE")
     assert near.fix == "did you mean FULL?"
     (far,) = no_choice(keys_of(a="full"), key, legal, SOURCE)
     assert far.fix == "FULL"

@@ -155,7 +155,7 @@ def test_keys_that_nest_too_deep_are_one_line_with_its_place() -> None:
             read_tree(nested(levels), ".yaml")
         line = MOST_DEPTH + 1
         assert str(caught.value) == f"lint = a: nests deeper than 100 levels in line {line}"
-    with pytest.raises(UserError, match="is no TOML: nests deeper than 100 levels"):
+    with pytest.raises(UserError, match="is not valid TOML: nests deeper than 100 levels"):
         read_tree(word("a = " + "[" * 3000 + "]" * 3000, Place("a", 1, 1)), ".toml")
 
 

@@ -18,6 +18,7 @@ def test_lists_break_between_their_parts() -> None:
     assert dotted_lines(["aa bb", "cc dd", "ee ff"], 14) == ["aa bb ·", "cc dd · ee ff"]
     assert dotted_lines(["aa bb", "cc dd"], 13) == ["aa bb · cc dd"]
     assert dotted_lines(["aa", "bb cc dd", "ee"], 6) == ["aa ·", "bb cc", "dd ·", "ee"]
+    assert dotted_lines(["aa", "Et|tt|t|L"], 6) == ["aa ·", "Et|tt|", "t|L"]
 
 
 def test_specs_break_at_their_joints() -> None:

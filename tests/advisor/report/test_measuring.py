@@ -7,7 +7,7 @@ from advisor.report.text import Screen, printed
 NOTE = LearnedNote(
     sources=("runs/a", "runs/b"),
     trials=12,
-    left_out=("3 ran on no GPU",),
+    left_out=("3 did not run on a GPU",),
     within="dense layers, bf16, TP 1 to 2",
     step_time={
         "base": LearnedTerm(mean=0.136, sigma=0.021, shipped_sigma=0.06),
@@ -20,8 +20,8 @@ NOTE = LearnedNote(
 def test_only_what_runs_say_more_of_is_told() -> None:
     assert learned_words(NOTE) == [
         "12 trials of runs/a, runs/b",
-        "left out: 3 ran on no GPU",
-        "hold for dense layers, bf16, TP 1 to 2",
+        "left out: 3 did not run on a GPU",
+        "apply to dense layers, bf16, TP 1 to 2",
         "step +13.6 ±2.1 %",
         "activations -1.2 ±0.1 %",
     ]
@@ -31,7 +31,7 @@ def test_a_job_outside_of_what_was_measured() -> None:
     note = LearnedNote(sources=("runs/a",), trials=1, outside="TP 8, measured 1 to 4")
     assert learned_words(note) == [
         "1 trial of runs/a",
-        "say nothing of this job: TP 8, measured 1 to 4",
+        "do not apply to this job: TP 8, measured 1 to 4",
     ]
 
 
@@ -40,11 +40,11 @@ def test_a_toss_ends_in_a_command_for_each_job() -> None:
         ranks=(1, 3),
         why="rows 1 and 3 are 1.5 % apart, and who knows",
         command="harness run recipe=a && harness run recipe=b",
-        beside="harness run takes them with a=b",
+        beside="harness run sets a=b",
     )
     assert printed(toss_block(toss), Screen(width=80)).splitlines() == [
         "Measure rows 1 and 3: they are 1.5 % apart, and who knows.",
         "  harness run recipe=a",
         "  harness run recipe=b",
-        "  (harness run takes them with a=b)",
+        "  (harness run sets a=b)",
     ]

@@ -17,7 +17,7 @@ PROVEN: dict[str, Any] = {
     "num_points": 3_035_483_545_644,
     "evaluated": 21,
     "excluded_by_bound": 3_035_483_545_623,
-    "beyond": ("recompute by stage would win nothing",),
+    "beyond": ("recompute by stage would gain nothing",),
 }
 
 
@@ -30,18 +30,21 @@ def said(*, stopped: bool = False, **changes: Any) -> str:
 def test_the_claim_its_space_and_what_is_beyond() -> None:
     text = said()
     assert text.startswith(
-        "Proven by the model's times: nothing in this space that fits is faster than row 1, which "
-        "takes 3.1 % less time than the best of the menu (3.0 x 10^12 points: 21 evaluated, "
-        "3.0 x 10^12 excluded by a proven bound)."
+        "Proven with predicted step times: no setting in this space that fits is faster than row "
+        "1, which takes 3.1 % less time than the best setting of the usual menu (3.0 x 10^12 "
+        "points: 21 evaluated, 3.0 x 10^12 excluded by a proven bound)."
     )
-    assert "- 12 settings - micro batch 1, 2 Beyond it: recompute by stage would win" in text
+    assert (
+        "- 12 settings - micro batch 1, 2 Outside this space: recompute by stage would gain nothing"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"gain": 0.0001}, "row 1, and the best of the menu takes the same time"),
-        ({"gain": None}, "row 1, and nothing of the menu fits"),
+        ({"gain": 0.0001}, "row 1, and the best setting of the usual menu takes the same time"),
+        ({"gain": None}, "row 1, and no setting of the usual menu fits"),
         ({"gap": 0.0003}, "that fits is more than 0.05 % faster than row 1, which takes 3.1 %"),
         (
             {"gap": 0.05},
@@ -49,11 +52,11 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
         ),
         (
             {"best": None, "bound_seconds": None, "gain": None},
-            "Proven by the model's bytes: nothing in this space fits",
+            "Proven with predicted memory: no setting in this space fits",
         ),
         (
             {"best": None, "gain": None},
-            "what does takes at least 2.000 s",
+            "any that fits takes at least 2.000 s",
         ),
         ({"excluded_by_bound": 0, "num_points": 21}, "(21 points: 21 evaluated)."),
         ({"excluded_by_bound": 0, "num_points": None}, "(21 evaluated)."),
@@ -68,10 +71,16 @@ def test_each_outcome_has_its_words(changes: dict[str, Any], words: str) -> None
     [
         (
             {"gap": 0.25, "gain": 0.0},
-            "Stopped; proven so far: what fits takes at least 2.000 s, 20.0 % less than row 1 (",
+            (
+                "Stopped; proven so far: any setting that fits takes at least 2.000 s, 20.0 % "
+                "less than row 1 ("
+            ),
         ),
-        ({"gap": 0.25}, "less than row 1, which takes 3.1 % less time than the best of the menu"),
-        ({"best": None, "gain": None}, "so far: what fits takes at least 2.000 s ("),
+        (
+            {"gap": 0.25},
+            "less than row 1, which takes 3.1 % less time than the best setting of the usual menu",
+        ),
+        ({"best": None, "gain": None}, "so far: any setting that fits takes at least 2.000 s ("),
         ({"bound_seconds": None, "gap": None}, "Stopped before anything was proven ("),
     ],
 )

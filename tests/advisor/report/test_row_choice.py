@@ -41,10 +41,9 @@ def test_rows_shown(crowded: Answer, rows: Rows, ranks: list[int]) -> None:
 def test_what_is_folded_is_counted_and_named(crowded: Answer) -> None:
     text = text_of(crowded)
     assert "full:block:3 " not in text
-    assert "\n     alike: 2 full:block:2\n" in text
+    assert "\n     same result: 2 full:block:2\n" in text
     assert (
-        "\nfolded  1 row beaten by another in memory and time, 1 row like another: --top 16 shows "
-        "all\n"
+        "\nfolded  1 row dominated, 1 row with the same result as another: --top 16 shows all\n"
     ) in text
     assert "10 of 16 rows: --top N · explain a row with --explain 4" in text
 
@@ -88,4 +87,4 @@ def test_rows_alike_on_other_layouts_are_named_by_them(make_advice, make_evaluat
     first, *others = answer.candidates
     twins = (replace(row, same_as=1, folded=True) for row in others)
     text = text_of(replace(answer, candidates=(first, *twins)))
-    assert "alike: 2 micro batch 2 · 3 micro batch 2 selective:mlp" in text
+    assert "same result: 2 micro batch 2 · 3 micro batch 2 selective:mlp" in text

@@ -117,8 +117,8 @@ def test_nothing_fits_names_the_three_nearest(make_advice, make_evaluation) -> N
 
 def test_a_setting_at_the_edge_is_no_answer(make_advice, make_evaluation) -> None:
     assert verdict(make_advice(make_evaluation("none", 31, probability=0.6))) == (
-        "Nothing fits in 77.0 GiB with 90 % safety. Nearest: row 1 (none) takes 76.0 of 77.0 GiB, "
-        "60 % likely."
+        "Nothing fits in 77.0 GiB with a probability of 90 %. Nearest: row 1 (none) takes 76.0 "
+        "of 77.0 GiB, 60 % likely."
     )
 
 
@@ -186,8 +186,8 @@ def test_what_recompute_buys_is_said_where_it_does(make_advice, make_evaluation)
     none = make_evaluation("none", 20)
     own = make_evaluation("none", 40, probability=0.1, job=wide)
     bought = (
-        " selective:mlp buys micro batch 2: 8.1 % faster than row 2 (micro batch 1), the fastest "
-        "that fits without recompute."
+        " selective:mlp makes room for micro batch 2: 8.1 % faster than row 2 (micro batch 1), "
+        "the fastest row that fits without recompute."
     )
     assert verdict(make_advice(faster, none, own)).endswith(bought)
     assert " buys " not in verdict(make_advice(faster, none))
@@ -213,8 +213,8 @@ def test_what_recompute_buys_is_named_as_in_the_columns(make_advice, make_evalua
             make_evaluation("none", 40, probability=0.1, job=job),
         ]
         assert verdict(make_advice(*rows)).endswith(
-            f" selective:mlp buys {ours}: 4.9 % faster than row 2 ({theirs}), the fastest that "
-            "fits without recompute."
+            f" selective:mlp makes room for {ours}: 4.9 % faster than row 2 ({theirs}), the "
+            "fastest row that fits without recompute."
         )
 
 

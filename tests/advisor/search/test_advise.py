@@ -65,7 +65,7 @@ def test_nothing_fits_and_remedies_need_less() -> None:
 
 def test_a_label_that_buys_nothing_is_said_to() -> None:
     notes = {c.evaluation.setting.spec: c.note for c in ask().candidates}
-    assert notes["selective:core_attn"].startswith("buys nothing")
+    assert notes["selective:core_attn"].startswith("saves nothing")
     assert notes["selective:mlp"] == ""
 
 
@@ -121,19 +121,19 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
     assert layout == replace(published.layout, data_parallel_size=replicas)
     assert config.global_batch_size == 2 * published.config.global_batch_size
     assert "preset llama3_70b_pretrain_64gpu_h100_bf16" in advice.assumptions
-    assert f"its layout and batch a replica, with DP {replicas}" in advice.assumptions
+    assert f"the preset's layout and batch per replica; DP {replicas}" in advice.assumptions
 
 
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
     advice = ask(gpus="16xH100")
     assert advice.searched
-    assert advice.assumptions[-1] == "the best layout that was found"
-    assert "its global batch in proportion to the GPUs" in advice.assumptions
+    assert advice.assumptions[-1] == "the best layout found"
+    assert "the preset's global batch, scaled with the number of GPUs" in advice.assumptions
 
 
 def test_a_search_assumes_no_layout_nor_micro_batch() -> None:
     borrowed = resolve(Request(model="llama3_70b", gpus="128xH100", global_batch_size=256))
-    assert "its layout, with DP 4" in borrowed.assumptions
+    assert "the preset's layout; DP 4" in borrowed.assumptions
     assert not any(text.startswith("its ") for text in borrowed.of_search)
     plain = resolve(Request(model="llama3_70b", gpus="16xA100", framework="deepspeed"))
     assert set(plain.assumptions) - set(plain.of_search) == {"micro batch 1"}
@@ -146,7 +146,7 @@ def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
     assert advice.job.layout == replace(
         published.layout, tensor_model_parallel_size=8, data_parallel_size=2
     )
-    said = "its layout and batch a replica, but for what is given, with DP 2"
+    said = "the preset's layout and batch per replica, except what is given; DP 2"
     assert said in advice.assumptions
 
 
@@ -201,7 +201,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     )
     assert not advice.fits
     first, *others = (remedy.change for remedy in advice.remedies)
-    assert "several together" in advice.remedies[0].why
+    assert "best combination" in advice.remedies[0].why
     assert any(word.startswith("EP 8 instead of 1") for word in others)
     named = dict(
         zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
@@ -230,11 +230,11 @@ def test_where_no_layout_fits_options_are_chosen_as_well_and_named() -> None:
     )
     assert advice.fits
     assert advice.job.layout.expert_model_parallel_size == 64
-    assert any(text.endswith("without which nothing fits") for text in advice.assumptions)
+    assert any(text.endswith("(nothing fits without it)") for text in advice.assumptions)
 
 
 def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
-    """27 layers on 2 stages, by a text that does not go with 4 stages or with VPP 2."""
+    """27 layers on 2 stages, by a text that cannot be combined with 4 stages or with VPP 2."""
     advice = ask(
         "moonlight_16b_a3b",
         "8xH200",
@@ -265,7 +265,7 @@ def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> N
 
 
 def test_a_remark_says_by_how_much() -> None:
-    one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("buys")}
+    one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("saves")}
     assert all("more than none" in note for note in one)
 
 
@@ -302,9 +302,9 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         ({"overrides": ("layout.tp=3",)}, ("layout.tp",)),
         ({"overrides": ("num_layers=3",)}, ("model.num_layers",)),
         ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
-        ({"overrides": ("model.foo=3",)}, ("the nearest of", "normalization")),
+        ({"overrides": ("model.foo=3",)}, ("similar: ", "normalization")),
         ({"memory_budget": "70"}, ("70", "76GiB")),
-        ({"memory_budget": "80GiB"}, ("80.00 GiB", "more than the 79.10 GiB of H100-SXM-80GB")),
+        ({"memory_budget": "80GiB"}, ("80.00 GiB", "exceeds the 79.10 GiB of H100-SXM-80GB")),
         ({"overrides": ("job.mean_packed_length=5000",)}, ("5000", "seq_length = 4096")),
         ({"recompute": ("full:blok:3",)}, ("blok", "block")),
         ({"framework_version": "0.3"}, ("0.3",)),

@@ -127,6 +127,6 @@ def test_the_proof_stands_in_json_and_on_the_page(capsys: pytest.CaptureFixture[
     assert main(WORDS.split()) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert (
-        "Proven by the model's times: nothing in this space that fits is faster than row 1" in page
-    )
+        "Proven with predicted step times: no setting in this space that fits is faster than row 1"
+    ) in page
     assert "no release of Megatron can say it" in page

@@ -75,7 +75,7 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Answer, answers: Any
     )
     assert REFUSED in " ".join(lines)
     assert "run otherwise" in lines
-    assert any("predicted is of the job as rehearsed" in line for line in lines)
+    assert any("predicted: for the job as rehearsed" in line for line in lines)
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
     first, second = plain_advice(verified).candidates
     assert first.verification.rehearsed_bytes == 2 * 2**30
@@ -108,5 +108,5 @@ def test_the_program_is_there() -> None:
 
 def test_layers_of_another_framework_are_not_rehearsed() -> None:
     other = advise(Request(model="llama3_8b", gpus="8xH100", framework="torchtitan"))
-    with pytest.raises(UserError, match="Megatron's layers, which torchtitan does not run"):
+    with pytest.raises(UserError, match="Megatron's layers, which torchtitan does not use"):
         verify(other, 1)

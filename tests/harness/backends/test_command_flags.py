@@ -64,9 +64,9 @@ def test_without_recompute_nothing_is_put_in() -> None:
         ("deepspeed x.py --deepspeed_config ds.json", "deepspeed", "sets recompute itself"),
         ("x.py --gradient_checkpointing True", "huggingface", "sets recompute itself"),
         ("train {recompte}", "other", "{recompte}: is not a placeholder; did you mean recompute?"),
-        ("train {rank}", "megatron_lm", "(braces of the command's own: {{rank}})"),
-        ("train", "other", "must say where the setting goes"),
-        ("train ${recompute}", "other", "must say where the setting goes"),
+        ("train {rank}", "megatron_lm", "(for literal braces write {{rank}})"),
+        ("train", "other", "must hold {recompute}, where the setting goes"),
+        ("train ${recompute}", "other", "must hold {recompute}, where the setting goes"),
     ],
 )
 def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:
@@ -101,6 +101,6 @@ def test_frameworks() -> None:
     )
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")
-    with pytest.raises(UserError, match="framework = jax: is none that") as error:
+    with pytest.raises(UserError, match="framework = jax: is not a") as error:
         check_framework("jax")
     assert str(error.value).count("nemo") == 1

@@ -57,8 +57,8 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("journal", "words"),
     [
         (None, "has no samples"),
-        ("", "is no journal of samples"),
-        ('{"machine": 3}\n', "is no journal of samples"),
+        ("", "is not a journal of samples"),
+        ('{"machine": 3}\n', "is not a journal of samples"),
         (json.dumps({"machine": MACHINE | {"host": "x"}}) + "\n", "is of a CPU"),
         (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "is of several ranks"),
     ],

@@ -55,7 +55,7 @@ def test_broken_files_are_one_line(text: str, words: str, tmp_path: Path) -> Non
 
 
 def test_a_name_stands_once() -> None:
-    with pytest.raises(UserError, match="stands twice"):
+    with pytest.raises(UserError, match="is given twice"):
         Campaign(items=(ITEM, ITEM))
 
 
@@ -69,7 +69,7 @@ def test_items_are_picked_in_the_order_given() -> None:
     assert [item.name for item in campaign.only(["gpt", "long"]).items] == ["gpt", "long"]
     with pytest.raises(UserError, match="did you mean long"):
         campaign.only(["main", "lon"])
-    with pytest.raises(UserError, match="stands twice"):
+    with pytest.raises(UserError, match="is given twice"):
         campaign.only(["main", "main"])
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_duration(text: str) -> None:
         (["--device", "tpu"], "must be one of cuda, cpu"),
         (["--out", "x.json"], "must be a YAML file; write x.yaml"),
         (["now"], "now: not a flag"),
-        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: does not go with --refit"),
+        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: cannot be combined with --refit"),
     ],
 )
 def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:
@@ -74,7 +74,7 @@ def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "gemm_efficiency" in captured.out
     assert f"wrote {out}" in captured.out
     assert f"--config-dir {tmp_path}" in captured.out
-    assert "the budget is spent" in captured.err
+    assert "the budget is used up; run" in captured.err
     assert out.exists()
     assert "note: attention: torch's attention on a CPU" in captured.out
 

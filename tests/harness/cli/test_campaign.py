@@ -21,7 +21,7 @@ def test_a_campaign_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     page = capsys.readouterr().out
     assert "done in" in page
     assert "exit code 2: logs/wrong.txt" in page
-    assert "not begun" in page
+    assert "not started" in page
     assert "unknown experiment" in (out / "logs" / "wrong.txt").read_text()
     assert (out / "environment.json").exists()
 

@@ -82,7 +82,7 @@ def test_a_golden_made_from_the_results_passes(tmp_path: Path, harness: Harness)
 def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
     done = harness("compare", str(MLP), folder=tmp_path)
     assert done.returncode == 3
-    assert "there is no results/golden" in done.stderr
+    assert "results/golden does not exist" in done.stderr
     assert done.stdout.startswith("NEW ")
 
 

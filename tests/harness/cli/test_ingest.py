@@ -53,8 +53,7 @@ def test_one_line_for_each_log(
         "ok          megatron_lm      good.log  8 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
         "53.92 GiB allocated  56.75 GiB reserved  loss 8.123",
         "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
-        "--accept-incomplete takes it all the same (after step",
-        "            9 of 12)",
+        "--accept-incomplete uses it anyway (after step 9 of 12)",
         "oom         megatron_lm      oom.log  [training] torch.OutOfMemoryError: CUDA out of "
         "memory (after step 3 of 12)",
         "no_data     unknown          garbage.log  [start] no line of a known framework in 3 lines",
@@ -157,7 +156,7 @@ def test_another_framework_needs_to_be_told_its_setting(
     log = "".join(lines.titan(n, tps=3000, second=n) for n in range(1, 13))
     Path("titan.log").write_text(log + lines.titan_says("Training completed"))
     assert cli.main(["ingest", "titan.log", "experiment=llama3_8b_8xh100"]) == 2
-    assert "the log does not tell its setting" in capsys.readouterr().err
+    assert "the log does not state its setting" in capsys.readouterr().err
     asked = ["experiment=llama3_8b_8xh100", "recompute.settings=[full:block:8]"]
     assert cli.main(["ingest", "titan.log", *asked]) == 0
     assert "torchtitan" in capsys.readouterr().out
@@ -194,7 +193,7 @@ def test_the_command_line() -> None:
     ("arguments", "says"),
     [
         ([], "LOG = (none): must name a log"),
-        (["absent.log"], "LOG = absent.log: names no file"),
+        (["absent.log"], "LOG = absent.log: matches no file"),
         (["empty"], "is a folder without logs"),
         (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
         (["a.log", "--one-rum"], "not a flag; did you mean --one-run"),
@@ -207,9 +206,9 @@ def test_the_command_line() -> None:
         (["a.log", "mesure.steps=3"], "is not a known key"),
         (
             ["a.log", "recompute.settings=[bogus]"],
-            "recompute.settings: is part of a work",
+            "recompute.settings: is part of the work",
         ),
-        (["a.log", "like=a.log", "job.seq_length=1"], "and like=RESULT tells its own"),
+        (["a.log", "like=a.log", "job.seq_length=1"], "but like=RESULT states its own"),
         (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
         (["a.log", *FULL, "recompute.settings=[none,selective]"], "are several"),
     ],

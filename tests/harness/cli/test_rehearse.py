@@ -35,7 +35,7 @@ def test_a_tiny_job(tmp_path: Path, harness_in: Harness) -> None:
     assert "trial 1/1  none  ok" in done.stderr
     assert done.stdout.count("\nnone ") == 2  # a row a stage
     assert again.stdout == done.stdout
-    assert "as found" in again.stderr
+    assert "already run" in again.stderr
     (path,) = tmp_path.glob("runs/*/trials/*/result.json")
     stages = json.loads(path.read_text())["stages"]
     assert [one["stage"] for one in stages] == [0, 1]

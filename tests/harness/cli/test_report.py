@@ -66,7 +66,7 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
     [
         ((), "the following arguments are required: RUN"),
         (("nowhere",), "RUN = nowhere: is not a folder"),
-        ((str(ROOT / "configs"),), "holds neither a run nor a result.json"),
+        ((str(ROOT / "configs"),), "must hold a run or a result.json"),
         ((str(RECORDED), "--golden", "nowhere.json"), "file = nowhere.json: cannot be read"),
         ((str(RECORDED), "--limit", "step_tme=3%"), "is not a metric; did you mean"),
         ((str(RECORDED), "--no-such"), "--no-such: not a flag; did you mean"),

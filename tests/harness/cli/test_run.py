@@ -28,7 +28,7 @@ def harness(stubbed_in: Harness, tmp_path: Path) -> Harness:
 def test_alone_it_runs_the_corners(tmp_path: Path, harness: Harness) -> None:
     done = harness()
     assert done.returncode == 0, done.stderr
-    assert "tiny_cpu on cpu; predicted beside measured" in done.stdout
+    assert "tiny_cpu on cpu; predicted and measured" in done.stdout
     for spec in ("none", "selective:mlp", "full:uniform:1"):
         assert f"  {spec} " in done.stdout
     assert "Following the advisor" not in done.stdout, "CPU times say nothing of its order"
@@ -42,7 +42,7 @@ def test_alone_it_runs_the_corners(tmp_path: Path, harness: Harness) -> None:
     again = harness("--no-report")
     assert again.returncode == 0
     assert again.stdout == done.stdout
-    assert again.stderr.count("as found") == 3
+    assert again.stderr.count("already run") == 3
 
 
 def test_a_dry_run_writes_nothing(
@@ -77,7 +77,7 @@ def test_a_report_that_fails_loses_nothing(tmp_path: Path, harness: Harness) -> 
     assert last.endswith("again: harness report runs/x")
     assert done.stdout.startswith("tiny_cpu on cpu")
     failed = harness("name=x", "--retry", faults={"default": "exit_7"})
-    assert failed.returncode == 0, "as found: measured before"
+    assert failed.returncode == 0, "already run: measured before"
     assert "no report: " in failed.stderr
 
 
@@ -113,13 +113,13 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["--config-dir"], "argument --config-dir: expected one argument"),
         (["--config-dir=absent"], "is not a folder"),
         (["name=../x"], "name = ../x: must be the name of one folder"),
-        (["device=cuda"], "device = cuda: no GPU is seen"),
+        (["device=cuda"], "device = cuda: the driver sees no GPU"),
         (["measure.steps=x"], "measure.steps = x: is not an integer"),
         (
             ["device=cpu", "job.seq_length=99999999999999"],
             "job.seq_length = 99999999999999: a layer would ",
         ),
-        (["~measure"], "override = ~measure: takes a key away"),
+        (["~measure"], "override = ~measure: would remove a key"),
         (["-m", "measure.steps=1,2"], "-m: not a flag"),
     ],
 )

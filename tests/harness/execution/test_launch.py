@@ -87,7 +87,7 @@ def test_a_launcher_of_the_user_s_own(tmp_path: Path) -> None:
     ("overrides", "says"),
     [
         (["launcher=slrum"], "launcher = slrum: unknown launcher; did you mean slurm"),
-        (["launcher.partition=x"], "launcher.partition = x: says nothing under launcher=local"),
+        (["launcher.partition=x"], "launcher.partition = x: has no effect with launcher=local"),
         (["launcher=slurm", "launcher.partion=x"], "did you mean launcher.partition"),
     ],
 )
@@ -105,5 +105,7 @@ def test_a_trial_that_slurm_has_is_not_run_here(tmp_path: Path) -> None:
     folder = runner.folder.trial(trial.name)
     folder.create(trial)
     folder.write_job(SubmittedJob(job="12_3", submitted_at="now"))
-    with pytest.raises(UserError, match="is in Slurm's hands as job 12_3; launcher=slurm collects"):
+    with pytest.raises(
+        UserError, match="is already submitted to Slurm as job 12_3; launcher=slurm collects"
+    ):
         runner.run()

@@ -50,7 +50,7 @@ def test_plain_lines_off_a_terminal() -> None:
     evidence = Evidence(phase=Phase.BACKWARD, message="no memory", over_bytes=2**30)
     progress.end(result("oom", evidence))
     assert stream.getvalue().splitlines() == [
-        "trial  1/12  none  ok, as found",
+        "trial  1/12  none  ok (already run)",
         "trial  2/12  selective:mlp  oom  12 s  [backward, 1.00 GiB over] no memory"
         "  (2 min 00 s to go)",
     ]

@@ -222,7 +222,7 @@ def test_two_runners_in_one_folder_are_refused(
     runner.folder.path.mkdir(parents=True)
     lock = Lock(runner.folder.lock)
     assert lock.take()
-    with pytest.raises(UserError, match="another harness run is at work in this folder"):
+    with pytest.raises(UserError, match="another harness run is using this folder"):
         runner.run()
     lock.close()
     assert len(runner.run()) == 1
@@ -402,11 +402,11 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     assert len(seen) == 2
     last = talk.splitlines()[-1]
     assert f"stopped: {len(seen)} of 16 trials are finished, in" in last
-    assert "go on with: harness run 'recompute.settings=[none,selective:mlp," in last
+    assert "continue with: harness run 'recompute.settings=[none,selective:mlp," in last
     again = drive(tmp_path)
     page, talk = again.communicate(timeout=60)
     assert again.returncode == 0
-    assert talk.count("as found") == len(seen)
+    assert talk.count("already run") == len(seen)
     now = stored(tmp_path)
     assert {name: now[name] for name in seen} == seen
     assert "selective:mlp" in page
@@ -425,7 +425,7 @@ def test_a_broken_result_is_absent_and_costs_no_other(
     again = make_runner(make_plan(2), stream).run()
     assert again[second.name] == second
     assert again[first.name].status is TrialStatus.OK
-    said = [line for line in stream.getvalue().splitlines() if "counts as absent" in line]
+    said = [line for line in stream.getvalue().splitlines() if "is treated as missing" in line]
     assert len(said) == 1
     assert "is not valid JSON" in said[0]
     assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()

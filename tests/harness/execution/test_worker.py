@@ -264,7 +264,7 @@ def test_a_rank_writes_its_own_file(tmp_path: Path, trial: Trial) -> None:
 
 
 def test_a_backend_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"backend = command: does not run in the harness's worker"):
+    with pytest.raises(UserError, match=r"backend = command: cannot run in the harness's worker"):
         factory(Backend.COMMAND)
 
 

@@ -92,7 +92,7 @@ def test_environments_come_before_the_numbers() -> None:
     )
     assert render(of(ROW, environments=(change,))).splitlines()[:3] == [
         "environment  toy  software.torch  2.8 -> (none)",
-        "environment  toy  the golden does not say: cuda, nccl",
+        "environment  toy  the golden does not state: cuda, nccl",
         row_line(ROW),
     ]
 

@@ -72,7 +72,7 @@ def test_nothing_that_was_planned_is_lost(run: RunFolder) -> None:
     assert words == [
         "result.json cannot be read: file is not valid JSON: line 1, column 2: "
         "Unterminated string starting at",
-        "began, and has no result: interrupted",
+        "started but has no result: interrupted",
         "has not been run",
     ]
     assert loaded.results[2].evidence is not None

@@ -78,7 +78,10 @@ def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
     richer = golden_of(more, "first")
     assert rows(more, richer)[NVML].verdict is Verdict.PASS
     lost = rows(make_repeats(), richer)[NVML]
-    assert (lost.verdict, lost.reason) == (Verdict.VANISHED, "in the golden, not in the results")
+    assert (lost.verdict, lost.reason) == (
+        Verdict.VANISHED,
+        "in the golden, but not in the results",
+    )
 
 
 def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
@@ -92,7 +95,7 @@ def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden)
     ]
     assert (row.verdict, row.reason) == (
         Verdict.VANISHED,
-        "the golden holds no finite number of it",
+        "the golden has no finite value for it",
     )
 
 

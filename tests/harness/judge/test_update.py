@@ -74,7 +74,7 @@ def test_identity_is_the_workloads_key(make_repeats: Any, workload: Any) -> None
 def test_what_is_not_ok_is_no_baseline(make_repeats: Any, status: TrialStatus) -> None:
     results = make_repeats()
     results[1] = replace(results[1], status=status)
-    with pytest.raises(UserError, match="no baseline"):
+    with pytest.raises(UserError, match="cannot be a baseline"):
         golden_of(results, "why")
 
 

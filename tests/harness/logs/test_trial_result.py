@@ -133,7 +133,7 @@ def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
     result = result_of(parse(run(), LogFramework.TORCHTITAN), QUESTION)
     assert result.status is TrialStatus.NO_DATA
     assert result.evidence is not None
-    assert result.evidence.message == "no line of torchtitan's; these are megatron_lm's"
+    assert result.evidence.message == "no line is torchtitan's; the lines are megatron_lm's"
 
 
 def test_odd_files_of_ranks_are_told(parse: Parse) -> None:
@@ -148,7 +148,8 @@ def test_another_setting_than_was_asked_for(parse: Parse) -> None:
     result = result_of(parse(text), QUESTION)
     assert result.status is TrialStatus.UNSTABLE
     assert (
-        result.concerns[0].seen == "recompute is selective:core_attn, asked for was selective:mlp"
+        result.concerns[0].seen
+        == "recompute is selective:core_attn, but selective:mlp was asked for"
     )
 
 
@@ -157,7 +158,7 @@ def test_another_batch_than_was_asked_for(parse: Parse) -> None:
     asked = replace(QUESTION, trial={"workload": {**WORKLOAD, "global_batch_size": 128}})
     result = result_of(parse(run()), asked)
     assert result.status is TrialStatus.UNSTABLE
-    assert result.concerns[0].seen == "global_batch_size is 32, asked for was 128"
+    assert result.concerns[0].seen == "global_batch_size is 32, but 128 was asked for"
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_neighbours_retries_and_errors() -> None:
 
 def test_two_clocks_that_disagree() -> None:
     seen = found(host_seconds=tuple(1.1 * seconds for seconds in CALM))
-    assert seen["clocks_disagree"].seen == "events -9.1 % beside the host clock"
+    assert seen["clocks_disagree"].seen == "events -9.1 % against the host clock"
     assert not seen["clocks_disagree"].fatal
 
 

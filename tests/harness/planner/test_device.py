@@ -39,7 +39,7 @@ def test_auto_takes_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     assert find_machine("cpu") == Machine(device=Device.CPU)
     monkeypatch.setattr(device, "gpu_names", lambda: ())
     assert find_machine() == Machine(device=Device.CPU)
-    with pytest.raises(UserError, match="device = cuda: no GPU is seen"):
+    with pytest.raises(UserError, match="device = cuda: the driver sees no GPU"):
         find_machine("cuda")
 
 

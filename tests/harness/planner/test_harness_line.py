@@ -70,7 +70,7 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
 ) -> None:
     answer = advise(Request(model="gpt3_175b", gpus="64xA100", search=SearchScope.LAYOUT))
     assert answer.toss is not None
-    assert answer.toss.beside == "harness run takes them with job.create_attention_mask=false"
+    assert answer.toss.beside == "harness run sets job.create_attention_mask=false"
     by_rank: Callable[[int], Any] = lambda rank: answer.candidates[rank - 1].evaluation  # noqa: E731
     lines = answer.toss.command.split(" && ")
     assert len(lines) == 2
@@ -85,8 +85,10 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
     [
         (
             "job.use_precision_aware_optimizer=true",
-            "harness run takes both with job.use_precision_aware_optimizer=false, in which they "
-            "differ",
+            (
+                "harness run sets job.use_precision_aware_optimizer=false for both rows, and the "
+                "rows differ in it"
+            ),
         ),
         (
             "layout.cp_comm_type=all_gather",
@@ -106,5 +108,5 @@ def test_where_no_line_tells_two_rows_apart_it_says_why(option: str, why: str) -
 
 def test_a_model_without_its_gpus() -> None:
     config = compose(["model=llama3_8b", "device=cuda", "recompute.settings=[none]"])
-    with pytest.raises(UserError, match=r"gpus = \(none\): is missing beside model=llama3_8b"):
+    with pytest.raises(UserError, match="gpus = \\(none\\): must be given with model=llama3_8b"):
         machine_of(config, dry_run=True)

@@ -29,9 +29,9 @@ def test_times_as_sbatch_takes_them(text: str, expected: int) -> None:
     [
         (
             {"partition": "h100"},
-            "launcher.partition = h100: says nothing under launcher=local; launcher=slurm",
+            "launcher.partition = h100: has no effect with launcher=local; launcher=slurm",
         ),
-        ({"wait": True}, "says nothing under launcher=local"),
+        ({"wait": True}, "has no effect with launcher=local"),
         ({"kind": LauncherKind.SLURM, "nnodes": 2}, "launcher=torchrun"),
         ({"kind": LauncherKind.SLURM, "time": "soon"}, "is not a time that sbatch takes"),
         ({"kind": LauncherKind.SLURM, "time": "0"}, "must be positive"),

@@ -150,7 +150,9 @@ def test_predictions_are_for_the_gpu_at_hand() -> None:
     )
     unknown = Machine(device=Device.CUDA, gpu_names=("NVIDIA X999",))
     made = plan("recompute=none", *AS_ASKED, machine=unknown)
-    assert made.assumptions == ("NVIDIA X999 is not described: predictions are for H100-SXM-80GB",)
+    assert made.assumptions == (
+        "NVIDIA X999 is not in configs/hardware: predictions are for H100-SXM-80GB",
+    )
 
 
 def test_what_is_laid_over_the_preset() -> None:
@@ -197,7 +199,7 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
             EIGHT,
             "must divide the number of GPUs = 1, with the recipe's CP 2 (--cp); nearest: 1",
         ),
-        (["recompute.settings=[partial]"], CPU, "is no recompute setting"),
+        (["recompute.settings=[partial]"], CPU, "is not a recompute setting"),
         (["recompute.settings=['selective:bogus']"], CPU, "bogus: not accepted by megatron-core"),
         (["job.seq_length=0"], CPU, "job.seq_length = 0: must be at least 1"),
         (["+experiment.foo=1"], CPU, "foo = 1: is not a known key"),

@@ -36,7 +36,7 @@ def test_compact_layout() -> None:
 
 @pytest.mark.parametrize("text", ["tp", "tp4pp4", "tp4_", "tp0", "xx3", "4tp"])
 def test_what_is_no_layout(text: str) -> None:
-    with pytest.raises(UserError, match="is no degree"):
+    with pytest.raises(UserError, match="is not a degree"):
         parse_layout(text)
 
 
@@ -88,7 +88,7 @@ def test_everything_else(tmp_path: Path) -> None:
         (["model=llama3_70b"], "gpus = (none): is missing"),
         ([*JOB, "stages=0"], "did you mean stage"),
         ([*JOB, "stage"], "is not a known key"),
-        ([*JOB, "stage=first"], "neither all nor a number"),
+        ([*JOB, "stage=first"], "must be all or a number"),
         ([*JOB, "steps=0"], "must be at least 1"),
         ([*JOB, "steps=x"], "steps = x: is not an integer"),
         ([*JOB, "recompute=[]"], "is empty"),

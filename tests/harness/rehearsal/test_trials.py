@@ -28,7 +28,7 @@ def test_a_trial_a_setting_with_every_stage_predicted() -> None:
     assert mlp.prediction.stages[0].backward < none.prediction.stages[0].backward
     said = " ".join(plan.assumptions)
     assert "transformer_impl local" in said
-    assert "no communication" in said
+    assert "add communication" in said
 
 
 def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
         (["model=llama3_70b", "gpus=24xH100"], "write e.g. layout="),
         ([*JOB, "layout=tp3_pp4"], "must divide"),
         ([*JOB, "device=tpu"], "must be one of fake, cuda, cpu, auto"),
-        ([*JOB, "recompute=halt"], "is no recompute setting"),
+        ([*JOB, "recompute=halt"], "is not a recompute setting"),
         ([*JOB, "recompute=[none,selective:bogus]"], "selective:bogus: recompute_modules bogus"),
         ([*JOB, "recompute=full:uniform:1+distribute_saved_activations"], "sequence"),
         ([*JOB, "job.precision=fp16", "recompute=none+offload=core_attn"], "offload"),

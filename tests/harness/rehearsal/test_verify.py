@@ -53,7 +53,7 @@ def test_what_cannot_be_rehearsed_is_an_answer_too(
     monkeypatch.setattr(lone_ranks, "missing", lambda: "")
     found = told(monkeypatch, capsys, candidate("none+offload=core_attn"))
     (answer,) = found["candidates"]
-    assert "fine-grained offload copies to pinned memory" in answer["refused"]
+    assert "fine-grained offload needs Transformer Engine" in answer["refused"]
 
 
 def test_without_megatron_nothing_is_rehearsed(

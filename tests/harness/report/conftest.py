@@ -171,7 +171,7 @@ def swept_run(tmp_path: Path, gpu_plan: RunPlan) -> Path:
     first = gpu_plan.settings[0]
     larger = replace(first.trial.workload, micro_batch_size=2)
     second = replace(first, trial=replace(first.trial, workload=larger), rank=2)
-    plan = replace(gpu_plan, settings=(first, second), ended="The time of sweep.budget is spent.")
+    plan = replace(gpu_plan, settings=(first, second), ended="The sweep.budget is used up.")
     pruned = {
         "status": TrialStatus.PRUNED,
         "evidence": Evidence(phase=Phase.TRAINING, message="pruned after 5 steps"),

@@ -45,7 +45,7 @@ def test_it_is_whole_and_does_not_scroll_sideways(
     assert seen["wide"] == []
     assert seen["loaded"] == [], "nothing is fetched, from nowhere"
     assert seen["headings"][0] == "llama3_8b_1xh200 on H200-SXM-141GB"
-    assert {"Verdict", "Settings", "Predicted beside measured", "Memory", "FLOPs", "Trust"} <= set(
+    assert {"Verdict", "Settings", "Predicted and measured", "Memory", "FLOPs", "Trust"} <= set(
         seen["headings"]
     )
     assert len(seen["images"]) == 5

@@ -59,5 +59,5 @@ def test_the_same_trial_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_plan_of_nothing_is_refused(tmp_path: Path, gpu_plan: RunPlan) -> None:
     RunFolder(tmp_path).create(replace(gpu_plan, settings=()))
-    with pytest.raises(UserError, match="is of no setting at all"):
+    with pytest.raises(UserError, match="holds no setting"):
         load_facts(tmp_path)

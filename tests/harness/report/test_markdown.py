@@ -65,7 +65,7 @@ def test_a_summary_keeps_the_worst_rows() -> None:
     kept = [int(n) for n in re.findall(r"\| row (\d+) ", text)]
     assert kept == list(range(len(kept)))
     assert 5 < len(kept) < 100
-    assert text.endswith("*More is in report.md: this page would be too long with it.*\n")
+    assert text.endswith("*The rest is in report.md: this page would be too long.*\n")
     assert text.startswith("# run")
 
 

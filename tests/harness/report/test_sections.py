@@ -85,7 +85,7 @@ def test_the_verdict_comes_first_in_the_gates_own_lines(
     assert shown == said[:-1], "the page has the terminal's lines, in its order"
     (gone,) = [line for line in document.sections[0].prose if "In the golden" in line]
     assert "full:uniform:2" in gone
-    assert any("Here and not in the golden" in line for line in document.sections[0].prose)
+    assert any("Here, but not in the golden" in line for line in document.sections[0].prose)
 
 
 def test_passes_are_folded_away(gpu_run: Path, gpu_facts: Facts) -> None:
@@ -99,7 +99,7 @@ def test_passes_are_folded_away(gpu_run: Path, gpu_facts: Facts) -> None:
 
 
 def test_predicted_and_measured_with_signed_errors(gpu_facts: Facts) -> None:
-    one = section(make_document(gpu_facts, ()), "Predicted beside measured")
+    one = section(make_document(gpu_facts, ()), "Predicted and measured")
     tables = {table.columns[0]: table for table in one.tables}
     assert set(tables) == {"kept a layer", "peak allocated", "step time"}
     # invented: measured times are 5 % above the prediction, peaks 1 %
@@ -177,7 +177,7 @@ def test_the_calibration_says_what_it_was_fitted_on(gpu_facts: Facts) -> None:
     ]
     gone = replace(gpu_facts, plan=replace(gpu_facts.plan, settings=tuple(changed)))
     one = section(make_document(gone, ()), "Calibration of the predictions")
-    assert one.prose == ("Calibration x: its file is not here any more.",)
+    assert one.prose == ("Calibration x: its file is no longer here.",)
 
 
 def test_cpu_times_are_marked_as_such_everywhere(cpu_run: Path, cpu_facts: Facts) -> None:
@@ -229,7 +229,7 @@ def test_a_sweep_s_settings_are_named_with_their_micro_batch(swept_run: Path) ->
         (table,) = section(document, title).tables
         assert tuple(row[0] for row in table.rows) == names, title
     settings = section(document, "Settings")
-    assert "The time of sweep.budget is spent." in settings.prose
+    assert "The sweep.budget is used up." in settings.prose
     assert [row[1] for row in settings.tables[0].rows] == ["ok", "pruned"]
     assert "micro batches 1, 2" in document.subtitle
     assert [one.name for one in points(facts)] == list(names)

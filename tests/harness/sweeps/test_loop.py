@@ -91,7 +91,7 @@ def test_every_point_has_one_result_and_the_same_command_runs_nothing(
     assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
     again, talk = finish()
     assert (again, stored(tmp_path)) == (out, seen)
-    assert talk.count("as found") == 6
+    assert talk.count("already run") == 6
 
 
 def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
@@ -101,7 +101,7 @@ def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
     _, talk = finish("sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
     assert len(stored(tmp_path)) == 5
     assert {name: stored(tmp_path)[name] for name in seen} == seen
-    assert talk.count("as found") == 2
+    assert talk.count("already run") == 2
 
 
 def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(
@@ -146,7 +146,7 @@ def test_leaders_that_overlap_are_repeated_and_the_page_says_how_it_ended(
 def test_no_trial_starts_once_the_budget_is_spent(tmp_path: Path, finish: Finish) -> None:
     out, _ = finish("--budget", "0.01s")  # a stub says that it took 20 ms
     assert len(stored(tmp_path)) == 1
-    assert "The time of sweep.budget is spent." in out
+    assert "The sweep.budget is used up." in out
 
 
 def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path, finish: Finish) -> None:
@@ -202,7 +202,7 @@ def test_sweeps_that_run_at_once_in_one_folder_share_the_work(
     assert sorted(told) == sorted(stored(tmp_path))
     assert len(RunFolder(tmp_path / "runs" / "x").results()) == 6, "the plan holds all"
     out, talk = finish()
-    assert (out, talk.count("as found")) == (said[1][0], 6)
+    assert (out, talk.count("already run")) == (said[1][0], 6)
     assert not (tmp_path / "runs" / "x" / "workers").exists()
 
 
@@ -213,7 +213,7 @@ def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
     with exclusive(tmp_path / "runs" / "x" / "lock", shared=True):
         done = harness_in(tmp_path, "run", "name=x", "--no-report")
     assert done.returncode == 2
-    assert "another harness run is at work in this folder" in done.stderr
+    assert "another harness run is using this folder" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
         (["sweep.sampler=gp"], "sweep.sampler"),
         (["sweep.memory_budget=lots"], "sweep.memory_budget = lots"),
         (["sweep.micro_batch_sizes=[0]"], "sweep.micro_batch_sizes"),
-        (["measure.repeats=2"], "measure.repeats = 2: must be 1: leaders are repeated"),
+        (["measure.repeats=2"], "measure.repeats = 2: must be 1: a sweep repeats the leaders that"),
         (["-m"], "-m: not a flag"),
     ],
 )

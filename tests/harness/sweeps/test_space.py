@@ -78,7 +78,7 @@ def test_layouts_are_those_that_the_advisor_finds_legal_and_the_backend_runs() -
     assert legal == {"dp4", "tp2-dp2", "pp4-dp1", "tp2-pp2-dp1"}
     refused = {point.layout: planned.skip for point, planned in space.planned.items()}
     assert "does not share key and value heads among ranks" in refused["tp4-dp1"]
-    assert "FSDP2 does not go with PP 2 in the native backend" in refused["pp2-dp2"]
+    assert "the native backend cannot combine FSDP2 with PP 2" in refused["pp2-dp2"]
     names = [layout_name(planned.trial.workload.layout) for planned in space.planned.values()]
     assert len(set(names)) == len(names), "a name means one layout"
     assert {planned.trial.workload.layout.world_size for planned in space.planned.values()} == {4}
@@ -94,7 +94,7 @@ def test_unlikely_points_are_skipped_where_the_advisor_predicts() -> None:
     config, options = compose_sweep(overrides)
     planned = make_space(config, H200, options).planned
     large = planned[Point(layout="dp1", micro_batch_size=128, recompute="none")]
-    assert large.skip.startswith("by the advisor less likely to fit than")
+    assert large.skip.startswith("predicted to fit with a probability below")
     _, all_of_them = compose_sweep([*overrides, "sweep.min_fit_probability=0"])
     everything = make_space(config, H200, all_of_them).planned
     assert not any(p.skip for p in everything.values())
@@ -129,7 +129,7 @@ def test_a_budget_that_no_point_fits_is_named_with_the_least_that_does() -> None
     config, options = compose_sweep(TWO_SETTINGS)
     told = [p.trial.prediction for p in make_space(config, H200, options).planned.values()]
     least = min(one.peak_reserved_bytes or 0 for one in told if one is not None)
-    assert caught.value.relation.endswith(f"of which the least needs {human_bytes(least)}")
+    assert caught.value.relation.endswith(f"the smallest needs {human_bytes(least)}")
 
 
 def test_a_budget_above_the_card_is_refused_as_advise_refuses_it() -> None:

@@ -43,5 +43,7 @@ def test_a_dry_run_for_gpus_that_are_not_here(
     points = [line.split()[1:4] for line in head.splitlines()]
     assert ["tp2-dp4", "1", "none"] in points
     assert ["dp8", "1", "none"] not in points, "65 GiB, as predicted"
-    assert "less likely to fit than sweep.min_fit_probability = 0.01" in " ".join(notes.split())
+    assert "predicted to fit with a probability below sweep.min_fit_probability = 0.01" in " ".join(
+        notes.split()
+    )
     assert max(map(len, head.splitlines())) <= 100

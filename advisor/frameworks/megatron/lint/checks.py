@@ -112,7 +112,7 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             rule="shell_variable",
-            reason=f"the value of {where} is a variable that is not set here and is not checked",
+            reason=f"the value of {where} is a variable that is not set here, so it is not checked",
             fix="lint the flags as they are run",
             source="",
             place=read.unresolved.get(where, read.place),
@@ -121,7 +121,7 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             rule="shell_words",
-            reason=f"what {text} stands for is not known: options in it are not checked",
+            reason=f"{text} is not set here, so options in it are not checked",
             fix="lint the flags as they are run",
             source="",
             place=place,

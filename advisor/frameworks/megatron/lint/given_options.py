@@ -108,7 +108,7 @@ def convert(name: str, value: object, where: str) -> object:
     try:
         return kind.value(str(value))
     except ValueError:
-        raise UserError(where, value, f"is no {kind.name.lower()}") from None
+        raise UserError(where, value, f"must be a valid {kind.name.lower()}") from None
 
 
 def _nullable(name: str) -> bool:

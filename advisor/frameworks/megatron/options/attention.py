@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.options.values import (
 
 _LATENT: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": is_latent}
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
-_ROTARY: Final = "numbers of the rotary table"
+_ROTARY: Final = "values of the rotary table"
 
 
 class Attention(Options):
@@ -48,7 +48,7 @@ class Attention(Options):
     mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", defaults={"0.15": None})
     mtp_use_repeated_layer: bool = refused(
         False,
-        "depths of multi-token prediction that share one layer are not modelled",
+        "multi-token prediction depths that share one layer are not modelled",
         since="0.17",
     )
     mtp_hybrid_override_pattern: str | None = refused(
@@ -58,9 +58,9 @@ class Attention(Options):
         False, "the backward of multi-token prediction is modelled in full", since="0.19"
     )
     mla_down_proj_fusion: bool = unpriced(
-        False, "the two down projections are modelled apart", since="0.17"
+        False, "the two down projections are modelled separately", since="0.17"
     )
-    cache_mla_latents: bool = harmless(False, "of inference", since="0.14")
+    cache_mla_latents: bool = harmless(False, "used only for inference", since="0.14")
     softmax_scale: float | None = harmless(None, "", flag="")
     attention_output_gate: bool = option(False, "model", printed=Said.DIFFERENT, since="0.16")
     experimental_attention_variant: str | None = option(
@@ -82,11 +82,11 @@ class Attention(Options):
     dsa_indexer_scoring_relu: bool = harmless(True, _INDEXER, since="0.19")
     dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
     dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXER, since="0.19")
-    qk_clip: bool = unpriced(False, "the largest logits are not kept in the model", since="0.16")
+    qk_clip: bool = unpriced(False, "the model does not keep the largest logits", since="0.16")
     qk_clip_alpha: float = harmless(0.5, "of qk_clip", since="0.16")
     qk_clip_threshold: float = harmless(100, "of qk_clip", since="0.16")
     log_max_attention_logit: bool = unpriced(
-        False, "the largest logits are not kept in the model", since="0.16"
+        False, "the model does not keep the largest logits", since="0.16"
     )
     apply_query_key_layer_scaling: bool = harmless(False)
     flash_attention_version: int | None = harmless(

@@ -34,12 +34,12 @@ class Communication(Options):
     tp_comm_overlap_cfg: str | None = unpriced(None, _USER_BUFFERS)
     async_tensor_model_parallel_allreduce: bool = unpriced(
         True,
-        "gradients of inputs are modelled to be reduced beside those of weights",
+        "input gradients are modelled as reduced while weight gradients are computed",
         off="--no-async-tensor-model-parallel-allreduce",
         until="0.16",
         defaults={"0.15": False},
     )
-    symmetric_ar_type: str | None = harmless(None, "of inference", since="0.13")
+    symmetric_ar_type: str | None = harmless(None, "used only for inference", since="0.13")
     high_priority_a2a_comm_stream: bool = unpriced(
         False, "streams are modelled without priorities", since="0.18"
     )
@@ -52,7 +52,7 @@ class Communication(Options):
     )
     deallocate_pipeline_outputs: bool = unpriced(
         False,
-        "outputs that were sent are modelled as freed, which Megatron-LM always asks for",
+        "sent outputs are modelled as freed, which Megatron-LM always requests",
         flag="",
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)
@@ -85,7 +85,7 @@ class Communication(Options):
         since="0.13",
     )
     defer_embedding_wgrad_compute: bool = checked(
-        False, "the output layer's weight gradient is modelled in its place"
+        False, "the output layer's weight gradient is not modelled as deferred"
     )
     wgrad_deferral_limit: int = unpriced(0, "of defer_embedding_wgrad_compute")
     barrier_with_L1_time: bool = unpriced(
@@ -100,10 +100,10 @@ class Communication(Options):
     grad_sync_func: object = harmless(None, CALLABLE, flag="")
     param_sync_func: object = harmless(None, CALLABLE, flag="")
     use_te_rng_tracker: bool = harmless(False, "", flag="--te-rng-tracker")
-    inference_rng_tracker: bool = harmless(False, "of inference")
+    inference_rng_tracker: bool = harmless(False, "used only for inference")
     config_logger_dir: str = harmless("")
     distributed_backend: str = unpriced("nccl", "messages take NCCL's bandwidth")
-    use_sharp: bool = unpriced(False, "reductions are modelled without switches that compute")
+    use_sharp: bool = unpriced(False, "reductions are modelled without in-network computing")
     sharp_enabled_group: str | None = harmless(None, "of use_sharp")
     high_priority_stream_groups: tuple[str, ...] = unpriced(
         (), "streams are modelled without priorities"

@@ -29,9 +29,9 @@ _RUN: Final[dict[str, Any]] = {
     "nemo_1": "",
 }
 _FLEX: Final[dict[str, Any]] = {**_RUN, "when": sends_flex, "told_when": sends_flex}
-_SMS: Final = "a dispatcher has as many multiprocessors as by Megatron's default"
-_KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
-_LAYOUT: Final = "a layout of the experts' weights that kernels choose"
+_SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
+_KERNELS: Final = "part of the dispatcher's kernels, which are modelled as shipped"
+_LAYOUT: Final = "a layout of expert weights that the kernels choose"
 
 
 class Experts(Options):
@@ -90,7 +90,7 @@ class Experts(Options):
     moe_router_padding_for_quantization: bool = checked(
         False, "tokens of padding are not counted", since="0.16"
     )
-    moe_input_jitter_eps: float | None = checked(None, "one product of a token's size")
+    moe_input_jitter_eps: float | None = checked(None, "one product per token")
     moe_router_force_load_balancing: bool = option(False, "job", since="0.13")
     moe_router_topk_scaling_factor: float | None = harmless(None)
     moe_router_topk_limited_devices: int | None = harmless(
@@ -98,7 +98,7 @@ class Experts(Options):
     )
     moe_router_bias_update_rate: float = harmless(0.001)
     moe_router_quantile_balancing_ema: float = harmless(0.0, since="0.19")
-    moe_router_force_biased: float | None = harmless(None, "a switch of benchmarks", since="0.17")
+    moe_router_force_biased: float | None = harmless(None, "only for benchmarks", since="0.17")
     moe_per_layer_logging: bool = harmless(False)
     moe_token_dropping: bool = refused(False, "has no effect in any release", flag="")
     moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", defaults={"0.18": 20})
@@ -108,10 +108,10 @@ class Experts(Options):
     moe_hybridep_num_blocks_unpermute: int | None = harmless(None, _KERNELS, since="0.17")
     moe_flex_dispatcher_num_sms: int | None = unpriced(None, _SMS, since="0.19")
     moe_hybridep_pad_uneven_dispatch_inputs: bool = unpriced(
-        False, "padded inputs of the dispatch are not counted", since="0.19"
+        False, "padding in the dispatcher's inputs is not counted", since="0.19"
     )
     moe_permute_fusion_into_hybridep: bool = unpriced(
-        False, "the permutation is modelled apart from the dispatch", since="0.17"
+        False, "the permutation is modelled separately from the dispatch", since="0.17"
     )
     moe_ncclep_static_shape: bool = unpriced(
         False, "buffers of a fixed size are not modelled", since="0.19"
@@ -132,8 +132,10 @@ class Experts(Options):
         None, "buffers of a fixed size are not modelled", since="0.18"
     )
     moe_enable_routing_replay: bool = unpriced(
-        False, "routes kept from another pass are not modelled", since="0.16"
+        False, "replayed routing is not modelled", since="0.16"
     )
-    moe_pad_experts_for_cuda_graph_inference: bool = harmless(False, "of inference", since="0.17")
-    moe_use_upcycling: bool = refused(False, "experts made of a dense checkpoint")
+    moe_pad_experts_for_cuda_graph_inference: bool = harmless(
+        False, "used only for inference", since="0.17"
+    )
+    moe_use_upcycling: bool = refused(False, "experts made from a dense checkpoint")
     moe_upcycling_granularity: int = harmless(1, "of moe_use_upcycling")

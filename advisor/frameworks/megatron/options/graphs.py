@@ -73,4 +73,4 @@ class CudaGraphs(Options):
     cuda_graph_warmup_steps: int = checked(3, "a graph's first steps are not modelled")
     cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", defaults={"0.17": False})
     cuda_graph_retain_backward_graph: bool = unpriced(False, _POOL, flag="")
-    inference_cuda_graph_scope: str | None = harmless(None, "of inference", since="0.18")
+    inference_cuda_graph_scope: str | None = harmless(None, "used only for inference", since="0.18")

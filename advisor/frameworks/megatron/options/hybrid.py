@@ -38,12 +38,14 @@ class Hybrid(Options):
         since="0.13",
     )
     mamba_training_ssm_states_dtype: str | None = unpriced(
-        None, "states are modelled in the kernel's own type", since="0.19"
+        None, "states are modelled in the kernel's number type", since="0.19"
     )
     heterogeneous_block_specs: bool = refused(
         False, "layers of different shapes are not modelled", flag="", since="0.12"
     )
-    hetereogenous_dist_checkpoint: bool = harmless(False, "of checkpoints", flag="", since="0.13")
+    hetereogenous_dist_checkpoint: bool = harmless(
+        False, "used only for checkpoints", flag="", since="0.13"
+    )
     heterogeneous_layers_config_path: str | None = refused(
         None, "layers of different shapes are not modelled"
     )

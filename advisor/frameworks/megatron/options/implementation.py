@@ -81,8 +81,10 @@ class Implementation(Options):
         printed=Said.DIFFERENT,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
-    use_mcore_models: bool = harmless(False, "the only models that are left")
-    use_legacy_models: bool = refused(False, "the models of before Megatron Core are not modelled")
+    use_mcore_models: bool = harmless(False, "the only models left")
+    use_legacy_models: bool = refused(
+        False, "the models from before Megatron Core are not modelled"
+    )
     enable_experimental: bool = harmless(False)
     use_transformer_engine_op_fuser: bool = checked(False, _FUSED, since="0.18")
     use_te_activation_func: bool = unpriced(False, _FUSED, since="0.15")
@@ -92,7 +94,7 @@ class Implementation(Options):
         False, "a kernel of the same norm", flag="", off="--no-persist-layer-norm"
     )
     memory_efficient_layer_norm: bool = unpriced(
-        False, "norms are modelled to keep their input", flag=""
+        False, "norms are modelled as keeping their input", flag=""
     )
     mlp_chunks_for_training: int = unpriced(1, "the MLP is modelled in one piece", since="0.18")
     batch_invariant_mode: bool = unpriced(
@@ -111,7 +113,7 @@ class Implementation(Options):
         True, "the embedding's output is modelled as a copy"
     )
     calculate_per_token_loss: bool = harmless(False)
-    test_mode: bool = harmless(False, "of tests", flag="")
+    test_mode: bool = harmless(False, "used only in tests", flag="")
 
 
 class Dropout(Options):

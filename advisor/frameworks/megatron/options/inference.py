@@ -4,7 +4,7 @@ from typing import Final
 
 from advisor.frameworks.megatron.options.option import Options, harmless
 
-_INFERENCE: Final = "of inference"
+_INFERENCE: Final = "used only for inference"
 
 
 class Inference(Options):

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.options.values import (
 from advisor.models.options import Activation
 
 _START: Final = "how weights are drawn at the start"
-_MUP: Final = "of maximal update parametrization: numbers that weights and outputs are scaled by"
+_MUP: Final = "scaling factors of maximal update parametrization"
 _STREAMS: Final = "hyper-connections are not modelled"
 
 
@@ -71,7 +71,7 @@ class Shape(Options):
     openai_gelu: bool = unpriced(False, "is modelled as gelu")
     onnx_safe: bool | None = unpriced(None, "is modelled as gelu")
     activation_func: object = harmless(
-        None, "follows from model.activation: a function, which no command line gives", flag=""
+        None, "follows from model.activation (a function, which no command line can give)", flag=""
     )
     activation_func_clamp_value: float | None = unpriced(
         None, "the activation is modelled without clamping", since="0.15"
@@ -82,7 +82,7 @@ class Shape(Options):
     activation_func_fp8_input_store: bool = option(False, "model", flag="")
     fp32_residual_connection: bool = refused(False, "a residual stream in fp32 is not modelled")
     apply_residual_connection_post_layernorm: bool = refused(
-        False, "a residual taken behind the norm is not modelled"
+        False, "a residual taken after the norm is not modelled"
     )
     enable_mhc_connections: bool = checked(False, _STREAMS, since="0.20")
     mhc_recompute_layer_num: int | None = checked(None, _STREAMS, since="0.20")

@@ -16,10 +16,10 @@ from advisor.frameworks.megatron.options.values import (
     is_not_muon,
 )
 
-_NUMBER: Final = "a number of the optimizer's update"
-_SCALE: Final = "a number of the loss scale"
-_MUON: Final = "a number of Muon's update"
-_OTHER: Final = "of an optimizer that is not modelled"
+_NUMBER: Final = "a coefficient of the optimizer's update"
+_SCALE: Final = "a parameter of the loss scale"
+_MUON: Final = "a coefficient of Muon's update"
+_OTHER: Final = "belongs to an optimizer that is not modelled"
 _HOST: Final = "memory of the host"
 _FSDP: Final = "Megatron's own FSDP is not modelled"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
@@ -49,7 +49,7 @@ class OptimizerStep(Options):
     adam_beta2: float = harmless(0.999, _NUMBER)
     adam_eps: float = harmless(1e-08, _NUMBER)
     sgd_momentum: float = harmless(0.9, _OTHER)
-    clip_grad: float = unpriced(1.0, "the gradients' norm is modelled as taken")
+    clip_grad: float = unpriced(1.0, "the gradient norm is modelled as computed")
     loss_scale: float | None = harmless(None, _SCALE)
     initial_loss_scale: float = harmless(4294967296, _SCALE)
     min_loss_scale: float = harmless(1.0, _SCALE)
@@ -58,7 +58,10 @@ class OptimizerStep(Options):
     grad_norm_skip_threshold: float = harmless(float("inf"), since="0.18")
     muon_momentum: float = harmless(0.95, _MUON, since="0.16")
     muon_split_qkv: bool = unpriced(
-        True, "matrices of q, k and v are modelled apart", off="--muon-no-split-qkv", since="0.16"
+        True,
+        "the matrices of q, k and v are modelled separately",
+        off="--muon-no-split-qkv",
+        since="0.16",
     )
     muon_use_nesterov: bool = harmless(False, _MUON, since="0.16", until="0.17")
     muon_nesterov: bool = harmless(False, _MUON, since="0.18")
@@ -72,7 +75,9 @@ class OptimizerStep(Options):
         "blockwise", "matrices are modelled as orthogonalized block by block", since="0.16"
     )
     muon_extra_scale_factor: float = harmless(1.0, _MUON, since="0.16")
-    muon_scalar_optimizer: str = refused("adam", "beside Muon Adam is modelled", since="0.17")
+    muon_scalar_optimizer: str = refused(
+        "adam", "Adam is modelled for the parameters that Muon does not update", since="0.17"
+    )
     lion_beta1: float = harmless(0.95, _OTHER, since="0.17")
     lion_beta2: float = harmless(0.98, _OTHER, since="0.17")
     soap_shampoo_beta: float = harmless(0.95, _OTHER, since="0.18")
@@ -88,13 +93,13 @@ class OptimizerStep(Options):
         False, "the update is modelled without graphs", since="0.17"
     )
     use_torch_optimizer_for_cpu_offload: bool = unpriced(
-        False, "the host's update is modelled as DeepSpeed's", since="0.12"
+        False, "the host's update is modelled like DeepSpeed's", since="0.12"
     )
     pin_cpu_grads: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-grads", since="0.12")
     pin_cpu_params: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-params", since="0.12")
-    log_num_zeros_in_grad: bool = unpriced(False, "gradients are modelled without being counted")
+    log_num_zeros_in_grad: bool = unpriced(False, "the counting of zero gradients is not modelled")
     overlap_param_gather_with_optimizer_step: bool = unpriced(
-        False, "weights are modelled as gathered behind the update"
+        False, "weights are modelled as gathered after the update"
     )
 
 
@@ -114,8 +119,8 @@ class DataParallel(Options):
     num_distributed_optimizer_instances: int = unpriced(
         1, "states are modelled over all data-parallel ranks"
     )
-    check_for_nan_in_grad: bool = harmless(False, "a look at each bucket", flag="")
-    check_for_large_grads: bool = harmless(False, "a look at each bucket", since="0.12")
+    check_for_nan_in_grad: bool = harmless(False, "checks each bucket", flag="")
+    check_for_large_grads: bool = harmless(False, "checks each bucket", since="0.12")
     bucket_size: int | None = unpriced(None, _BUCKETS, flag="--ddp-bucket-size")
     num_buckets: int | None = unpriced(None, _BUCKETS, flag="--ddp-num-buckets", since="0.18")
     pad_buckets_for_high_nccl_busbw: bool = harmless(
@@ -167,7 +172,7 @@ class DataParallel(Options):
     megatron_fsdp_max_pool_double_buffer: bool = harmless(False, _FSDP, since="0.19")
     enable_full_sharding_in_hsdp: bool = harmless(False, _FSDP)
     create_all_gather_group: bool = unpriced(
-        False, "a group of its own for the gather is not modelled"
+        False, "a separate group for the gather is not modelled"
     )
     torch_fsdp2_reshard_after_forward: bool = harmless(
         True, "of use_torch_fsdp2", off="--torch-fsdp2-no-reshard-after-forward"

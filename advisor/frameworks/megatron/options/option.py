@@ -65,9 +65,9 @@ class Kind(Enum):
 class Said(Enum):
     """Where a command line or a recipe is told the value."""
 
-    DIFFERENT = "where it differs from the default"
-    LAYOUT = "with the layout, whatever it is"
-    ALWAYS = "whatever it is"
+    DIFFERENT = "if it differs from the default"
+    LAYOUT = "with the layout, always"
+    ALWAYS = "always"
     NEVER = "never"
 
 

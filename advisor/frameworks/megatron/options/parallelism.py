@@ -37,7 +37,7 @@ _SPLIT: Final[dict[str, Any]] = {
     "nemo": STRATEGY,
     "place": 1,
 }
-_SHARDS: Final = "weights cut over a further group of ranks are not modelled"
+_SHARDS: Final = "weights split over a further group of ranks are not modelled"
 
 
 class Parallelism(Options):
@@ -99,7 +99,7 @@ class Parallelism(Options):
         None, "layout", value=split_text, strict=True, quoted=True, **_SPLIT, since="0.13"
     )
     pipeline_model_parallel_split_rank: int | None = refused(
-        None, "encoder and decoder on stages of their own are not modelled", until="0.13"
+        None, "encoder and decoder on separate stages are not modelled", until="0.13"
     )
     pipeline_model_parallel_comm_backend: str | None = unpriced(
         None, "pipeline messages take NCCL's bandwidth", since="0.12"
@@ -126,7 +126,7 @@ class Parallelism(Options):
     expert_tensor_parallel_num_weight_shards: int | None = refused(None, _SHARDS, since="0.19")
     expert_gtp_weight_remat_size: int = refused(1, _SHARDS, flag="", since="0.19")
     moe_extended_tp: bool = refused(
-        False, "experts over TP x EP without a group of their own are not modelled", until="0.16"
+        False, "experts over TP x EP without a separate group are not modelled", until="0.16"
     )
     use_tp_pp_dp_mapping: bool = unpriced(False, "ranks are modelled in the order TP, CP, DP, PP")
     model_parallel_size: int | None = harmless(

@@ -30,7 +30,7 @@ from advisor.frameworks.megatron.options.values import (
     torch_type,
 )
 
-_SCALING: Final = "a number of the scaling recipe"
+_SCALING: Final = "a parameter of the scaling recipe"
 _KITCHEN: Final = "kernels of another library are not modelled"
 _STATE: Final[dict[str, Any]] = {
     "printed": Said.DIFFERENT,
@@ -131,7 +131,7 @@ class Precision(Options):
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(
         True,
-        "16 bits of an fp32 main parameter are modelled to lie in its weight",
+        "the weight is modelled as holding 16 bits of its fp32 main parameter",
         bridge="optimizer",
         flag="",
         since="0.13",
@@ -142,10 +142,10 @@ class Precision(Options):
     autocast_dtype: str | None = harmless(None, "of enable_autocast", flag="")
     fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
     fp8_quantizer_factory: str | None = checked(
-        None, "a recipe of one's own is not modelled", since="0.16"
+        None, "a custom recipe is not modelled", since="0.16"
     )
     fp4_quantizer_factory: str | None = refused(
-        None, "a recipe of one's own is not modelled", since="0.16"
+        None, "a custom recipe is not modelled", since="0.16"
     )
     fp4_param: bool = refused(
         False,
@@ -178,7 +178,7 @@ class Precision(Options):
     disable_bf16_reduced_precision_matmul: bool = harmless(False, since="0.12")
     reuse_grad_buf_for_mxfp8_param_ag: bool = unpriced(
         False,
-        "the gather of MXFP8 weights is modelled with a buffer of its own",
+        "the gather of MXFP8 weights is modelled with a separate buffer",
         bridge="ddp",
         since="0.13",
     )

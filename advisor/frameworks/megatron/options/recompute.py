@@ -70,14 +70,14 @@ class Recompute(Options):
         None, "recompute is the same in every microbatch", flag=""
     )
     num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
-        None, "of NeMo 1", flag="", bridge=""
+        None, "read only by NeMo 1", flag="", bridge=""
     )
     activations_checkpoint_layers_per_pipeline: int | None = checked(
-        None, "of NeMo 1", flag="", bridge=""
+        None, "read only by NeMo 1", flag="", bridge=""
     )
     mcore_gpt: bool = checked(
         True,
-        "of NeMo 1: whether Megatron Core's transformer trains, or its own",
+        "NeMo 1: whether it trains Megatron Core's transformer or its own",
         flag="",
         bridge="",
     )
@@ -95,13 +95,13 @@ class Recompute(Options):
         1048576, "offloaded modules are modelled whole", since="0.16"
     )
     fine_grained_offloading_max_inflight_offloads: int | None = checked(
-        None, "copies are modelled to end before their memory is wanted", since="0.18"
+        None, "copies are modelled as done before their memory is needed", since="0.18"
     )
     delay_offload_until_cuda_graph: bool = unpriced(
-        False, "offload is modelled to start with the module", since="0.19"
+        False, "offload is modelled as starting with the module", since="0.19"
     )
     delta_offload_bytes_across_pp_ranks: int = unpriced(
-        0, "every stage is modelled to offload the same", since="0.19"
+        0, "every stage is modelled as offloading the same", since="0.19"
     )
     activation_offload_fraction: float = option(
         1.0, "recompute.offload_fraction", strict=True, nemo="", nemo_1="", **_SET, since="0.19"

@@ -41,27 +41,27 @@ class Loop(Options):
     create_attention_mask_in_dataloader: bool = option(
         True, "job.create_attention_mask", value=loads_mask, printed=Said.DIFFERENT, bridge=""
     )
-    empty_unused_memory_level: int = unpriced(0, "the allocator is modelled to keep what it has")
+    empty_unused_memory_level: int = unpriced(0, "the allocator is modelled as keeping its memory")
     manual_gc: bool = harmless(False, "Python's garbage")
     manual_gc_interval: int = harmless(0, "Python's garbage")
     manual_gc_eval: bool = harmless(True, "Python's garbage")
     train_sync_interval: int | None = harmless(None)
     check_weight_hash_across_dp_replicas_interval: int | None = harmless(None)
     reset_position_ids: bool = unpriced(
-        False, "documents of one sample are modelled to see each other"
+        False, "documents of one sample are modelled as attending to each other"
     )
     reset_attention_mask: bool = unpriced(
-        False, "documents of one sample are modelled to see each other"
+        False, "documents of one sample are modelled as attending to each other"
     )
     dataloader_inter_document_masking: bool = unpriced(
-        False, "documents of one sample are modelled to see each other"
+        False, "documents of one sample are modelled as attending to each other"
     )
     sft: bool = refused(False, "batches of conversations are not modelled")
     perform_rl_step: bool = refused(False, "reinforcement learning is not modelled")
     freeze_all_layers: bool = refused(False, "frozen weights are not modelled")
     logits_save_dir: str | None = refused(None, "distillation is not modelled")
     logits_load_dir: str | None = refused(None, "distillation is not modelled")
-    inprocess_restart: bool = unpriced(False, "what restarts keep is not modelled")
+    inprocess_restart: bool = unpriced(False, "memory kept for restarts is not modelled")
     yaml_cfg: str | None = refused(None, "options in another file: lint or give that file")
-    use_checkpoint_args: bool = unpriced(False, "options in a checkpoint are not seen")
-    fake_process_group: bool = harmless(False, "of tests")
+    use_checkpoint_args: bool = unpriced(False, "options in a checkpoint are not read")
+    fake_process_group: bool = harmless(False, "used only in tests")

@@ -95,8 +95,8 @@ def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     heads, groups = _heads_of_rank(raw)
     return Problem(
-        f"cp_comm_type a2a over {raw.context_parallel_size} ranks, and a TP rank has {heads} heads "
-        f"with {groups} query groups",
+        f"cp_comm_type a2a over {raw.context_parallel_size} ranks, but a TP rank has {heads} "
+        f"heads with {groups} query groups",
         _other_kinds(raw, revision),
         "AssertionError: The number of attention heads needs to be divisible by CP size!",
     )
@@ -176,8 +176,8 @@ _hierarchical_sizes = Guard(
     when=_bad_hierarchy,
     reason="hierarchical_context_parallel_sizes = {found} with context_parallel_size = "
     "{raw.context_parallel_size}",
-    fix="give two numbers with the product {raw.context_parallel_size}: all-to-all ranks, then "
-    "those of the ring",
+    fix="give two numbers with the product {raw.context_parallel_size}: ranks of the "
+    "all-to-all, then of the ring",
     raises="AssertionError",
     authority=Authority.LAUNCHER,
     source=arguments(473, 580, 564),
@@ -185,10 +185,10 @@ _hierarchical_sizes = Guard(
 
 RULES: Final[dict[str, Rule]] = {
     "cp_comm_type_per_layer": Guard(
-        summary="A list of cp_comm_type has one entry a layer.",
+        summary="A list of cp_comm_type has one entry per layer.",
         given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
-        reason="cp_comm_type has {found} entries and the model {raw.num_layers} layers",
+        reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
         fix="give one kind for all layers, or {raw.num_layers}",
         raises="AssertionError: Length of cp_comm_type ({found}) should equal to",
         source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
@@ -203,7 +203,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="NeMo has no hierarchical_context_parallel_sizes, without which a2a+p2p does not "
         "run.",
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
-        reason="cp_comm_type a2a+p2p, and NeMo builds no hierarchical groups",
+        reason="cp_comm_type a2a+p2p, but NeMo builds no hierarchical groups",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         authority=Authority.NEMO,
         source="nemo_toolkit 2.5.3 nemo/lightning",
@@ -218,21 +218,21 @@ RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
     ),
     "cp_needs_fused_kernels": _crashes(
-        summary="No unfused attention runs over context-parallel ranks.",
+        summary="Unfused attention does not support context parallelism.",
         given=lambda raw, _: raw.transformer_impl != "local",
         when=lambda raw, _: _kinds(raw) and raw.attention_backend == "unfused",
-        reason="attention_backend = unfused has no context parallelism",
+        reason="attention_backend = unfused does not support context parallelism",
         fix="[attention_backend=auto]",
         raises="ValueError: No dot product attention backend is available",
         source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
     ),
     "cp_comm_type_known": _crashes(
-        summary="cp_comm_type is p2p, all_gather, a2a or a2a+p2p, whatever the help of Megatron-LM "
-        "says.",
+        summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's help says "
+        "otherwise).",
         # Its help spells allgather, which sparse attention alone understands.
         given=lambda raw, _: raw.experimental_attention_variant != "dsa",
         when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
-        reason="cp_comm_type = {found} is none of p2p, all_gather, a2a, a2a+p2p",
+        reason="cp_comm_type = {found} is not p2p, all_gather, a2a or a2a+p2p",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         raises="ValueError: Unsupported communication type: {found}!",
     ),

@@ -61,7 +61,7 @@ def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
     if "full" in found.names:
         others = [module for module in wanted if module != "full"]
         return Problem(
-            f"{field} has full beside {names(others)}",
+            f"{field} has full together with {names(others)}",
             _capture(others),
             "AssertionError: full scope cannot be used with other scopes.",
         )
@@ -122,8 +122,8 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
     "cuda_graph_impl": function(_impl, config(0, 0, 1390, 1716, 1958, 2222, 2446)),
     "cuda_graph_full_iteration": function(_full_iteration, config(0, 0, 0, 1738, 1980, 2237, 2461)),
     "cuda_graph_cpu_offloading": Guard(
-        summary="CUDA graphs exclude cpu_offloading; from 0.18 on not those of the whole "
-        "iteration.",
+        summary="CUDA graphs exclude cpu_offloading; from 0.18 on a graph of the whole iteration "
+        "allows it.",
         given=lambda raw, _: raw.cpu_offloading,
         when=_beside_cpu_offloading,
         reason="cuda_graph_impl = {found} with cpu_offloading",
@@ -215,8 +215,8 @@ def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     field = revision.cuda_graph_field
     return Problem(
-        f"{field} is empty, which captures whole layers, and experts that take as many tokens as "
-        "come wait for the host to count them, which no graph can hold",
+        f"{field} is empty, so graphs capture whole layers; dropless experts wait for the host "
+        "to count their tokens, which a graph cannot capture",
         _capture(beside_experts(raw, graphs.impl)),
         "RuntimeError: CUDA error: operation not permitted when stream is capturing",
     )
@@ -243,8 +243,8 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     modules = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
     hybrid = "[moe_token_dispatcher_type=flex] and [moe_flex_dispatcher_backend=hybridep]"
     return Problem(
-        f"the graph of the whole iteration holds the {dispatcher} dispatcher, which waits for the "
-        "host to count the tokens of experts that take as many as come",
+        f"the graph of the whole iteration includes the {dispatcher} dispatcher, which waits for "
+        "the host to count the tokens of dropless experts",
         f"{engine} and {modules}, or {hybrid}",
         "RuntimeError: CUDA error: operation not permitted when stream is capturing",
     )
@@ -255,7 +255,7 @@ def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Problem | None:
     if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
         return None
     return Problem(
-        "the graph captures mlp, and every layer is a mixture of experts",
+        "the graph captures mlp, but every layer is a mixture of experts",
         _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
         "AssertionError: mlp cuda graph is only supported for dense layers, but not found in the",
     )
@@ -276,7 +276,7 @@ def beside_experts(raw: RawSettings, impl: str) -> tuple[str, ...]:
 _OF_EXPERTS: Final[dict[str, Rule]] = {
     "cuda_graph_router_modules": function(_router_modules, config(0, 0, 0, 1745, 1987, 2262, 2486)),
     "cuda_graph_experts_of_dense": Guard(
-        summary="A graph captures moe and moe_router in a MoE model only.",
+        summary="A graph can capture moe and moe_router only in a MoE model.",
         given=lambda raw, _: not raw.has_experts,
         when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
         reason="the graph captures {found} of a dense model",
@@ -335,7 +335,7 @@ def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
 
 _OF_RECOMPUTE: Final[dict[str, Rule]] = {
     "cuda_graph_any_recompute": Guard(
-        summary="Up to 0.15 CUDA graphs exclude recompute, but for TE graphs of attn with "
+        summary="Up to 0.15 CUDA graphs exclude recompute, except TE graphs of attn with "
         "selective (0.15).",
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
         when=_beside_any_recompute,
@@ -350,13 +350,13 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         when=lambda raw, _: [
             module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
         ][:1],
-        reason="the graph captures attn, and {found} is recomputed inside it",
+        reason="the graph captures attn, but {found} is recomputed inside it",
         fix="drop {found}, or [>=0.16]",
         raises="ValueError: attn cuda graph is not supported with {found} recompute.",
         source=config(0, 0, 1406, 0, 0, 0, 0),
     ),
     "cuda_graph_full_recompute": Guard(
-        summary="Full recompute goes with a graph of the whole iteration only.",
+        summary="Full recompute works only with a graph of the whole iteration.",
         given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
         when=_kind_without_full,
         reason="full recompute with cuda_graph_impl = {found}",
@@ -368,7 +368,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         summary="A TE graph of moe_router excludes recompute of moe.",
         given=_around_router,
         when=lambda raw, _: replayed(raw, "moe"),
-        reason="the graph captures moe_router, and moe is recomputed around it",
+        reason="the graph captures moe_router, but moe is recomputed around it",
         fix="drop one of the two",
         raises="AssertionError: moe recompute is not supported with moe_router CUDA graph with:",
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),

@@ -84,8 +84,8 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         source=config(731, 766, 835, 1085, 1265, 1462, 1639),
     ),
     "shared_expert_overlap_dispatcher": Guard(
-        summary="moe_shared_expert_overlap needs the alltoall dispatcher (from 0.18 on flex will "
-        "do).",
+        summary="moe_shared_expert_overlap needs the alltoall dispatcher (from 0.18 on flex "
+        "works too).",
         when=_shared_overlap_dispatchers,
         reason="moe_shared_expert_overlap with moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
@@ -94,7 +94,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         source=config(739, 774, 843, 1093, 1273, 1471, 1648),
     ),
     "capacity_needs_auxiliary_loss": Guard(
-        summary="moe_expert_capacity_factor goes with an auxiliary loss or no load balancing only.",
+        summary="moe_expert_capacity_factor needs an auxiliary loss or no load balancing.",
         when=lambda raw, _: (
             raw.moe_expert_capacity_factor is not None
             and raw.moe_router_load_balancing_type not in _AUXILIARY
@@ -135,7 +135,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     if not raw.fp8 and not (newer and raw.fp4):
         return Problem(
-            "the router pads for quantization, and neither fp8 nor fp4 is set",
+            "the router pads for quantization, but neither fp8 nor fp4 is set",
             " and ".join(marked(name) for name in _PADDINGS if getattr(raw, name)),
             f"ValueError: {'fp8/fp4' if newer else 'fp8'} must be specified when moe_router",
         )
@@ -176,7 +176,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
     ),
     "router_padding": function(_router_padding, config(1124, 1221, 1327, 1623, 1865, 2094, 2318)),
     "single_expert_softmax": Guard(
-        summary="With one expert a token the softmax comes before the choice.",
+        summary="With one expert per token the softmax must come before the top-k choice.",
         when=lambda raw, _: (
             raw.moe_router_topk == 1
             and raw.moe_router_score_function == "softmax"

@@ -108,7 +108,7 @@ RULES: Final[dict[str, Rule]] = {
         _deterministic_loss_fusion, _bridge.keywords["source"], authority=Authority.BRIDGE
     ),
     "checkpoint_activations": _argument(
-        summary="--checkpoint-activations is gone: the program prints a hint and exits.",
+        summary="--checkpoint-activations was removed: the program prints a hint and exits.",
         when=lambda raw, _: raw.checkpoint_activations,
         reason="--checkpoint-activations is no longer valid",
         fix="use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
@@ -136,7 +136,7 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1179, 1359, 1374),
     ),
     "selective_with_method": _argument(
-        summary="--recompute-method does not go with selective recompute.",
+        summary="--recompute-method cannot be combined with selective recompute.",
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
         reason="recompute_method = {raw.recompute_method} with recompute_granularity = selective",
         fix="[recompute_method]",
@@ -144,7 +144,7 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1191, 1371, 1386),
     ),
     "recompute_modules_empty": _argument(
-        summary='--recompute-modules takes at least one module (from 0.16 on, nargs="+").',
+        summary='--recompute-modules needs at least one module (from 0.16 on, nargs="+").',
         given=lambda _, revision: revision.at_least(0, 16),
         when=lambda raw, _: raw.selective and raw.recompute_modules == (),
         reason="selective recompute with an empty list of modules, which the command line cannot "
@@ -241,8 +241,8 @@ _muon = partial(_argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_
 
 OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     "optimizer_choice": _argument(
-        summary="A name that no release knows; lion came with 0.17, soap and adaptive_muon behind "
-        "it.",
+        summary="The optimizer must be known to the release; lion came with 0.17, soap and "
+        "adaptive_muon later.",
         when=lambda raw, _: unknown((raw.optimizer,), _OPTIMIZERS),
         reason="optimizer = {found}, which no release has",
         fix="{found.advice}",
@@ -250,7 +250,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 training/arguments.py:2776",
     ),
     "optimizer_offload_precision_aware": _argument(
-        summary="An optimizer on the host is the precision-aware one.",
+        summary="optimizer_cpu_offload needs the precision-aware optimizer.",
         given=lambda raw, _: raw.optimizer_cpu_offload,
         when=lambda raw, _: not raw.use_precision_aware_optimizer,
         reason="optimizer_cpu_offload without use_precision_aware_optimizer",
@@ -276,18 +276,20 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source=_ARGUMENTS,
     ),
     "muon_becomes_layer_wise": _argument(
-        summary="From 0.18 on muon with --use-distributed-optimizer is what dist_muon was.",
+        summary=(
+            "From 0.18 on muon with --use-distributed-optimizer means what dist_muon meant before."
+        ),
         given=lambda raw, revision: raw.optimizer == "muon" and revision.at_least(0, 18),
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = muon with use_distributed_optimizer deals whole tensors to "
         "data-parallel ranks (the layer-wise distributed optimizer)",
-        fix="nothing: dist_muon is its older name",
+        fix="nothing to change: dist_muon is its older name",
         verdict=Verdict.NOTE,
         source="megatron-core 0.19.2 training/arguments.py:1669-1682",
     ),
     "muon_overlap": function(_muon_overlap, _ARGUMENTS, authority=Authority.LAUNCHER),
     "muon_precision_aware": _muon(
-        summary="The precision-aware optimizer, and with it its offload, is Adam's alone.",
+        summary="The precision-aware optimizer and its offload work only with Adam.",
         when=lambda raw, _: raw.use_precision_aware_optimizer,
         reason="use_precision_aware_optimizer with optimizer = {raw.optimizer}",
         fix="[use_precision_aware_optimizer], or [optimizer=adam]",
@@ -313,7 +315,11 @@ def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
     plain = raw.pipeline_model_parallel_size == 1
     if not given or not (plain or raw.mcore_gpt):
         return None
-    why = "there is no pipeline" if plain else "Megatron Core's transformer (mcore_gpt) trains"
+    why = (
+        "there is no pipeline"
+        if plain
+        else "the model uses Megatron Core's transformer (mcore_gpt)"
+    )
     return Problem(f"{given} is ignored: {why}", f"drop {given}")
 
 
@@ -338,7 +344,7 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         fix="drop distribute_saved_activations, or use NeMo 2",
     ),
     "nemo_default_layers": _nemo(
-        summary="NeMo 1's own transformer takes an unset number of layers as 1.",
+        summary="NeMo 1's own transformer treats an unset number of layers as 1.",
         given=lambda raw, _: not raw.mcore_gpt,
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None,
         reason="activations_checkpoint_num_layers is unset, which becomes 1",

@@ -83,15 +83,14 @@ RULES: Final[dict[str, Rule]] = {
     "attention_heads_divide_by_tp": Guard(
         summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",
         when=lambda raw, _: (raw.num_attention_heads or 0) % raw.tensor_model_parallel_size,
-        reason="num_attention_heads = {raw.num_attention_heads} is no multiple of "
+        reason="num_attention_heads = {raw.num_attention_heads} is not a multiple of "
         "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",
         fix="use a tensor_model_parallel_size that divides {raw.num_attention_heads}",
         raises="ValueError: num_attention_heads ({raw.num_attention_heads}) must be a multiple of",
         source=config(646, 681, 743, 924, 1056, 1195, 1323),
     ),
     "query_groups_match_tp": Guard(
-        summary="num_query_groups must be a multiple of TP; from 0.16 on a divisor will do as "
-        "well.",
+        summary="num_query_groups must be a multiple of TP; from 0.16 on a divisor works too.",
         when=_unmatched_groups,
         reason="num_query_groups = {raw.num_query_groups} is not {found} of "
         "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",

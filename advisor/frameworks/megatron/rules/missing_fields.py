@@ -34,7 +34,7 @@ def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
 def _absence(row: Option, revision: Revision) -> Problem:
     raises = f"TypeError: no such field: {row.name}"
     if row.since is None or row.ended_before(revision):
-        return Problem(f"{revision.label} has no {row.name} any more", marked(row.name), raises)
+        return Problem(f"{revision.label} removed {row.name}", marked(row.name), raises)
     release = "main" if row.since == (0, 20) else "{}.{}".format(*row.since)
     return Problem(
         f"{revision.label} has no {row.name}, which came with megatron-core {release}",

@@ -126,7 +126,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1282, 1462, 1672, 1863),
     ),
     "offload_attn_proj": _modules(
-        summary="attn_proj is offloaded together with core_attn only.",
+        summary="attn_proj can be offloaded only together with core_attn.",
         when=lambda raw, _: offloaded(raw, "attn_proj") and not offloaded(raw, "core_attn"),
         reason="offload_modules has attn_proj without core_attn, whose backward reads the same "
         "tensor",
@@ -135,7 +135,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1287, 1467, 1677, 1868),
     ),
     "offload_inside_moe": _modules(
-        summary="What lies inside a recomputed MoE layer is not offloaded; checked from 0.19 on.",
+        summary="Modules inside a recomputed MoE layer cannot be offloaded; checked from 0.19 on.",
         when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *_INSIDE_MOE),
         reason="offload_modules has {found} inside the MoE layer that is recomputed",
         fix="drop moe from recompute_modules, or {found} from offload_modules",

@@ -62,7 +62,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(786, 837, 916, 1166, 1346, 1556, 1736),
     ),
     "full_needs_num_layers": Guard(
-        summary="Full recompute needs recompute_num_layers (but in NeMo 1's own transformer).",
+        summary="Full recompute needs recompute_num_layers (except in NeMo 1's own transformer).",
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None and raw.mcore_gpt,
         reason="recompute_granularity = full without recompute_num_layers",
         fix="add recompute_num_layers 1",
@@ -84,7 +84,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         summary="distribute_saved_activations and sequence_parallel exclude each other.",
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: raw.distribute_saved_activations and raw.sequence_parallel,
-        reason="distribute_saved_activations with sequence_parallel, which cuts them already",
+        reason="distribute_saved_activations with sequence_parallel, which already splits them",
         fix="drop distribute_saved_activations",
         raises="ValueError: distribute_saved_activations: True must be false when sequence "
         "parallel is",
@@ -161,8 +161,7 @@ _BLOCK: Final = "megatron-core 0.16.1 transformer_block.py"
 
 UNREAD_RULES: Final[dict[str, Rule]] = {
     "recompute_activations": _noted(
-        summary="--recompute-activations is short for selective, whatever granularity is given "
-        "beside it.",
+        summary="--recompute-activations means selective and overrides a given granularity.",
         when=lambda raw, _: raw.recompute_activations,
         reason="--recompute-activations means recompute_granularity selective and overrides the "
         "one given",
@@ -173,7 +172,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         _modules_without_selective, _CONFIG, Verdict.NO_EFFECT, Authority.TRAINING
     ),
     "method_without_full": _ignored(
-        summary="recompute_method and recompute_num_layers are read under a granularity only.",
+        summary="recompute_method and recompute_num_layers need recompute_granularity.",
         given=lambda raw, _: raw.recompute_granularity is None and not raw.moe_layer_recompute,
         when=_unread_method,
         reason="{found} without recompute_granularity: nothing is recomputed",
@@ -189,8 +188,8 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_BLOCK,
     ),
     "selective_without_modules": _ignored(
-        summary="selective with an empty list recomputes nothing (Megatron-LM's arguments have "
-        "none).",
+        summary="selective with an empty list recomputes nothing (Megatron-LM's command line "
+        "cannot give one).",
         given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
         when=lambda raw, _: (
             raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
@@ -200,8 +199,8 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
     ),
     "distribute_ignored": _ignored(
-        summary="TransformerConfig reads distribute_saved_activations under full recompute with TP "
-        "only.",
+        summary="TransformerConfig uses distribute_saved_activations only with full recompute "
+        "and TP.",
         given=lambda raw, revision: (
             raw.distribute_saved_activations and revision.framework != Framework.MEGATRON_LM
         ),
@@ -222,13 +221,13 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
     "more_layers_than_chunk": _noted(
         summary="recompute_num_layers beyond the model chunk means all of its layers.",
         when=_more_layers_than_chunk,
-        reason="recompute_num_layers = {raw.recompute_num_layers} is more than the {found} layers "
-        "of a model chunk, and means {found}",
+        reason="recompute_num_layers = {raw.recompute_num_layers} exceeds the {found} layers of "
+        "a model chunk, so it means {found}",
         fix="use recompute_num_layers {found}",
         source=_FULL,
     ),
     "offload_without_switch": _ignored(
-        summary="offload_modules is read under fine_grained_activation_offloading only.",
+        summary="offload_modules is used only with fine_grained_activation_offloading.",
         given=lambda raw, _: not raw.fine_grained_activation_offloading,
         when=lambda raw, _: raw.offload_modules,
         reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
@@ -236,7 +235,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_OFFLOAD,
     ),
     "offload_of_recomputed": _noted(
-        summary="Offloading what is recomputed anyway is accepted silently.",
+        summary="Offloading a recomputed module is accepted silently.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=_recomputed_and_offloaded,
         reason="{found} is both recomputed and offloaded",

@@ -30,7 +30,7 @@ def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
     if not revision.at_least(0, 14):
         return Problem(
             f"recompute of {names(labels)} with fp8, which megatron-core 0.13 cannot do",
-            f"drop {names(labels)}, or use megatron-core 0.14 with another recipe than delayed",
+            f"drop {names(labels)}, or use megatron-core 0.14 with a recipe other than delayed",
             "ValueError: moe_act and layernorm recompute cannot work with fp8.",
         )
     if not raw.delayed_scaling:
@@ -54,7 +54,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "mla_up_proj_needs_mla": Guard(
         summary="mla_up_proj needs multi-latent attention.",
         when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
-        reason="recompute_modules has mla_up_proj and the model has no multi-latent attention",
+        reason="recompute_modules has mla_up_proj, but the model has no multi-latent attention",
         fix="drop mla_up_proj",
         raises="ValueError: mla_up_proj in recompute_modules is only supported with",
         source=config(830, 889, 968, 1218, 1398, 1608, 1789),
@@ -66,7 +66,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
             and raw.experimental_attention_variant
             not in (("gdn", "gdn2") if revision.at_least(0, 20) else ("gated_delta_net",))
         ),
-        reason="recompute_modules has gdn_norm_out and experimental_attention_variant is "
+        reason="recompute_modules has gdn_norm_out, but experimental_attention_variant is "
         "{raw.experimental_attention_variant}",
         fix="drop gdn_norm_out",
         raises="ValueError: gdn_norm_out in recompute_modules is only supported with",
@@ -201,8 +201,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
     ),
     "promoted_moe_layer": _promoted(
-        summary="moe_layer_recompute means selective of moe and of the modules that stand there "
-        "already.",
+        summary="moe_layer_recompute means selective recompute of moe and of the modules already "
+        "listed.",
         given=lambda raw, _: raw.moe_layer_recompute and not raw.full,
         when=lambda raw, revision: revision.at_least(0, 12) and raw.recomputed_modules,
         reason="moe_layer_recompute is promoted to selective recompute of {found}",
@@ -210,13 +210,13 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
     ),
     "core_attn_under_flash": Guard(
-        summary="core_attn frees next to nothing where flash or fused attention keeps no scores.",
+        summary="core_attn saves almost nothing with flash or fused attention (no scores kept).",
         given=lambda raw, _: selects(raw, "core_attn"),
         when=_keeps_no_scores,
         reason="core_attn with attention_backend = {raw.attention_backend} frees only the softmax "
         "statistics and costs a second forward of attention",
         fix="drop core_attn",
-        verdict=Verdict.BUYS_NOTHING,
+        verdict=Verdict.SAVES_NOTHING,
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer_config.py:1224",
     ),
@@ -251,7 +251,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_EXPERTS,
     ),
     "moe_act_on_local": _ignored(
-        summary="moe_act acts in Transformer Engine's grouped experts only.",
+        summary="moe_act works only in Transformer Engine's grouped experts.",
         given=lambda raw, _: raw.has_experts and raw.transformer_impl == "local",
         when=lambda raw, _: replayed(raw, "moe_act"),
         reason="moe_act does nothing with transformer_impl = local, whose experts run one by one",
@@ -259,21 +259,21 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 moe/experts.py",
     ),
     "parts_of_recomputed_moe": _noted(
-        summary="What lies inside a recomputed MoE layer is replayed with it, and again by its own "
-        "label.",
+        summary="A module inside a recomputed MoE layer is replayed twice: with the layer, and "
+        "by its own label.",
         given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
         when=lambda raw, _: replayed(raw, *inside("moe")),
-        reason="{found} inside moe: replayed with it, and once more; only the working set of the "
-        "replay shrinks",
-        fix="drop {found} unless that working set decides",
+        reason="{found} inside moe is replayed twice: with moe, and by its own label; only the "
+        "replay's working set shrinks",
+        fix="drop {found} unless that working set makes the peak",
         source=_EXPERTS,
     ),
     "layernorm_under_router_graph": _noted(
-        summary="A TE graph of moe_router switches recompute of the norm before the MoE layer off.",
+        summary="A TE graph of moe_router turns off recompute of the norm before the MoE layer.",
         given=lambda raw, revision: revision.at_least(0, 16) and replayed(raw, "layernorm"),
         when=_norm_outside_router_graph,
-        reason="layernorm leaves the norm before the MoE layer alone, which the graph of "
-        "moe_router holds",
+        reason="layernorm does not recompute the norm before the MoE layer, which is inside the "
+        "graph of moe_router",
         fix="capture moe_preprocess as well, with the alltoall dispatcher",
         source=_LAYER,
     ),

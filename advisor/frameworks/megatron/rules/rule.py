@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     """Accepted, then the first training step never ends."""
     NO_EFFECT = "no effect"
     """Accepted and ignored."""
-    BUYS_NOTHING = "buys nothing"
+    SAVES_NOTHING = "saves nothing"
     """Accepted and obeyed, and the cost brings next to no memory."""
     PROMOTED = "promoted"
     """Accepted, and more runs than anybody wrote."""

@@ -26,8 +26,7 @@ def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None
     divisors = [n for n in range(1, layers + 1) if layers % n == 0]
     near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
     return Problem(
-        f"uniform recompute of {number} layers in model chunks of {layers}, which {number} does "
-        "not divide",
+        f"uniform recompute of {number} layers does not divide model chunks of {layers} layers",
         f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
         "IndexError: list index out of range",
     )
@@ -63,7 +62,7 @@ RULES: Final[dict[str, Rule]] = {
         Authority.TRAINING,
     ),
     "mtp_uniform_layers": _rule(
-        summary="With MTP layers, uniform takes recompute_num_layers 1 only (from 0.14 on).",
+        summary="With MTP layers, uniform needs recompute_num_layers 1 (from 0.14 on).",
         given=lambda raw, revision: raw.mtp_num_layers and revision.at_least(0, 14),
         when=lambda raw, _: (
             raw.full
@@ -78,7 +77,7 @@ RULES: Final[dict[str, Rule]] = {
         source=_MTP,
     ),
     "mtp_block": _rule(
-        summary="block recomputes no MTP layer; up to 0.13 nothing does.",
+        summary="block does not recompute MTP layers; up to 0.13 no method does.",
         given=lambda raw, _: raw.full and raw.mtp_num_layers,
         when=lambda raw, revision: raw.recompute_method == "block" or revision.number < (0, 14),
         reason="the MTP layers are not recomputed and keep all their activations",
@@ -93,13 +92,13 @@ RULES: Final[dict[str, Rule]] = {
         summary="mlp recompute with add_bias_linear never ends on Megatron's own layers.",
         when=lambda raw, _: _biased_mlp(raw, "local"),
         reason="recompute_modules has mlp and add_bias_linear is on: the first backward replays "
-        "the MLP for ever",
+        "the MLP without end",
         fix="drop mlp, or [add_bias_linear=false], or use full recompute",
         verdict=Verdict.HANGS,
         source=_BIASED_MLP,
     ),
     "mlp_recompute_with_bias_under_te": _rule(
-        summary="The same checkpoint around Transformer Engine's layers, which was not run.",
+        summary="mlp recompute with add_bias_linear is not tried on Transformer Engine's layers.",
         when=lambda raw, _: _biased_mlp(raw, "transformer_engine"),
         reason="recompute_modules has mlp and add_bias_linear is on: on the local layers the first "
         "backward never ends (megatron-core 0.16.1); not tried with Transformer Engine",
@@ -114,7 +113,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         summary="| in a hybrid pattern came with 0.17.",
         given=lambda _, revision: not revision.at_least(0, 17),
         when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
-        reason="{revision.label} knows no | in a hybrid pattern",
+        reason="{revision.label} does not accept | in a hybrid pattern",
         fix="[>=0.17], or leave the stages even",
         raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",

@@ -25,14 +25,16 @@ _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status
 def _unpriced_options(raw: RawSettings, revision: Revision) -> Problem | None:
     """Options that change memory or time of a step and are not modelled are named."""
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _UNPRICED))
-    return Problem(f"no prediction counts {found}", "nothing to change") if found else None
+    return Problem(f"predictions do not include {found}", "nothing to change") if found else None
 
 
 def _refused_options(raw: RawSettings, revision: Revision) -> Problem | None:
     """Options that make the job one which cannot be described here are named."""
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _REFUSED))
     return (
-        Problem(f"no prediction is of a job with {found}", "nothing to change") if found else None
+        Problem(f"predictions do not cover a job with {found}", "nothing to change")
+        if found
+        else None
     )
 
 
@@ -51,21 +53,21 @@ def _unread_modules(raw: RawSettings, revision: Revision) -> str:
 _HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
     "flex_backend_unread": Guard(
-        summary="moe_flex_dispatcher_backend is read by the flex dispatcher alone.",
+        summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
         given=lambda raw, revision: raw.has_experts and revision.at_least(0, 16),
         when=lambda raw, _: (
             raw.moe_token_dispatcher_type != "flex"
             and raw.moe_flex_dispatcher_backend not in ("", "deepep")
         ),
-        reason="moe_flex_dispatcher_backend {raw.moe_flex_dispatcher_backend} is read by the flex "
-        "dispatcher alone",
+        reason="moe_flex_dispatcher_backend {raw.moe_flex_dispatcher_backend} is used only by "
+        "the flex dispatcher",
         fix="[moe_token_dispatcher_type=flex], or [moe_flex_dispatcher_backend]",
         verdict=Verdict.NO_EFFECT,
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 moe/token_dispatcher.py:1347, 0.19.2 :1769",
     ),
     "graph_modules_unread": Guard(
-        summary="The modules of CUDA graphs are read where there are graphs.",
+        summary="The modules of CUDA graphs are used only with cuda_graph_impl.",
         when=_unread_modules,
         reason="{revision.cuda_graph_field} {found} without cuda_graph_impl captures nothing",
         fix="[cuda_graph_modules], or set cuda_graph_impl",
@@ -74,7 +76,7 @@ RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 transformer_config.py:2464",
     ),
     "untimed_delay": Guard(
-        summary="No time is predicted of delay_wgrad_compute.",
+        summary="The effect of delay_wgrad_compute on step time is not predicted.",
         when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
         reason="no prediction counts delay_wgrad_compute",
         fix="nothing to change",

@@ -147,13 +147,13 @@ def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[st
     for kind, ways in blocks.ways.items():
         outputs = ", ".join(ways.decided)
         hosted = any(one.on_host for one in ways.regimes)
-        away, its = (", on the host", ", its input kept or on the host") if hosted else ("", "")
+        does = "keeps, offloads or replays" if hosted else "keeps or replays"
+        its = " (its input kept or offloaded)" if hosted else ""
         yield (
-            f"each of {kinds.count(kind)} blocks by itself: no checkpoint, or one with the outputs "
-            f"of {outputs} kept{away} or computed again{its}, all else computed again "
-            f"({len(ways.regimes):,} ways a block)"
+            f"each of {kinds.count(kind)} blocks separately: no checkpoint, or one that {does} the "
+            f"outputs of {outputs}{its} and replays the rest ({len(ways.regimes):,} ways per block)"
         )
     yield (
-        f"{human_bytes(found.allocated)} allocated: what the budget leaves beside what the "
-        "allocator keeps unused under the plan itself"
+        f"{human_bytes(found.allocated)} allocated: the budget minus what the allocator keeps "
+        "unused under this plan"
     )

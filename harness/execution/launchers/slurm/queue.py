@@ -152,8 +152,8 @@ _ENDED: Final = {
     "DEADLINE": (TrialStatus.TIMEOUT, "missed its deadline"),
     "LAUNCH_FAILED": (TrialStatus.FAILED, "could not be launched"),
     "NODE_FAIL": (TrialStatus.FAILED, "lost its node"),
-    "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of the host memory that it was given"),
-    "PREEMPTED": (TrialStatus.FAILED, "was preempted, and not requeued"),
+    "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of its host memory limit"),
+    "PREEMPTED": (TrialStatus.FAILED, "was preempted and not requeued"),
     "RECONFIG_FAIL": (TrialStatus.FAILED, "its node could not be configured"),
     "REVOKED": (TrialStatus.FAILED, "was revoked"),
     "TIMEOUT": (TrialStatus.TIMEOUT, "reached its time limit"),
@@ -168,7 +168,7 @@ def has_ended(report: JobReport) -> bool:
 def exit_of(job: str, report: JobReport | None) -> Exit:
     """How `job` ended; None is a job that Slurm has forgotten."""
     if report is None:
-        return Exit(told=_failed(f"Slurm no longer knows job {job}, and it left no result"))
+        return Exit(told=_failed(f"Slurm no longer knows job {job}, which left no result"))
     if report.state in _ENDED:
         status, words = _ENDED[report.state]
         where = f" on {report.nodes}" if report.nodes else ""

@@ -136,7 +136,7 @@ def test_zero_offload_leaves_weights_alone(
     assert found.working_set.step == 0
     named = {term.name: term.num_bytes for term in found.buffers}
     largest = 0 if sharding is DataParallelSharding.FULL else 128256 * 4096 * 2
-    assert named.get("gradient on its way", 0) == largest
+    assert named.get("gradient in transfer", 0) == largest
 
 
 def test_parameters_on_the_host_come_back_layer_by_layer() -> None:

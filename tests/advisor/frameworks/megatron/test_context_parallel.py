@@ -93,7 +93,7 @@ def test_nemo_builds_no_hierarchy(make_job: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cp_comm_type": CpCommType.A2A_P2P}, "two numbers with the product 4"),
+        ({"cp_comm_type": CpCommType.A2A_P2P}, "write two numbers with the product 4"),
         ({"hierarchical_context_parallel_sizes": (3, 2)}, "e.g. 2,2"),
         ({"hierarchical_context_parallel_sizes": (2, 2, 1)}, "must be two numbers"),
     ],
@@ -105,7 +105,7 @@ def test_sizes_that_are_no_hierarchy(fields: dict[str, Any], message: str) -> No
 
 def test_exchanged_heads_must_divide(make_job: Any) -> None:
     """Eight heads and two groups over TP 2: one group a rank."""
-    with pytest.raises(UserError, match="a rank of TP 2 has 4 with 1 key/value heads"):
+    with pytest.raises(UserError, match="a rank of TP 2 has 4 heads and 1 key/value heads"):
         _job(make_job, "a2a", tensor_model_parallel_size=2, num_query_groups=2)
 
 

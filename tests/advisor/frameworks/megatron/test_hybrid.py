@@ -128,14 +128,14 @@ def test_flags(jobs: dict[str, Job]) -> None:
     ("arguments", "says"),
     [
         ("--model qwen3_next_80b_a3b model.transformer_impl=local", "has no gated_delta_net"),
-        ("--model nemotron3_nano_30b_a3b --framework huggingface", "has no model of hybrid_layer_"),
+        ("--model nemotron3_nano_30b_a3b --framework huggingface", "with hybrid_layer_"),
         (
             "--model llama3_8b --framework fsdp2 model.attention_output_gate=true",
-            "has no model of attention_output_gate here",
+            "is not modelled with attention_output_gate",
         ),
         (
             "--model llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
-            "has no model of hybrid_layer_pattern here",
+            "is not modelled with hybrid_layer_pattern",
         ),
     ],
 )

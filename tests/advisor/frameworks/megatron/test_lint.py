@@ -100,7 +100,7 @@ def test_the_release_decides() -> None:
     graphs = "--cuda-graph-impl local --cuda-graph-modules attn"
     assert found(lint_target(graphs, "0.17")) == ["ERROR cuda_graph_spelling"]
     assert found(lint_target(graphs, "0.18")) == []
-    with pytest.raises(UserError, match="is no known version"):
+    with pytest.raises(UserError, match="is not a known version"):
         lint_target(flags, "3.1")
 
 
@@ -262,7 +262,7 @@ def test_plain_fields_and_the_language_model_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.yaml", "a: [1, 2", "is no YAML in line 1"),
+        ("a.yaml", "a: [1, 2", "is not valid YAML in line 1"),
         ("a.yaml", "- 1", "holds no mapping of settings"),
         ("a.yaml", "learning_rate: 1", "holds no setting"),
         ("a.sh", "echo hello", "holds no setting"),
@@ -279,10 +279,10 @@ def test_targets_that_are_neither_file_nor_flags(tmp_path: Path) -> None:
     binary = tmp_path / "a.sh"
     binary.write_bytes(b"\xff\xfe\x00")
     for target, says in (
-        ("no_such_file.sh", "is no file"),
+        ("no_such_file.sh", "is neither a file"),
         (str(tmp_path), "cannot be read"),
         (str(binary), "is not UTF-16 text"),
-        ("", "is no file"),
+        ("", "is neither a file"),
         ("--lr 1", "holds no setting"),
     ):
         with pytest.raises(UserError, match=says):
@@ -292,7 +292,7 @@ def test_targets_that_are_neither_file_nor_flags(tmp_path: Path) -> None:
 def test_a_value_of_the_wrong_type_names_its_option() -> None:
     report = lint_target(f"{FULL} block --recompute-num-layers four")
     assert found(report)[0] == "ERROR wrong_type"
-    assert report.findings[0].reason == "--recompute-num-layers = four is no number"
+    assert report.findings[0].reason == "--recompute-num-layers = four must be a valid number"
 
 
 @pytest.mark.parametrize(

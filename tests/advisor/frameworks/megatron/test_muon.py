@@ -87,9 +87,9 @@ def test_flags_and_the_pages_word() -> None:
     ("changes", "request_", "words"),
     [
         (["layout.use_distributed_optimizer=true"], {}, "layout.use_distributed_optimizer=false"),
-        (["job.use_precision_aware_optimizer=true"], {}, "is Adam's alone"),
-        (["job.optimizer_cpu_offload=true"], {}, "is Adam's alone"),
-        ([], {"precision": "fp16"}, "takes no fp16; --precision bf16"),
+        (["job.use_precision_aware_optimizer=true"], {}, "works only with Adam, but"),
+        (["job.optimizer_cpu_offload=true"], {}, "works only with Adam, but"),
+        ([], {"precision": "fp16"}, "does not support fp16; --precision bf16"),
         ([], {"framework_version": "0.15"}, "is not in megatron-core 0.15"),
         ([], {"framework": "torchtitan"}, "not modelled for torchtitan; --framework megatron_lm"),
         ([], {"framework": "nemo"}, "not modelled for nemo"),

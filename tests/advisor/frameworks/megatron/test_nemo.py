@@ -165,7 +165,9 @@ def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
     rest = f"sequence {job.config.seq_length}, gradients in bfloat16"
     assert nemo.unsaid(job) == f"left to the recipe: precision fp8_current, {rest}"
-    held = "mixed_precision.… is for a recipe that holds a configuration there, as perf_recipes do"
+    held = (
+        "mixed_precision.… works with recipes that hold a configuration there, as perf_recipes do"
+    )
     assert f"sequence {job.config.seq_length} · {held}" in bridge.unsaid(job)
     assert bridge.unsaid(make_job()) == f"left to the recipe: sequence {job.config.seq_length}"
     assert adapter_of("megatron_lm").unsaid(job) == ""

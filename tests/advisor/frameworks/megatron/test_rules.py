@@ -166,7 +166,7 @@ def test_uniform_must_divide_the_chunk_up_to_0_16(version, breaks, make_job) -> 
 
 def test_the_reason_has_the_values_and_the_fix_the_nearest_legal_ones(make_job) -> None:
     (rejection,) = check(parse_setting("full:uniform:7"), make_job(), lm("0.16"))
-    assert "7 layers in model chunks of 24" in rejection.reason
+    assert "7 layers does not divide model chunks of 24" in rejection.reason
     assert rejection.reason.endswith("(crashes)")
     assert "6 or 8" in rejection.fix
 
@@ -219,7 +219,7 @@ def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(numb
 def test_more_layers_than_the_chunk_has(make_job) -> None:
     job = make_job(pipeline_model_parallel_size=4)
     assert notes(parse_setting("full:block:99"), job, lm("0.16")) == (
-        "recompute_num_layers = 99 is more than the 6 layers of a model chunk, and means 6",
+        "recompute_num_layers = 99 exceeds the 6 layers of a model chunk, so it means 6",
     )
     assert notes(parse_setting("full:block:6"), job, lm()) == ()
 

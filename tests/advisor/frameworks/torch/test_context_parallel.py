@@ -100,7 +100,7 @@ def test_a_ring_is_slower_than_no_ring_by_what_is_exposed() -> None:
         (
             "deepspeed",
             {"gpus": "24xH100", "global_batch_size": 24, "context_parallel_size": 24},
-            "exchanges heads among 24 ranks",
+            "splits heads over 24 ranks",
         ),
     ],
 )

@@ -172,32 +172,44 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "deepspeed",
             {"tensor_model_parallel_size": 2},
-            "(AutoTP): data and context parallelism are, layout.data_parallel_sharding=full",
+            "(AutoTP): only data and context parallelism are, layout.data_parallel_sharding=full",
         ),
         (
             "deepspeed",
             {"overrides": ("job.optimizer_offload_device=nvme",)},
-            "NVMe (ZeRO-Infinity) is not modelled, to the host it is; "
+            "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
             "job.optimizer_cpu_offload=true",
         ),
-        ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
+        (
+            "torchtitan",
+            {"pipeline_model_parallel_size": 2},
+            "is not modelled for torchtitan",
+        ),
         ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
         (
             "torchtitan",
             {"tensor_model_parallel_size": 2, "sequence_parallel": False},
-            "cuts the seq",
+            "always splits the seq",
         ),
         (
             "torchtitan",
             {"model": "mixtral_8x7b", "framework_version": "0.3"},
             "--framework-version 0.",
         ),
-        ("torchtitan", {"model": "gpt_oss_20b"}, "has no model of softmax_type here"),
-        ("huggingface", {"model": "deepseek_v2_lite"}, "has no model in transformers' layers"),
+        (
+            "torchtitan",
+            {"model": "gpt_oss_20b"},
+            "is not modelled with softmax_type",
+        ),
+        (
+            "huggingface",
+            {"model": "deepseek_v2_lite"},
+            "is not modelled with transformers' layers",
+        ),
         (
             "huggingface",
             {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
-            "has no model in transformers' layers with experts",
+            "is not modelled with transformers' layers with experts",
         ),
         (
             "fsdp2",
@@ -205,7 +217,11 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             "loop",
         ),
         ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
-        ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
+        (
+            "fsdp2",
+            {"pipeline_model_parallel_size": 2},
+            "is not modelled for fsdp2",
+        ),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
         ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
         ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
@@ -218,11 +234,19 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "megatron_lm",
             {"overrides": ("layout.data_parallel_sharding=full",)},
-            "shards by use_distributed_optimizer",
+            "shards with use_distributed_optimizer",
         ),
-        ("megatron_lm", {"overrides": ("model.transformer_impl=torch",)}, "is none of megatron_lm"),
-        ("torchtitan", {"framework_version": "9"}, "is no known version of torchtitan"),
-        ("fsdp2", {"overrides": ("job.optimizer_cpu_offload=true",)}, "is not modelled for fsdp2"),
+        (
+            "megatron_lm",
+            {"overrides": ("model.transformer_impl=torch",)},
+            "is not available in megatron_lm",
+        ),
+        ("torchtitan", {"framework_version": "9"}, "is not a known version of torchtitan"),
+        (
+            "fsdp2",
+            {"overrides": ("job.optimizer_cpu_offload=true",)},
+            "is not modelled for fsdp2",
+        ),
         (
             "megatron_lm",
             {"overrides": ("job.param_cpu_offload=true",)},
@@ -339,7 +363,7 @@ def test_settings_that_spare_less_save_more() -> None:
     stack, job = stack_job("fsdp2", gpus="1xH200")
     assert stack.notes(every(2), job) == ()
     (unsure,) = stack.notes(parse_setting("budget:0.5"), job)
-    assert unsure.startswith("a block keeps 1.00 GiB with flash attention, which is assumed, 1.12")
+    assert unsure.startswith("a block keeps 1.00 GiB with flash attention (assumed), or 1.12")
     assert stack.notes(parse_setting("budget:0.8"), job) == ()
     assert stack.check(sequential(2), job) == ()
 

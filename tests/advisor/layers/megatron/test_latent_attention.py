@@ -167,7 +167,7 @@ def test_layernorm_acts_on_the_input_norm_under_transformer_engine() -> None:
     ("changes", "words"),
     [
         ({"num_query_groups": 4}, "must equal num_attention_heads"),
-        ({"kv_lora_rank": 0}, "must be in 1"),
+        ({"kv_lora_rank": 0}, "must be between 1"),
         ({"window_size": 8}, "not modelled with multi-latent attention"),
     ],
 )

@@ -133,10 +133,18 @@ def test_layers_by_name(tmp_path: Path) -> None:
     [
         (QWEN3_NEXT, {"layer_types": ["sliding_attention"] * 48}, "layer_types"),
         (QWEN3_NEXT, {"linear_num_key_heads": 5}, "must divide linear_num_value_heads = 32"),
-        (QWEN3_NEXT, {"index_topk": 1}, "index_topk = 1: is not understood"),
+        (QWEN3_NEXT, {"index_topk": 1}, "index_topk = 1: is unknown"),
         (NEMOTRON3_NANO, {"hybrid_override_pattern": "MX"}, "has 'X'; write M (Mamba)"),
-        (NEMOTRON3_NANO, {"conv_kernel": 8}, "conv_kernel = 8: has no other value in Megatron"),
-        (NEMOTRON3_NANO, {"moe_latent_size": 64}, "moe_latent_size = 64: has no other value"),
+        (
+            NEMOTRON3_NANO,
+            {"conv_kernel": 8},
+            "conv_kernel = 8: must be 4: other values",
+        ),
+        (
+            NEMOTRON3_NANO,
+            {"moe_latent_size": 64},
+            "moe_latent_size = 64: must be null: other values",
+        ),
         (NEMOTRON3_NANO, {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers = 1"),
         (NEMOTRON3_NANO, {"n_groups": 7}, "mamba_num_groups = 7: must divide the 64 heads"),
     ],

@@ -62,11 +62,11 @@ def test_the_front_the_budget_and_the_choice(crowded: Answer) -> None:
     assert set(budget.get_xdata()) == {77.0}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [words.partition(" (")[0] for words in legend] == [
-        "beaten by another row",
+        "dominated",
         "front",
         "on the front, fits",
         "on the front, does not fit",
-        "the choice",
+        "chosen",
         "budget 77.0 GiB",
     ]
     bold = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]

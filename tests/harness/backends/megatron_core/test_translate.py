@@ -157,14 +157,17 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": Precision.FP16}, "runs bf16, and with Transformer Engine"),
-        ({"precision": Precision.FP8_CURRENT}, "on a GPU FP8"),
-        ({"recompute": "op:save_matmul"}, "is not a setting of Megatron's"),
+        ({"precision": Precision.FP16}, "runs bf16, or FP8 with Transformer Engine"),
+        ({"precision": Precision.FP8_CURRENT}, "on a GPU"),
+        ({"recompute": "op:save_matmul"}, "is not a setting of Megatron"),
         (
             {"recompute": "none+offload=core_attn"},
-            "fine-grained offload copies to pinned memory on CUDA streams",
+            (
+                "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned "
+                "memory on CUDA streams"
+            ),
         ),
-        ({"recompute": "none+cpu_offloading=2"}, "cpu_offloading is Transformer Engine's"),
+        ({"recompute": "none+cpu_offloading=2"}, "cpu_offloading needs Transformer Engine"),
         ({"model": GPT, "recompute": "selective:mlp"}, "its replay never ends"),
         ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
         (

@@ -52,5 +52,7 @@ def test_a_folder_without_megatron_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(unpacked.VARIABLE, str(tmp_path))
-    with pytest.raises(UserError, match=r"MEGATRON_CORE = .*: is no folder with an unpacked wheel"):
+    with pytest.raises(
+        UserError, match=r"MEGATRON_CORE = .*: must be a folder with an unpacked wheel"
+    ):
         unpacked.use_named()

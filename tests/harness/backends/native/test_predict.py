@@ -216,10 +216,16 @@ def test_policies_are_parsed() -> None:
         ("op:save_matmul+offload=core_attn", "no operator policy"),
         ("none+offload=moe_act", "does not offload moe_act"),
         ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
-        ("selective:core_attn+offload=core_attn", "core_attn: replayed and offloaded"),
-        ("selective:layernorm+offload=attn_norm", "attn_norm: replayed and offloaded"),
+        (
+            "selective:core_attn+offload=core_attn",
+            "core_attn: cannot be both replayed and offloaded",
+        ),
+        (
+            "selective:layernorm+offload=attn_norm",
+            "attn_norm: cannot be both replayed and offloaded",
+        ),
         ("full:block:1+distribute_saved_activations", "keeps checkpoint inputs whole"),
-        ("everything", "is no recompute setting"),
+        ("everything", "is not a recompute setting"),
     ],
 )
 def test_settings_that_are_refused(text: str, message: str) -> None:
@@ -256,7 +262,7 @@ REFUSED = {
     ),
     "tied pipeline": (
         workload(GPT, layout=ParallelLayout(pipeline_model_parallel_size=2)),
-        "tied weights",
+        "the native backend cannot tie weights",
     ),
     "sharded pipeline": (
         workload(
@@ -264,7 +270,7 @@ REFUSED = {
             layout=ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=2),
             global_batch_size=8,
         ),
-        "does not go with PP 2",
+        "cannot combine FSDP2 with PP 2",
     ),
     "few microbatches": (
         workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2), global_batch_size=2),
@@ -284,13 +290,13 @@ REFUSED = {
         "flash attention only",
     ),
     "positions": (workload(GPT, seq_length=128), "is above max_position_embeddings = 64"),
-    "cut latent attention": (
+    "split latent attention": (
         workload(LATENT, layout=ParallelLayout(tensor_model_parallel_size=2)),
-        "does not cut latent attention",
+        "does not split latent attention",
     ),
     "offloaded latent attention": (
         workload(LATENT, "none+offload=core_attn"),
-        "without latent attention only",
+        "without latent attention",
     ),
     "mtp": (workload(replace(LLAMA, mtp_num_layers=1)), "has no multi-token prediction"),
     "window": (workload(replace(LLAMA, window_size=8)), "has no sliding windows"),
@@ -303,7 +309,7 @@ REFUSED = {
         workload(replace(LLAMA, activation=Activation.QUICK_GEGLU)),
         "does not run it",
     ),
-    "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU alone"),
+    "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU"),
     "experts with bias": (workload(replace(EXPERTS, add_bias_linear=True)), "no biases in experts"),
     "capacity": (workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)), "drops no tokens"),
     "router in fp64": (
@@ -322,13 +328,13 @@ REFUSED = {
     ),
     "limited groups": (
         workload(replace(EXPERTS, moe_router_num_groups=2, moe_router_group_topk=1)),
-        "under an expert bias only",
+        "supports groups only with an expert bias",
     ),
     "expert tensor parallel": (
         workload(
             EXPERTS, layout=ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True)
         ),
-        "does not cut experts",
+        "does not split experts",
     ),
     "expert parallel": (
         workload(
@@ -336,9 +342,9 @@ REFUSED = {
             layout=ParallelLayout(expert_model_parallel_size=2, data_parallel_size=2),
             global_batch_size=8,
         ),
-        "does not split this way",
+        "does not support this split",
     ),
-    "experts under a policy": (workload(EXPERTS, "op:torchtitan"), "in dense models only"),
+    "experts under a policy": (workload(EXPERTS, "op:torchtitan"), "in dense models"),
     "stages of two kinds": (
         workload(
             replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]")),

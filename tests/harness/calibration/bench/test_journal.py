@@ -57,7 +57,7 @@ def test_a_kill_in_the_first_line_begins_anew(tmp_path: Path) -> None:
 def test_another_machine_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(path, MACHINE)
-    with pytest.raises(UserError, match="another machine or software"):
+    with pytest.raises(UserError, match="another machine or with other software"):
         Journal(path, MACHINE | {"torch": "3"})
 
 

@@ -72,7 +72,7 @@ def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path, harness: Har
     (log,) = tmp_path.glob(f"runs/x/trials/{found['none'].name}/log.txt")
     assert log.read_text().startswith(f"+ {SCRIPT} --train-iters 12\n")
     again = harness(tmp_path, f"{SCRIPT} --train-iters {{steps}}")
-    assert again.stderr.count("as found") == 3
+    assert again.stderr.count("already run") == 3
     loaded = load_results([tmp_path / "runs" / "x"])
     commands = list(loaded.commands.values())
     assert all("backend=command framework=megatron_lm" in command for command in commands)
@@ -85,7 +85,7 @@ def test_failures_of_all_kinds(tmp_path: Path, harness: Harness) -> None:
         "crash": ("failed", "You must specify a recompute method (after step 4 of 10)"),
         "silent": ("failed", "ended with exit code 3"),
         "nan": ("nan", "loss of step 5 is nan"),
-        "deaf": ("unstable", "not_as_asked: recompute is none, asked for was selective:mlp"),
+        "deaf": ("unstable", "not_as_asked: recompute is none, but selective:mlp was asked for"),
     }
     for fault, (status, says) in expected.items():
         folder = tmp_path / fault

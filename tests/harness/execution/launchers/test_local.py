@@ -110,7 +110,7 @@ def test_left_overs_that_do_not_end_are_one_line(
     group = shell(tmp_path, "sleep 60")
     monkeypatch.setattr(local, "kill_groups", lambda *_: None)
     monkeypatch.setattr(local, "_PATIENCE_SECONDS", 0.0)
-    with pytest.raises(ValueError, match="is still run by processes of an earlier run"):
+    with pytest.raises(ValueError, match="is still in use by processes of an earlier run"):
         end_left_over(TrialFolder(tmp_path), grace_seconds=0.1)
     monkeypatch.undo()
     end_left_over(TrialFolder(tmp_path))

@@ -12,10 +12,10 @@ from harness.trial.result import TrialStatus
     [
         ("TIMEOUT", TrialStatus.TIMEOUT, "reached its time limit"),
         ("DEADLINE", TrialStatus.TIMEOUT, "missed its deadline"),
-        ("OUT_OF_MEMORY", TrialStatus.OOM, "ran out of the host memory"),
+        ("OUT_OF_MEMORY", TrialStatus.OOM, "ran out of its host memory"),
         ("CANCELLED", TrialStatus.FAILED, "was cancelled"),
         ("NODE_FAIL", TrialStatus.FAILED, "lost its node"),
-        ("PREEMPTED", TrialStatus.FAILED, "was preempted, and not requeued"),
+        ("PREEMPTED", TrialStatus.FAILED, "was preempted and not requeued"),
         ("BOOT_FAIL", TrialStatus.FAILED, "did not boot"),
     ],
 )

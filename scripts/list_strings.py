@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Lists every text that a user can meet: pages, errors, notes, help, rules, failures, recipes.
+
+scripts/list_strings.py [PATH]...      # default: advisor harness configs
+
+Python: string literals of two words or more, an f-string as one text with its fields in braces;
+no docstrings, patterns, annotations or lists of keys. YAML: values and CSV: cells of two words or
+more. A text that stands in several places is listed once, at the first.
+"""
+
+import argparse
+import ast
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("advisor", "harness", "configs")
+
+_WORDS = re.compile(r"[A-Za-z]{2,}[,;:.)'’]*\s+\S*[A-Za-z]{2,}")
+_KEYS = re.compile(r"(?:[a-z0-9_]+ )*[a-z0-9]*_[a-z0-9_]*(?: [a-z0-9_]+)*")
+_PATTERN_MAKERS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer"}
+
+Text = tuple[int, str]
+
+
+def texts_in(path: Path) -> list[Text]:
+    """Line and text of each string of `path` that reads as words, in the order of lines."""
+    readers = {".py": _python_texts, ".yaml": _yaml_texts, ".csv": _csv_texts}
+    reader = readers.get(path.suffix)
+    found = reader(path.read_text(encoding="utf-8")) if reader else ()
+    flat = {(line, " ".join(text.split())) for line, text in found}
+    return sorted((line, text) for line, text in flat if _reads_as_words(text))
+
+
+def _reads_as_words(text: str) -> bool:
+    """Two words or more, and not a list of keys."""
+    return bool(_WORDS.search(text)) and not _KEYS.fullmatch(text)
+
+
+def files_below(paths: list[Path]) -> list[Path]:
+    """The files that may hold texts, sorted."""
+    suffixes = (".py", ".yaml", ".csv")
+    found = {
+        file
+        for path in paths
+        for file in (path.rglob("*") if path.is_dir() else [path])
+        if file.suffix in suffixes
+    }
+    return sorted(found)
+
+
+def _python_texts(source: str) -> Iterator[Text]:
+    tree = ast.parse(source)
+    silent = {id(node) for node in _silent(tree)}
+    yield from _visible(tree, silent)
+
+
+def _visible(node: ast.AST, silent: set[int]) -> Iterator[Text]:
+    if id(node) in silent:
+        return
+    if isinstance(node, ast.JoinedStr):
+        yield node.lineno, _format_text(node)
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.lineno, node.value
+    for child in ast.iter_child_nodes(node):
+        yield from _visible(child, silent)
+
+
+def _silent(tree: ast.AST) -> Iterator[ast.AST]:
+    """Strings that no user meets: docstrings, patterns, annotations."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+        elif isinstance(node, ast.Call) and _is_pattern_maker(node.func):
+            yield from node.args
+        elif isinstance(node, ast.AnnAssign | ast.arg) and node.annotation:
+            yield node.annotation
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            yield node.returns
+
+
+def _is_pattern_maker(function: ast.expr) -> bool:
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in _PATTERN_MAKERS
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "re"
+    )
+
+
+def _format_text(node: ast.JoinedStr) -> str:
+    return "".join(
+        str(part.value)
+        if isinstance(part, ast.Constant)
+        else ast.unparse(ast.JoinedStr(values=[part]))[2:-1]
+        for part in node.values
+    )
+
+
+def _yaml_texts(source: str) -> Iterator[Text]:
+    pending = [node for node in yaml.compose_all(source, yaml.SafeLoader) if node is not None]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, yaml.ScalarNode):
+            yield node.start_mark.line + 1, node.value
+        elif isinstance(node, yaml.MappingNode):
+            pending += [value for _, value in node.value]
+        else:
+            pending += node.value
+
+
+def _csv_texts(source: str) -> Iterator[Text]:
+    reader = csv.reader(source.splitlines())
+    for cells in reader:
+        yield from ((reader.line_num, cell) for cell in cells)
+
+
+def main() -> None:
+    """Print ``file:line  text``, each text once, and how many there are."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / name for name in FOLDERS])
+    seen: set[str] = set()
+    for file in files_below(parser.parse_args().paths):
+        for line, text in texts_in(file):
+            if text not in seen:
+                seen.add(text)
+                print(f"{file.resolve().relative_to(ROOT)}:{line}  {text}")
+    print(f"{len(seen)} texts", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""No text that a user can meet holds a form that docs/wording.md replaces."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUIDE = ROOT / "docs" / "wording.md"
+
+
+def _replaced() -> list[str]:
+    """The left column of the table below ``Instead of``."""
+    table = GUIDE.read_text(encoding="utf-8").partition("## Instead of")[2]
+    return re.findall(r"^\| (?!not \|)(?!---)(.+?) \|", table, re.MULTILINE)
+
+
+def test_the_guide_has_a_table() -> None:
+    assert "is none of" in _replaced()
+
+
+def test_no_text_holds_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import list_strings  # type: ignore[import-not-found]
+
+    folders = [ROOT / name for name in list_strings.FOLDERS]
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {form}"
+        for file in list_strings.files_below(folders)
+        for line, text in list_strings.texts_in(file)
+        for form in _replaced()
+        if form in text
+    ]
+    sys.modules.pop("list_strings", None)
+    assert not found
+
+
+def test_the_list_knows_what_a_user_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import list_strings
+
+    source = tmp_path / "a.py"
+    source.write_text(
+        '"""Not this one."""\n'
+        'import re\nPATTERN = re.compile("nor this one")\nKEYS = "tp_size pp_size"\n'
+        'def said(n: int) -> str:\n    return f"row {n:.1f} of "  "the page"\n'
+    )
+    assert list_strings.texts_in(source) == [(6, "row {n:.1f} of the page")]
+    table = tmp_path / "a.yaml"
+    table.write_text("key: one\nwhy: >-\n  two words,\n  and more\n")
+    assert list_strings.texts_in(table) == [(2, "two words, and more")]
