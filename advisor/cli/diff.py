@@ -81,7 +81,7 @@ def _compared(
 
     if output not in _FORMATS:
         raise UserError(
-            "--format", output, "does not go with two requests", "use --format table or json"
+            "--format", output, "cannot be combined with two requests", "use --format table or json"
         )
     one, other = _checked(first), _checked(second)
     names = shlex.join(first), shlex.join(second)
@@ -101,7 +101,7 @@ def _checked(words: Sequence[str]) -> Options:
     for name in Options.__struct_fields__:
         if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
             flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
-            raise UserError(flag, None, "does not go with two requests", "leave it out")
+            raise UserError(flag, None, "cannot be combined with two requests", "leave it out")
     return replace(options, against=None)
 
 

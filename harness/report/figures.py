@@ -17,8 +17,8 @@ from harness.report.scatter import (
     panels,
     points,
 )
+from harness.report.step_figure import paint_timeline, steps
 from harness.report.style import Heights, draw
-from harness.report.timeline_figure import paint_timeline, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

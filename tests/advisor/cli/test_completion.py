@@ -20,7 +20,7 @@ ASKED = {
     "advise --model llama3_70b --gpus 32xH2": ["32xH200-SXM-141GB"],
     "advise --model llama3_70b --precision fp1": ["fp16"],
     "advise --framework torcht": ["torchtitan"],
-    "advise --plot-kind fr": ["front"],
+    "advise --plot-kind pa": ["pareto"],
     "advise dia": ["diagnose"],
     "advise rules --framework-v": ["--framework-version"],
     "advise rules --framework torcht": ["torchtitan"],

@@ -84,7 +84,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
         (["diff", JOB], "diff: needs two REQUESTs"),
         (["diff", JOB, "--model llama3_70b --gpus 3xH999"], "H999"),
         (["diff", JOB, "--model 'llama"], "no closing quotation"),
-        (["diff", JOB, f"{JOB} --explain"], "--explain: does not go with two requests"),
+        (["diff", JOB, f"{JOB} --explain"], "--explain: cannot be combined with two requests"),
         ([*JOB.split(), "--against", "9.9"], "9.9"),
         ([*JOB.split(), "--against", "0.13", "--format", "csv"], "use --format table or json"),
     ],

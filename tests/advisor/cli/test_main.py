@@ -172,7 +172,8 @@ def test_what_is_not_given_is_none() -> None:
     ],
 )
 def test_megatrons_long_names(short: str, long: str) -> None:
-    assert parse([*JOB, long, "2"]) == parse([*JOB, short, "2"]) == parse([*JOB, f"{long}=2"])
+    read = [parse([*JOB, *words]).request for words in ([long, "2"], [short, "2"], [f"{long}=2"])]
+    assert read[0] == read[1] == read[2]
 
 
 def test_sequence_parallel_on_off_and_unset() -> None:

@@ -70,7 +70,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
         (
             "8xMI300X",
             "--framework huggingface job.attn_implementation=flash_attention_3",
-            "FlashAttention 3 is for Hopper",
+            "FlashAttention-3 needs Hopper",
         ),
     ],
 )

@@ -14,8 +14,8 @@ from harness.report.facts import Facts
 from harness.report.memory_figure import bars
 from harness.report.provenance import find_calibration
 from harness.report.scatter import Point, best_of, panels, points
+from harness.report.step_figure import steps
 from harness.report.style import INK, NARROW, WIDE, embedded
-from harness.report.timeline_figure import steps
 from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")

@@ -11,7 +11,7 @@ from typing import Final
 
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
-from advisor.explorer.document import document
+from advisor.explorer.explorer_data import document
 from advisor.explorer.grid import grid
 from advisor.explorer.pack import packed
 from advisor.report.plain_advice import plain_advice
