@@ -115,19 +115,21 @@ _WORDS: Final = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
+    arguments = parse(argv)
+    _COMMANDS[argv[0]](arguments)
+    return 0
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Arguments of the subcommand that `argv` begins with; UserError where they cannot be read."""
     name = argv[0] if argv else ""
     if name not in SUBCOMMANDS:
         parser = Parser("golden", COMMAND)
         parser.add_argument("command", choices=SUBCOMMANDS, metavar="COMMAND")
         parser.parse_args(list(argv))
-    _COMMANDS[name](_read(name, argv[1:]))
-    return 0
-
-
-def _read(name: str, argv: Sequence[str]) -> Namespace:
     parser, (words, number) = Parser(f"golden {name}", SUBCOMMANDS[name]), _WORDS[name]
     parser.add_argument(words, nargs=number, type=Path)
-    found = parser.read(argv)
+    found = parser.read(argv[1:])
     for field, default in _DEFAULTS.items():
         if getattr(found, field, default) is None:
             setattr(found, field, default)

@@ -124,10 +124,10 @@ def _commands(words: list[str]) -> Iterator[list[str]]:
 def _parsed(command: list[str], folder: Path) -> None:
     name, *words = command
     if name == "advise":
-        from advisor.cli.arguments import COMMANDS
+        from advisor.cli.arguments import SUBCOMMANDS
         from advisor.cli.arguments import parse as read
 
-        assert words[0] in COMMANDS or read(words)
+        assert words[0] in SUBCOMMANDS or read(words)
     elif name == "harness":
         _parsed_harness(words, folder)
     elif name == "pip" or (name == "python" and words[:2] == ["-m", "pip"]):

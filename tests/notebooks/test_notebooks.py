@@ -43,8 +43,8 @@ def _page(text: Path) -> Any:
 def test_there_are_pairs_and_the_index_names_them() -> None:
     pages = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
     assert [text.stem for text in TEXTS] == pages
-    index = (ROOT / "notebooks/README.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"\]\((\w+)\.ipynb\)", index)) == pages
+    index = (ROOT / "docs/notebooks.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\(\.\./notebooks/(\w+)\.ipynb\)", index)) == pages
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
