@@ -30,7 +30,9 @@ from advisor.plan.recompute_plan import Setting
 from advisor.report.header import framework_words, run_words
 from advisor.report.job_changes import apart, layout_cells
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
+from advisor.report.wording import remedy_line
 from advisor.request.harness_line import harness_line
+from advisor.request.request import Request
 from advisor.search.evaluate import Evaluator
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
@@ -39,9 +41,9 @@ _SPEC: Final = "SPEC"
 """Stands for the settings in a `harness run` line."""
 
 
-def document(answer: Answer, grid: Grid, request_line: str) -> dict[str, Any]:
+def document(answer: Answer, grid: Grid, request: Request, request_line: str) -> dict[str, Any]:
     """Plain JSON: see the functions below, and assets/data.js, which reads it."""
-    pages = _Page(answer, grid, tuple(all_job_flags(grid.jobs[0][1][0])))
+    pages = _Page(answer, grid, request, tuple(all_job_flags(grid.jobs[0][1][0])))
     jobs = [pages.job(job) for job, _ in grid.jobs]
     rows = [row for number in range(len(jobs)) for row in pages.rows(number)]
     return {
@@ -56,6 +58,8 @@ def document(answer: Answer, grid: Grid, request_line: str) -> dict[str, Any]:
         "settings": columns(pages.settings),
         "rows": columns(rows),
         "pool": pages.pool.values,
+        "toss": pages.toss(),
+        "remedies": [remedy_line(one, answer.candidates[0].evaluation) for one in answer.remedies],
         "rejected": [
             [one.setting.spec, one.reason, one.fix, f"{one.rule}: {one.source}"]
             for one in answer.rejected
@@ -91,6 +95,7 @@ class _Page(Struct, frozen=True):
 
     answer: Answer
     grid: Grid
+    request: Request
     frameworks: tuple[str, ...]
     pool: Pool = field(default_factory=Pool)
     settings: list[dict[str, Any]] = field(default_factory=list)
@@ -123,11 +128,22 @@ class _Page(Struct, frozen=True):
     def _measure(self, job: Job) -> list[str]:
         """``harness run …`` before and behind its settings; empty where no line makes the job."""
         try:
-            line = harness_line(job, (_SPEC,), job.model.name, self.answer.recipe)
+            model, folder = str(self.request.model), self.request.config_dir
+            line = harness_line(job, (_SPEC,), model, self.answer.recipe, folder)
         except UserError:
             return []
         before, _, behind = line.partition(f"'recompute.settings=[{_SPEC}]'")
         return [before, behind]
+
+    def toss(self) -> dict[str, Any] | None:
+        """Job and setting of each of two rows that only a measurement tells apart, and why."""
+        toss = self.answer.toss
+        if toss is None:
+            return None
+        numbers = {job: number for number, (job, _) in enumerate(self.grid.jobs)}
+        rows = [self.answer.candidates[rank - 1].evaluation for rank in toss.ranks]
+        pairs = [[numbers[row.job], row.setting.spec] for row in rows]
+        return {"rows": pairs, "why": toss.why.partition(" are ")[2]}
 
     def setting(self, setting: Setting) -> int:
         """Its number."""

@@ -28,11 +28,11 @@ _SCRIPTS: Final = (
 def explorer_page(
     answer: Answer, request: Request, request_line: str, watch: Watch | None = None
 ) -> str:
-    """HTML of every row of `answer` and of jobs near it; request_line: the command that asked.
-    UserError where the answer has no row."""
+    """HTML of every row of `answer` to `request`, and of jobs near it; request_line: the command
+    that asked. UserError where the answer has no row."""
     if not answer.candidates:
         raise UserError("--format", "html", "has nothing to show: every setting is rejected")
-    data = packed(document(answer, grid(answer, request, watch), request_line))
+    data = packed(document(answer, grid(answer, request, watch), request, request_line))
     job = answer.job
     return Template(_asset("page.html")).substitute(
         title=escape(f"{job.model.name} on {job.num_gpus} x {job.gpu.name}"),

@@ -31,7 +31,7 @@ class Pool(Struct, frozen=True):
 
     def number(self, value: Any) -> int:
         """The number of `value`, which is plain JSON."""
-        key = value if isinstance(value, str) else json.dumps(value)
+        key = f"text {value}" if isinstance(value, str) else json.dumps(value)
         known = self._numbers.get(key)
         if known is None:
             known = self._numbers[key] = len(self.values)

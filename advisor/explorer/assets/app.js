@@ -20,9 +20,12 @@ function App({ D }) {
     return () => removeEventListener("hashchange", back);
   }, []);
   const choose = useCallback(row => change({ row: row.index }), []);
+  const compare = (row, beside) => setState(before => ({ ...initial(D, axes, rows), budget: before.budget,
+    row: row.index, other: beside.index, filters: Object.fromEntries(Object.keys(axes).map(axis =>
+      [axis, axes[axis].own[row.job] === axes[axis].own[beside.job] ? axes[axis].own[row.job] : ""])) }));
   const show = row => setState(before => ({ ...before, row: row.index, kind: "", offload: "",
     filters: Object.fromEntries(Object.keys(axes).map(axis => [axis, before.filters[axis] && axes[axis].own[row.job]])) }));
-  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, budget: state.budget, choose, change, show };
+  const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, budget: state.budget, choose, change, show, compare };
   return html`<${Head} ...${of} /><${Controls} ...${of} />
     <main>
       <${Card} id="h-front" title="Memory against time"><${Pareto} ...${of} /><//>
@@ -47,7 +50,7 @@ function otherOf(rows, state, chosen) {
   return none && none !== chosen ? none : null;
 }
 
-function Head({ D, rows, axes, state, list, chosen, budget, show }) {
+function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
   const best = list.find(one => one.tier === 0), p = chosen && fits(D, chosen, budget);
   return html`<header><h1>${D.model} <span class="soft">${D.parameters} parameters · ${D.gpus} × ${D.gpu} · ${D.precision} · sequence ${D.seq_length} · global batch ${D.global_batch}</span></h1>
     <p class="sub">${[D.framework, ...D.runs].join(" · ")}</p>
@@ -55,7 +58,8 @@ function Head({ D, rows, axes, state, list, chosen, budget, show }) {
       ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ±${(chosen.error * 100).toFixed(0)} %.`}` : "No row here."}
       ${chosen && !best && html` <b class="bad">Nothing here fits.</b>`}
       ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
-    <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /></header>`;
+    ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}
+    <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /><${Toss} ...${{ D, rows, compare }} /></header>`;
 }
 
 /* Jobs of the same sequence length that are faster and fit: the fastest with one change, and of all. */
@@ -73,10 +77,19 @@ function Faster({ D, rows, axes, chosen, budget, show }) {
     ${nameOf(D, row)}: ${tierOf(fits(D, chosen, budget)) === 0 ? `${signed((row.seconds / chosen.seconds - 1) * 100)} %` : `${seconds(row.seconds)} s`}, ${gib(row.reserved)} GiB</button> `)}</p>`;
 }
 
+/* Two rows of the answer that only a measurement tells apart. */
+function Toss({ D, rows, compare }) {
+  if (!D.toss) return null;
+  const [first, second] = D.toss.rows.map(([job, spec]) => rows.find(row => row.job === job && row.spec === spec));
+  return html`<p class="faster">${nameOf(D, first)} and ${nameOf(D, second)} are ${D.toss.why}.
+    <button type="button" onClick=${() => compare(first, second)}>Compare these two, and measure them</button></p>`;
+}
+
 function Basis({ D }) {
   return html`<dl class="basis"><dt>Times</dt><dd>${D.calibration}</dd>
     ${D.known_error && html`<dt>Known error</dt><dd>${D.known_error}</dd>`}
     <dt>Assumed</dt><dd>${D.assumed.join(" · ")}</dd>
+    ${D.remedies.length > 0 && html`<dt>Beside recompute</dt>${D.remedies.map(text => html`<dd key=${text}>${text}</dd>`)}`}
     <dt>Rows</dt><dd>${D.rows.job.length} rows of ${D.jobs.seq.length} jobs. ~ marks a peak whose allocator was not replayed.</dd>
     <dt>Made by</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }

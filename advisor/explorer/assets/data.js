@@ -1,4 +1,4 @@
-/* The page's data as advisor/explorer/document.py packs it, and rows made of it. */
+/* The page's data as advisor/explorer/explorer_data.py packs it, and rows made of it. */
 
 const COMPONENTS = ["weights", "gradients", "optimizer", "activations", "transient", "overhead"];
 const COMPONENT_WORDS = {

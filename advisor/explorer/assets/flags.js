@@ -29,16 +29,20 @@ const PLAIN = /^[A-Za-z_][\w.:=+-]*$/;
 
 /* One `harness run` where both settings are of one job, else one each. */
 function Measure({ D, chosen, other }) {
-  const line = (job, rows) => {
+  const line = (job, rows, name) => {
     const around = D.pool[D.jobs.measure[job]];
     if (!around) return "";
     const specs = rows.map(row => PLAIN.test(row.spec) ? row.spec : `'${row.spec}'`).join(",");
     const quote = specs.includes("'") ? '"' : "'";
-    return `${around[0]}${quote}recompute.settings=[${specs}]${quote}${around[1]}`;
+    return `${around[0]}${quote}recompute.settings=[${specs}]${quote}${around[1]}${name ? ` name=${name}` : ""}`;
   };
   const together = other && other.job === chosen.job && other !== chosen;
   const lines = together ? [line(chosen.job, [chosen, other])] : [line(chosen.job, [chosen]), other && line(other.job, [other])];
   const text = lines.filter(Boolean).join("\n");
   if (!text) return null;
-  return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />`;
+  const gate = [line(chosen.job, [chosen], "baseline"), 'harness golden update --reason "first baseline" runs/baseline',
+    line(chosen.job, [chosen], "today"), "harness compare runs/today"].join("\n");
+  return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />
+    <h3>Gate it in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
+    <p class="note">The first two lines once, the others in every CI job. The last one exits 0: as fast and as small as the baseline, 1: a regression, 3: no verdict, 4: a run failed.</p>`;
 }

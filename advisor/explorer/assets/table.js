@@ -2,7 +2,7 @@
 
 const SHOWN = 25;
 
-function Rows({ D, axes, list, front, chosen, other, choose, compare }) {
+function Rows({ D, list, front, chosen, choose }) {
   const [more, setMore] = useState(0);
   const shown = list.slice(0, SHOWN + more);
   const many = new Set(list.map(one => one.row.job)).size > 1;

@@ -4,16 +4,17 @@ import html
 import json
 import os
 import re
-import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec import Struct
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from browsers import NAMES, installed
+
 _TIMEOUT_SECONDS = 60
 _QUESTIONS = """
 <script>
@@ -103,10 +104,4 @@ class Chromium(Struct, frozen=True):
 
 def find_chromium(folder: Path) -> Chromium:
     """The browser; skips where there is none, and fails where CI says that there must be one."""
-    program = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if program is None:
-        words = "no Chromium here; .ci/install-system-packages installs it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(words)
-        pytest.skip(words)
-    return Chromium(program, folder)
+    return Chromium(installed(NAMES, "Chromium"), folder)

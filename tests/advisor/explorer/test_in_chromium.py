@@ -1,0 +1,237 @@
+"""The explorer in a real browser: it draws what the advisor says, for everybody, offline."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+pytest.importorskip("selenium")
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from browsers import FLAGS, NAMES, installed
+
+from advisor.answer.answer import Answer
+from advisor.api.answering import answer_to
+from advisor.explorer.explorer_page import explorer_page
+from advisor.explorer.grid import Grid, grid
+from advisor.explorer.pack import UNIT
+from advisor.report.setting_flags import all_flags, all_job_flags
+from advisor.request.request import Request
+from advisor.search.ranking import order
+from advisor.step.live_memory import live_memory
+from advisor.step.predicted_step import training_step
+from advisor.step.timeline import timeline
+
+AXE = Path(__file__).parent / "axe-core/axe.min.js"
+REQUEST = Request(
+    model="llama3_8b",
+    gpus="8xH100",
+    seq_length=8192,
+    tensor_model_parallel_size=2,
+    pipeline_model_parallel_size=2,
+    virtual_pipeline_model_parallel_size=2,
+    micro_batch_size=2,
+    global_batch_size=32,
+)
+DESKTOP, PHONE = 1440, 390
+
+
+class Shown(Struct, frozen=True):
+    """The page in the browser, and what it was made of."""
+
+    driver: Any
+    url: str
+    answer: Answer
+    grid: Grid
+
+    def open(self, fragment: str = "", *, width: int = DESKTOP, dark: bool = False) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get("about:blank")
+        self.driver.get(self.url + fragment)
+        self.wait("return document.documentElement.dataset.ready === 'yes'")
+
+    def wait(self, script: str) -> None:
+        WebDriverWait(self.driver, 30).until(lambda driver: driver.execute_script(script))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What the page's own functions give; D is its data, `rows` its rows."""
+        code = f"""
+        const done = arguments[arguments.length - 1], given = [...arguments];
+        unpacked(document.getElementById("data").textContent).then(D => {{
+          const rows = rowsOf(D), axes = axisValues(D);
+          done(JSON.stringify((() => {{ {script} }})()));
+        }}).catch(error => done(JSON.stringify(String(error))));"""
+        return json.loads(self.driver.execute_async_script(code, *arguments))
+
+    def text(self, selector: str) -> str:
+        return self.driver.find_element(By.CSS_SELECTOR, selector).text
+
+    def texts(self, selector: str) -> list[str]:
+        return [one.text for one in self.driver.find_elements(By.CSS_SELECTOR, selector)]
+
+    def click(self, selector: str) -> None:
+        self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    browser, program = installed(NAMES, "Chromium"), installed(("chromedriver",), "chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in FLAGS:
+        options.add_argument(flag)
+    folder = tmp_path_factory.mktemp("explorer")
+    answer = answer_to(REQUEST)
+    page = folder / "job.html"
+    page.write_text(explorer_page(answer, REQUEST, "advise …"), encoding="utf-8")
+    driver = webdriver.Chrome(options, webdriver.ChromeService(program))
+    yield Shown(driver, page.as_uri(), answer, grid(answer, REQUEST))
+    driver.quit()
+
+
+def test_it_loads_nothing_and_complains_of_nothing(shown: Shown) -> None:
+    shown.driver.get_log("browser")
+    shown.open()
+    loaded = shown.driver.execute_script(
+        "return performance.getEntriesByType('resource').map(one => one.name)"
+    )
+    assert loaded == []
+    assert shown.driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_everybody_can_read_it(shown: Shown, width: int, dark: bool) -> None:
+    shown.open("#with=full:uniform:1", width=width, dark=dark)
+    shown.driver.execute_script(
+        "document.querySelectorAll('details').forEach(one => one.open = true)"
+    )
+    sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert shown.driver.execute_script(sideways) <= 0
+    shown.driver.execute_script(AXE.read_text(encoding="utf-8"))
+    found = shown.driver.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then(seen => done(seen.violations.map("
+        "one => [one.id, one.help, one.nodes.slice(0, 3).map(node => node.html)])))"
+    )
+    assert found == []
+
+
+def test_its_rows_are_those_of_the_answer(shown: Shown) -> None:
+    shown.open()
+    says = shown.run(
+        "return ranked(D, rows.filter(row => row.job === 0), D.budget).map("
+        "({row, p}) => [row.spec, row.reserved, row.seconds, p])"
+    )
+    ours = [row for job, rows in shown.grid.jobs[:1] for row in sorted(rows, key=order)]
+    assert [row[0] for row in says] == [row.setting.spec for row in ours]
+    for (_, reserved, seconds, likely), row in zip(says, ours, strict=True):
+        assert abs(reserved * UNIT - row.peak_reserved_bytes) <= UNIT / 2
+        assert seconds == pytest.approx(row.step_time_seconds, abs=8 * 0.5e-6)  # eight parts
+        # z has three digits, and its distribution function an error of 1.5e-7
+        assert likely == pytest.approx(row.fit_probability, abs=2.1e-4)
+
+
+def test_its_step_is_that_of_the_advisor(shown: Shown) -> None:
+    shown.open()
+    says = shown.run(
+        "return rows.filter(row => row.job === 0).map(row => { const step = stepOf(D, row);"
+        "return [row.spec, step.stages, step.memory.map(one => one.peak)]; })"
+    )
+    ours = {row.setting.spec: row for row in shown.grid.jobs[0][1]}
+    assert len(says) == len(ours) >= 10
+    for spec, stages, peaks in says:
+        step = training_step(ours[spec])
+        folded = timeline(step)
+        for number, (passes, peak) in enumerate(zip(stages, peaks, strict=True)):
+            live = live_memory(step, number)
+            # each pass adds one number that is rounded to half a unit, or to half a microsecond
+            # for each of its five parts
+            slack = len(passes) / 2
+            assert abs(peak * UNIT - live.peak) <= slack * UNIT
+            for one, other in zip(passes, folded.stages[number], strict=True):
+                assert (one["backward"], one["chunk"], one["microbatch"]) == other[:3]
+                assert one["end"] == pytest.approx(other.end, abs=5 * 0.5e-6 * 2 * len(passes))
+
+
+def test_a_link_shows_the_same_again(shown: Shown) -> None:
+    shown.open()
+    select = shown.driver.find_element(By.ID, "axis-TP")
+    select.send_keys("4")
+    shown.wait("return location.hash.includes('TP=4')")
+    shown.click("tbody tr:last-child button.row")
+    shown.wait("return location.hash.includes('set=')")
+    said, fragment = shown.text(".verdict"), shown.driver.execute_script("return location.hash")
+    shown.open(fragment)
+    assert shown.text(".verdict") == said
+    assert shown.driver.execute_script("return location.hash") == fragment
+    shown.open("#TP=3&set=nonsense@1/2&budget=x&kind=none2")
+    assert "fits" in shown.text(".verdict"), "a link that says nothing known is left aside"
+
+
+def test_keys_move_in_the_table_and_along_the_front(shown: Shown) -> None:
+    shown.open()
+    first, second = shown.texts("button.row")[:2]
+    shown.driver.find_element(By.CSS_SELECTOR, "button.row").send_keys(Keys.ARROW_DOWN)
+    shown.wait("return document.activeElement.matches('button.row[aria-pressed=true]')")
+    assert shown.texts("button.row[aria-pressed=true]") == [second] != [first]
+    plot = shown.driver.find_element(By.CSS_SELECTOR, ".plot svg")
+    plot.send_keys(Keys.ARROW_LEFT)
+    smaller = shown.text(".verdict")
+    plot.send_keys(Keys.ARROW_LEFT)
+    assert shown.text(".verdict") != smaller
+
+
+def test_the_budget_decides_what_fits(shown: Shown) -> None:
+    shown.open("#budget=25")
+    assert "25.0 GiB" in shown.text(".verdict")
+    assert "Nothing here fits" in shown.text(".verdict")
+    shown.driver.execute_script(
+        "const slider = document.getElementById('budget'); slider.value = slider.max;"
+        "slider.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    shown.wait("return document.querySelector('.verdict b.good') !== null")
+
+
+def test_flags_are_those_of_the_advisor(shown: Shown) -> None:
+    shown.open("#set=full:uniform:1")
+    row = next(one for one in shown.grid.jobs[0][1] if one.setting.spec == "full:uniform:1")
+    for number, (name, flags) in enumerate(all_flags(row).items()):
+        shown.click(f"#tab-{number}")
+        shown.wait(f"return document.querySelector('#tab-{number}').ariaSelected === 'true'")
+        pasted = shown.text("#flags-panel pre").replace(" \\\n", " ").split()
+        words = f"{all_job_flags(row)[name]} {flags}".split()
+        assert pasted[-len(words) :] == words
+    lines = shown.texts(".card pre")[-1].splitlines()
+    assert lines[0].startswith("harness run ")
+    assert lines[3] == "harness compare runs/today"
+
+
+def test_without_a_script_the_answer_stands_there(shown: Shown) -> None:
+    off = "Emulation.setScriptExecutionDisabled"
+    shown.driver.execute_cdp_cmd(off, {"value": True})
+    try:
+        shown.driver.get("about:blank")
+        shown.driver.get(shown.url)
+        table = shown.text("#static table")
+    finally:
+        shown.driver.execute_cdp_cmd(off, {"value": False})
+    assert "1 none" in table
+    assert "selective:mlp" in table
+
+
+def test_it_can_be_printed(shown: Shown) -> None:
+    shown.open()
+    printed = shown.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert printed["data"].startswith("JVBERi0"), "%PDF- in base64"
