@@ -39,11 +39,8 @@ def printed(capsys: pytest.CaptureFixture[str], words: str) -> str:
 
 
 @pytest.mark.parametrize("package", [advisor, harness])
-def test_every_public_name_is_there_and_in_the_page(package: Any) -> None:
-    name = package.__name__
-    page = (ROOT / "docs" / "api.md").read_text().split(f"## `{name}`")[1].split("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert sorted(listed) == sorted(package.__all__) == dir(package)
+def test_every_public_name_is_there(package: Any) -> None:
+    assert sorted(package.__all__) == dir(package)
     for public in package.__all__:
         found = getattr(package, public)
         assert public == "__version__" or found.__doc__

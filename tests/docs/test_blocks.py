@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 
+from harness.trial.variables import RECORDED
 from tests.docs.blocks import MARKS, PAGES, PLAIN, READ, ROOT, RUN, Block, blocks_of, with_lines
 from tests.docs.shell import logical_lines, parse, run
 
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "results/golden", tmp_path / "results/golden")
     shutil.copytree(ROOT / "tests/docs/files", tmp_path, dirs_exist_ok=True)
     shutil.copytree(RUN_FOLDER, tmp_path / "runs/NAME")
-    for name in ("GITHUB_STEP_SUMMARY", "CI", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("GITHUB_STEP_SUMMARY", "CI", "NO_COLOR", "FORCE_COLOR", *RECORDED):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     return tmp_path

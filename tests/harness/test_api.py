@@ -121,7 +121,10 @@ def test_a_rehearsal_and_a_sweep_are_planned(tmp_path: Path) -> None:
         (lambda: harness.rehearse(gpus="8xH100"), "model = \\(none\\): is missing"),
         (lambda: harness.compare("nowhere"), "nowhere"),
         (lambda: harness.load_run("nowhere"), "nowhere"),
-        (lambda: harness.update_goldens(RECORDED, reason=" "), "must say why the baseline changes"),
+        (
+            lambda: harness.update_goldens(RECORDED, reason=" "),
+            "must state why the baseline changes",
+        ),
         (lambda: harness.compare(RECORDED, limits={"speed": 0.1}), "speed"),
         (lambda: harness.ingest("no.log"), "LOG = no.log: matches no file"),
         (lambda: harness.calibrate(budget_seconds=0), "budget_seconds = 0: must be positive"),

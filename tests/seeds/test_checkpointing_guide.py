@@ -183,7 +183,7 @@ def test_long_sequences_with_context_parallelism_are_answered() -> None:
     note = next(
         c.note for c in found.candidates if c.evaluation.setting.spec == "selective:core_attn"
     )
-    assert note.startswith("buys nothing")
+    assert note.startswith("saves nothing")
 
 
 def test_remedies_it_names_are_among_ours() -> None:

@@ -53,7 +53,8 @@ def test_one_line_for_each_log(
         "ok          megatron_lm      good.log  8 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
         "53.92 GiB allocated  56.75 GiB reserved  loss 8.123",
         "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
-        "--accept-incomplete uses it anyway (after step 9 of 12)",
+        "--accept-incomplete uses it anyway (after step 9 of",
+        "            12)",
         "oom         megatron_lm      oom.log  [training] torch.OutOfMemoryError: CUDA out of "
         "memory (after step 3 of 12)",
         "no_data     unknown          garbage.log  [start] no line of a known framework in 3 lines",

@@ -39,7 +39,10 @@ def dry_run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("given", REQUESTS, ids=lambda given: " ".join(map(str, given.values())))
-def test_the_line_is_the_job(given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_is_the_job(
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     answer = advise(Request(**given))
     first, last = answer.candidates[0].evaluation, answer.candidates[-1].evaluation
     specs = [first.setting.spec, last.setting.spec]
@@ -48,7 +51,7 @@ def test_the_line_is_the_job(given: dict[str, Any], capsys: pytest.CaptureFixtur
     assert find_target(config, machine_of(config, dry_run=True)).job == first.job
     assert set(config.recompute.settings) == set(specs)
     shown = dry_run(line, capsys)
-    assert all(f"  {spec}" in shown for spec in specs)
+    assert all(f"  {spec}" in shown for spec in specs), "wide enough for whole settings"
 
 
 def test_a_split_as_text_goes_with_its_vpp() -> None:
