@@ -1,7 +1,7 @@
 """How large the explorer's page is, and how quick: its first paint, and a control in Chromium.
 
-Run by `make bench`; figures are printed: pytest -s shows them. Nothing is asserted: a machine may be
-busy. Milliseconds of a control last until the picture that it changes has been painted.
+Run by `make bench`; figures are printed: pytest -s shows them. Nothing is asserted: a machine
+may be busy. Milliseconds of a control last until the picture that it changes has been painted.
 """
 
 import statistics
@@ -60,7 +60,7 @@ def test_page(case: str, tmp_path: Path) -> None:
         "const done = arguments[0]; const wait = () => document.documentElement.dataset.ready"
         " ? unpacked(document.getElementById('data').textContent).then(D => done(["
         "performance.getEntriesByType('paint').find(one => one.name === 'first-contentful-paint')"
-        "?.startTime, window.readyAt ?? performance.now(), D.rows.job.length]))"
+        "?.startTime, performance.now(), D.rows.job.length]))"
         " : setTimeout(wait, 5); wait();"
     )
     driver.find_element("css selector", ".presets button + button").click()
