@@ -5,18 +5,15 @@ may be busy. Milliseconds of a control last until the picture that it changes ha
 """
 
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from browsers import FLAGS, NAMES, installed
-
 from advisor.api.answering import answer_to
 from advisor.explorer.explorer_page import explorer_page
 from advisor.request.request import Request, SearchScope
+from tests.browsers import FLAGS, NAMES, installed
 
 CASES = {
     "llama3_70b on 32 H100": Request(model="llama3_70b", gpus="32xH100"),

@@ -33,11 +33,11 @@ function App({ D }) {
       ${chosen && html`
       <${Card} id="h-memory" title="Where the memory goes: worst rank"><${Waterfall} ...${of} /><//>
       <${Card} id="h-stages" title="Memory of every pipeline stage"><${Stages} ...${of} /><//>
-      <${Card} id="h-step" title="One step: what every stage does, and what is alive" wide><${Step} ...${of} /><//>
-      <${Card} id="h-layer" title="What one layer keeps for the backward" wide><${Layer} ...${of} /><//>
+      <${Card} id="h-step" title="One step: what every stage does, and what is alive" shape="wide"><${Step} ...${of} /><//>
+      <${Card} id="h-layer" title="What one layer keeps for the backward" shape="wide"><${Layer} ...${of} /><//>
       <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>
-      <${Card} id="h-flags" title="Flags to paste"><${Flags} ...${of} /><//>`}
-      <${Card} id="h-sure" title="What this rests on" wide><${Basis} D=${D} />
+      <${Card} id="h-flags" title="Flags to paste" shape="tall"><${Flags} ...${of} /><//>`}
+      <${Card} id="h-sure" title="What this rests on"><${Basis} D=${D} />
         ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//>
     </main><${Tips} />`;
 }

@@ -1,6 +1,6 @@
 /* What to paste: the flags of each framework, and the line that measures. */
 
-function Flags({ D, chosen, other }) {
+function Flags({ D, list, front, chosen, other, change }) {
   const [tab, setTab] = useState(0);
   const layout = D.pool[D.jobs.flags[chosen.job]], recompute = D.pool[D.rows.flags[chosen.index]];
   const unsaid = D.pool[D.jobs.unsaid[chosen.job]], variables = D.pool[D.rows.environment[chosen.index]];
@@ -17,18 +17,18 @@ function Flags({ D, chosen, other }) {
     <div role="tabpanel" id="flags-panel" aria-labelledby=${`tab-${tab}`}>
       <${Block} text=${[variables, words].filter(Boolean).join(" \\\n")} label=${`flags for ${D.frameworks[tab]}`} />
       ${unsaid[tab] && html`<p class="note">${unsaid[tab]}</p>`}</div>
-    <${Measure} D=${D} chosen=${chosen} other=${other} />`;
+    <${Measure} ...${{ D, list, front, chosen, other, change }} />`;
 }
 
 function Block({ text, label }) {
-  return html`<div class="paste"><pre tabindex="0" aria-label=${label}>${text}</pre><${Copy} text=${text} label=${label} /></div>`;
+  return html`<div class="paste"><pre tabindex="0" aria-label=${label}>${text.split(/([ \n]+)/).map((part, i) => i % 2 ? part : html`<span>${part}</span>`)}</pre><${Copy} text=${text} label=${label} /></div>`;
 }
 
 /* What Hydra's grammar reads as text without quotes (advisor/request/harness_line.py). */
 const PLAIN = /^[A-Za-z_][\w.:=+-]*$/;
 
 /* One `harness run` where both settings are of one job, else one each. */
-function Measure({ D, chosen, other }) {
+function Measure({ D, list, front, chosen, other, change }) {
   const line = (job, rows, name) => {
     const around = D.pool[D.jobs.measure[job]];
     if (!around) return "";
@@ -42,7 +42,10 @@ function Measure({ D, chosen, other }) {
   if (!text) return null;
   const gate = [line(chosen.job, [chosen], "baseline"), 'harness golden update --reason "first baseline" runs/baseline',
     line(chosen.job, [chosen], "today"), "harness compare runs/today"].join("\n");
+  const runner = list.find(one => one.tier === 0 && one.row !== chosen && front.has(one.row));
   return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />
+    ${!D.toss && runner && runner.row !== other && html`<p class="note">No two rows of the answer are too close to tell. To measure two, take the chosen row and the fastest other one that fits:
+      <button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
     <h3>Gate it in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
     <p class="note">The first two lines once, the others in every CI job. The last one exits 0: as fast and as small as the baseline, 1: a regression, 3: no verdict, 4: a run failed.</p>`;
 }

@@ -26,7 +26,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
     const at = frontRows.indexOf(chosen);
     choose(frontRows[Math.max(0, Math.min(frontRows.length - 1, (at < 0 ? 0 : at + step)))]);
   };
-  const drawn = frontRows.filter(inside), labels = placed(D, drawn, chosen, scale, width, height);
+  const drawn = frontRows.filter(inside), labels = placed(D, drawn, chosen, scale, budget, width, height);
   const line = drawn.map((row, i) => `${i ? `H${x(row.reserved)}V` : `M${x(row.reserved)},`}${y(row.seconds)}`).join("");
   const outside = list.length - list.filter(one => inside(one.row)).length;
   return html`<div class="plot" ref=${ref} style=${`height:${height}px`}>
@@ -93,8 +93,9 @@ function drawDots(canvas, list, scale, width, height, budget, D) {
 }
 
 /* Labels of the front where they touch neither each other nor a mark: the chosen one first. */
-function placed(D, drawn, chosen, scale, width, height) {
+function placed(D, drawn, chosen, scale, budget, width, height) {
   const taken = drawn.map(row => [scale.x(row.reserved) - 7, scale.y(row.seconds) - 7, 14, 14]), found = [];
+  taken.push([scale.x(budget) - 50, PAD.top - 2, 52, 14]);
   const hits = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];
   const order = [...drawn].sort((a, b) => (b === chosen) - (a === chosen));
   for (const row of order) {

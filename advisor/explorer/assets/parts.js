@@ -25,9 +25,9 @@ function ticks(low, high, about) {
   return found;
 }
 
-function Card({ id, title, wide, note, children }) {
-  return html`<section class=${wide ? "card wide" : "card"} aria-labelledby=${id} >
-    <h2 id=${id}>${title}</h2>${note && html`<p class="note">${note}</p>`}${children}</section>`;
+function Card({ id, title, shape, children }) {
+  return html`<section class=${`card ${shape || ""}`} aria-labelledby=${id}>
+    <h2 id=${id}>${title}</h2>${children}</section>`;
 }
 
 function Key({ items }) {

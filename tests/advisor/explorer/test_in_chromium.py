@@ -1,7 +1,6 @@
 """The explorer in a real browser: it draws what the advisor says, for everybody, offline."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from browsers import FLAGS, NAMES, installed
-
 from advisor.answer.answer import Answer
 from advisor.api.answering import answer_to
 from advisor.explorer.explorer_page import explorer_page
@@ -29,7 +25,10 @@ from advisor.search.ranking import order
 from advisor.step.live_memory import live_memory
 from advisor.step.predicted_step import training_step
 from advisor.step.timeline import timeline
+from scripts.write_docs.explorer_questions import QUESTIONS, Question
+from tests.browsers import FLAGS, NAMES, installed
 
+ROOT = Path(__file__).parents[3]
 AXE = Path(__file__).parent / "axe-core/axe.min.js"
 REQUEST = Request(
     model="llama3_8b",
@@ -235,3 +234,18 @@ def test_it_can_be_printed(shown: Shown) -> None:
     shown.open()
     printed = shown.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert printed["data"].startswith("JVBERi0"), "%PDF- in base64"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.name)
+def test_a_newcomers_question_is_answered_within_two_clicks(
+    shown: Shown, question: Question
+) -> None:
+    shown.open()
+    assert len(question.clicks) <= 2
+    for click in question.clicks:
+        button = shown.driver.find_element(By.XPATH, click)
+        shown.driver.execute_script("arguments[0].click()", button)
+    where = f"[aria-labelledby={question.answer}]" if question.answer else "header"
+    shown.wait(f"return document.querySelector('{where}').innerText.includes({question.says!r})")
+    page = (ROOT / "docs/explorer.md").read_text(encoding="utf-8")
+    assert f"](explorer/{question.name}.png)" in page

@@ -5,15 +5,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from browsers import NAMES, installed
+from tests.browsers import NAMES, installed
 
 _TIMEOUT_SECONDS = 60
 _QUESTIONS = """
