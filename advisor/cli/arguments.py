@@ -54,7 +54,7 @@ class Options(Struct, frozen=True, kw_only=True):
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
     `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
-    None the choice. `read` is what `--from` took the job from.
+    None the choice. `read` is what `--from` took the job from. `arguments`: the command line.
     """
 
     request: Request
@@ -69,11 +69,14 @@ class Options(Struct, frozen=True, kw_only=True):
     plot_kind: PlotKind | None = None
     row: int | None = None
     read: "ReadConfiguration | None" = None
+    trace: Path | None = None
+    memory_snapshot: Path | None = None
+    arguments: tuple[str, ...] = ()
 
     @property
     def writes_files(self) -> bool:
         """Whether anything is asked for beside the answer that is printed."""
-        return any((self.plot, self.plot_kind, self.row))
+        return any((self.plot, self.plot_kind, self.row, self.trace, self.memory_snapshot))
 
 
 INTEGER_FLAGS: Final = {
@@ -93,6 +96,7 @@ INTEGER_FLAGS: Final = {
     "top": ("--top",),
     "row": ("--row",),
 }
+_PATHS: Final = ("config_dir", "plot", "trace", "memory_snapshot")
 TEXT_FLAGS: Final = {
     "model": "--model",
     "gpus": "--gpus",
@@ -100,6 +104,8 @@ TEXT_FLAGS: Final = {
     "memory_budget": "--memory-budget",
     "config_dir": "--config-dir",
     "plot": "--plot",
+    "trace": "--trace",
+    "memory_snapshot": "--memory-snapshot",
     "source": "--from",
 }
 
@@ -120,6 +126,7 @@ def parse(arguments: Sequence[str]) -> Options:
     request["calibration"] = tuple(map(Path, request.get("calibration", ())))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
+    shown["arguments"] = tuple(arguments)
     if source is None:
         return Options(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
@@ -255,7 +262,7 @@ class _Text(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
             raise UserError(option or self.dest, repr(values), "is empty")
-        is_path = self.dest in ("config_dir", "plot")
+        is_path = self.dest in _PATHS
         setattr(namespace, self.dest, Path(values) if is_path else values)
 
 

@@ -14,7 +14,6 @@ from msgspec import Struct
 from advisor.plan.schedule import passes
 from advisor.step.step_parts import PassSeconds, StageStep, TrainingStep
 
-
 TAIL: Final = ("accumulated", "waiting", "reduced", "optimizer")
 """Parts of StepTail in the order in which they run: the slowest GPU is waited for where gradients
 are reduced."""
