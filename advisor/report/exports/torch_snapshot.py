@@ -14,24 +14,20 @@ from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.address_space import AddressSpace
 from advisor.report.exports.origin import Origin
 from advisor.search.evaluate import Evaluator
-from advisor.step.kept_layers import kept_layers
+from advisor.step.kept_layers import KeptLayer, kept_layers
 from advisor.step.live_memory import live_memory
 from advisor.step.predicted_step import training_step
 from advisor.step.step_blocks import BlockEvent, Detail, Kept, Place, block_events, kept_blocks
 from advisor.step.step_parts import TrainingStep
 from advisor.step.timeline import timeline
 
-MOST_BLOCKS: Final = 60_000
-"""Blocks of what passes keep, of all stages together: a file of some ten megabytes."""
-MOST_OF_STAGE: Final = 15_000
-"""As many blocks memory_viz draws one by one; it sums up the others."""
+MOST_BLOCKS: Final = 15_000
+"""Blocks of what passes keep on the stage with the highest peak: as many memory_viz draws one by
+one, and sums up the others."""
+MOST_OF_OTHERS: Final = 45_000
+"""The same of all other stages together: a file of some ten megabytes."""
 _PROTOCOL: Final = 4  # torch's own, and the latest that memory_viz's reader knows
 _POOL: Final = (0, 0)
-_WORDS: Final = {
-    Detail.TENSOR: "one block a tensor",
-    Detail.LAYER: "one block a layer, for tensors are too many",
-    Detail.PASS: "one block a pass, for layers are too many",
-}
 Plain = dict[str, Any]
 
 
@@ -48,36 +44,43 @@ def torch_snapshot(row: RankedEvaluation, origin: Origin) -> Plain:
     evaluation = row.evaluation
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     step = training_step(evaluation, evaluator)
-    line = timeline(step)
-    stages = range(len(step.stages))
-    layers = [kept_layers(evaluation, evaluator, stage) for stage in stages]
-    detail = next(one for one in Detail if _is_drawable(step, layers, one))
-    frames, traces, segments = _Frames(), [], []
-    for stage in stages:
-        kept = _kept(step, stage, layers[stage], detail)
-        events = list(block_events(step, line, live_memory(step, stage), stage, kept))
+    line, frames = timeline(step), _Frames()
+    lives = [live_memory(step, stage) for stage in range(len(step.stages))]
+    worst = max(range(len(lives)), key=lambda stage: lives[stage].peak)
+    traces, segments, details = [], [], []
+    for stage, live in enumerate(lives):
+        most = MOST_BLOCKS if stage == worst else MOST_OF_OTHERS // (len(lives) - 1)
+        layers = kept_layers(evaluation, evaluator, stage)
+        detail, kept = _kept(step, stage, layers, min(most, MOST_BLOCKS))
+        events = list(block_events(step, line, live, stage, kept))
         trace, segment = _device(stage, events, frames)
+        details.append(detail)
         traces.append(trace)
         segments.append(segment)
-    said = {**origin.words, "blocks": _WORDS[detail], "device": "its pipeline stage"}
+    said = {**origin.words, "device": "pipeline stage", "blocks": _words(details, worst)}
     return {"segments": segments, "device_traces": traces, "allocator_settings": said}
 
 
 def _kept(
-    step: TrainingStep, stage: int, layers: Sequence[Any], detail: Detail
-) -> list[tuple[Kept, ...]]:
-    chunks = step.stages[stage].chunks
-    return [kept_blocks(chunk, own, detail) for chunk, own in zip(chunks, layers, strict=True)]
+    step: TrainingStep, stage: int, layers: Sequence[tuple[KeptLayer, ...]], most: int
+) -> tuple[Detail, list[tuple[Kept, ...]]]:
+    """What microbatches keep of each chunk of a stage, as finely as `most` blocks allow."""
+    for detail in Detail:
+        chunks = zip(step.stages[stage].chunks, layers, strict=True)
+        kept = [kept_blocks(chunk, own, detail) for chunk, own in chunks]
+        if step.microbatches * sum(map(len, kept)) <= most:
+            break
+    return detail, kept
 
 
-def _is_drawable(step: TrainingStep, layers: Sequence[Sequence[Any]], detail: Detail) -> bool:
-    """Whether blocks of a detail are not too many."""
-    counts = [
-        step.microbatches * sum(map(len, _kept(step, stage, own, detail)))
-        for stage, own in enumerate(layers)
-    ]
-    few = max(counts) <= MOST_OF_STAGE and sum(counts) <= MOST_BLOCKS
-    return few or detail is Detail.PASS
+def _words(details: Sequence[Detail], worst: int) -> str:
+    """What a block stands for: ``… is a layer on stage 0, a pass elsewhere``."""
+    words = {Detail.TENSOR: "a tensor", Detail.LAYER: "a layer", Detail.PASS: "a pass"}
+    there = words[details[worst]]
+    others = [words[one] for one in Detail if one in details and one is not details[worst]]
+    if not others:
+        return f"a block of what is kept is {there}"
+    return f"a block of what is kept is {there} on stage {worst}, {' or '.join(others)} elsewhere"
 
 
 class _Frames:

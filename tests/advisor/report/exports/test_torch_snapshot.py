@@ -11,7 +11,7 @@ import pytest
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.origin import PREDICTED, Origin
-from advisor.report.exports.torch_snapshot import MOST_OF_STAGE, torch_snapshot, write_snapshot
+from advisor.report.exports.torch_snapshot import MOST_BLOCKS, torch_snapshot, write_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
@@ -60,7 +60,7 @@ def test_the_most_alive_is_the_peak_to_the_byte(rows: tuple[RankedEvaluation, ..
             assert left == segment["allocated_size"]
             assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
             assert segment["total_size"] >= most
-            assert Counter(e["action"] for e in trace)["alloc"] <= 2 * MOST_OF_STAGE
+            assert Counter(e["action"] for e in trace)["alloc"] <= 2 * MOST_BLOCKS
 
 
 def replayed(trace: list[dict[str, Any]]) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def test_frames_name_tensors_layers_and_passes(snapshot: dict[str, Any]) -> None
 
 def test_it_says_that_it_is_predicted(snapshot: dict[str, Any]) -> None:
     assert snapshot["allocator_settings"]["what"] == PREDICTED
-    assert snapshot["allocator_settings"]["blocks"] == "one block a tensor"
+    assert snapshot["allocator_settings"]["blocks"] == "a block of what is kept is a tensor"
 
 
 def test_it_holds_plain_data_alone(rows: tuple[RankedEvaluation, ...]) -> None:
@@ -109,8 +109,7 @@ def test_it_holds_plain_data_alone(rows: tuple[RankedEvaluation, ...]) -> None:
 def test_many_blocks_are_drawn_together_and_that_is_said(tmp_path: Path) -> None:
     row = advise(REQUESTS["many microbatches"]).candidates[0]
     assert (
-        write_snapshot(row, tmp_path / "s.pickle", ORIGIN)
-        == "one block a layer, for tensors are too many"
+        write_snapshot(row, tmp_path / "s.pickle", ORIGIN) == "a block of what is kept is a layer"
     )
 
 
