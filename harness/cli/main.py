@@ -34,6 +34,7 @@ Commands
   ingest      read results of other frameworks' logs
   campaign    many measurements, the most valuable first, within a time budget
   accuracy    predicted beside measured over many runs
+  snapshot    memory snapshots of torch: measured beside predicted, against time
 
 Exit codes
   0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
@@ -54,6 +55,7 @@ MODULES: Final = {
         "ingest",
         "campaign",
         "accuracy",
+        "snapshot",
     )
 }
 

@@ -44,6 +44,19 @@ def draw(name: str, height: float, paint: Callable[["Figure"], None], folder: Pa
     return embedded(text.getvalue(), name)
 
 
+def save(path: Path, height: float, paint: Callable[["Figure"], None]) -> None:
+    """Paint a figure of WIDTH x `height` inches into one file, whose suffix says its format."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    style: Any = _STYLE | {"svg.hashsalt": path.stem, "svg.fonttype": "none"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        paint(figure)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        figure.savefig(path, dpi=150, facecolor="white", metadata=metadata)
+
+
 def embedded(svg: str, name: str) -> str:
     """An SVG document as part of a page: as wide as its place, in the page's ink, with ids that no
     other picture has."""
