@@ -8,7 +8,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import gib, signed_percent
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.logs.snapshots.recorded_memory import Recording, read_recording
+from harness.logs.snapshots.recorded_memory import Recording, read_recording, words
 
 HELP: Final = """\
 harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]
@@ -72,12 +72,12 @@ def _within(start: float | None, end: float | None) -> tuple[float, float] | Non
 
 def lines(found: Sequence[Recording]) -> Iterator[str]:
     """What is printed: a line a recording, the difference, and what is alive at the peaks."""
-    width = max(len(str(one.path)) for one in found)
-    for one in found:
+    names, width = words(found), max(len(str(one.path)) for one in found)
+    for name, one in zip(names, found, strict=True):
         where = f"{'stage' if one.predicted else 'device'} {one.device}"
         when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"
         yield (
-            f"{one.word:<9}  {one.path!s:<{width}}  {where}  peak {gib(one.peak_bytes)} GiB"
+            f"{name:<11}  {one.path!s:<{width}}  {where}  peak {gib(one.peak_bytes)} GiB"
             f" ({one.peak_bytes:,} bytes){when}, {len(one.num_bytes):,} events"
         )
     if len(found) == 2:
@@ -85,7 +85,7 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
         share = f" ({signed_percent(second / first - 1)})" if first else ""
         yield f"difference {second - first:+,} bytes{share}: {found[1].path} less {found[0].path}"
     kinds = list(dict.fromkeys(kind for one in found for kind in one.kinds))
-    yield f"{'alive at the peak, GiB':<30}" + "".join(f"{one.word:>12}" for one in found)
+    yield f"{'alive at the peak, GiB':<30}" + "".join(f"{name:>14}" for name in names)
     for kind in kinds:
         cells = (gib(one.kinds[kind]) if kind in one.kinds else "" for one in found)
-        yield f"  {kind:<28}" + "".join(f"{cell:>12}" for cell in cells)
+        yield f"  {kind:<28}" + "".join(f"{cell:>14}" for cell in cells)

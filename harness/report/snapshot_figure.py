@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import GIB, gib
-from harness.logs.snapshots.recorded_memory import Recording
-from harness.report.style import BLUE, ORANGE, VERMILION, save, soften
+from harness.logs.snapshots.recorded_memory import Recording, words
+from harness.report.style import BLUE, VERMILION, save, soften
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,9 +25,8 @@ def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
 def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
     axes = figure.subplots()
     timed = all(one.seconds is not None for one in recordings)
-    looks = iter((VERMILION, ORANGE))
-    for one in recordings:
-        colour = BLUE if one.predicted else next(looks)
+    names = words(recordings)
+    for one, name, colour in zip(recordings, names, (VERMILION, BLUE), strict=False):
         places = _places(one, timed=timed)
         shown = thinned(one.num_bytes)
         axes.plot(
@@ -37,7 +36,7 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
             linewidth=1.0,
             linestyle="--" if one.predicted else "-",
             drawstyle="steps-post",
-            label=_label(one),
+            label=_label(one, name),
         )
         axes.plot(
             [places[one.peak_event]],
@@ -64,10 +63,10 @@ def _places(one: Recording, *, timed: bool) -> Sequence[float]:
     return [k / last for k in range(len(one.num_bytes))]
 
 
-def _label(one: Recording) -> str:
+def _label(one: Recording, name: str) -> str:
     """``predicted: peak 70.1 GiB at 2.31 s``."""
     when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
-    return f"{one.word}: peak {gib(one.peak_bytes)} GiB{when}"
+    return f"{name}: peak {gib(one.peak_bytes)} GiB{when}"
 
 
 def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:

@@ -4,7 +4,7 @@ One object may stand in a million places of a snapshot: what is walked through i
 its keys: torch 2.13 cuda/memory.py, _snapshot.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -48,10 +48,13 @@ class Recording(Struct, frozen=True, kw_only=True):
         """Whether `advise` wrote it."""
         return bool(self.said)
 
-    @property
-    def word(self) -> str:
-        """Which of both it is."""
-        return "predicted" if self.predicted else "measured"
+
+def words(recordings: Sequence[Recording]) -> list[str]:
+    """``measured`` and ``predicted``, numbered where all are the same."""
+    found = ["predicted" if one.predicted else "measured" for one in recordings]
+    if len(set(found)) == len(found):
+        return found
+    return [f"{name} {number}" for number, name in enumerate(found, 1)]
 
 
 def read_recording(
