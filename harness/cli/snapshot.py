@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.units import gib, signed_percent
+from advisor.base.units import human_bytes, signed_percent, unit_of
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.logs.snapshots.recorded_memory import Recording, read_recording, words
@@ -77,15 +77,21 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
         where = f"{'stage' if one.predicted else 'device'} {one.device}"
         when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"
         yield (
-            f"{name:<11}  {one.path!s:<{width}}  {where}  peak {gib(one.peak_bytes)} GiB"
+            f"{name:<11}  {one.path!s:<{width}}  {where}  peak {human_bytes(one.peak_bytes)}"
             f" ({one.peak_bytes:,} bytes){when}, {len(one.num_bytes):,} events"
         )
     if len(found) == 2:
         first, second = (one.peak_bytes for one in found)
         share = f" ({signed_percent(second / first - 1)})" if first else ""
         yield f"difference {second - first:+,} bytes{share}: {found[1].path} less {found[0].path}"
-    kinds = list(dict.fromkeys(kind for one in found for kind in one.kinds))
-    yield f"{'alive at the peak, GiB':<30}" + "".join(f"{name:>14}" for name in names)
-    for kind in kinds:
-        cells = (gib(one.kinds[kind]) if kind in one.kinds else "" for one in found)
+    yield from _kinds(found, names)
+
+
+def _kinds(found: Sequence[Recording], names: Sequence[str]) -> Iterator[str]:
+    """A table of what is alive at the peaks."""
+    unit, unit_name = unit_of(one.peak_bytes for one in found)
+    head = f"alive at the peak, {unit_name}"
+    yield f"{head:<30}" + "".join(f"{name:>14}" for name in names)
+    for kind in dict.fromkeys(kind for one in found for kind in one.kinds):
+        cells = (f"{one.kinds[kind] / unit:.2f}" if kind in one.kinds else "" for one in found)
         yield f"  {kind:<28}" + "".join(f"{cell:>14}" for cell in cells)

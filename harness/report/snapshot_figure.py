@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.units import GIB, gib
+from advisor.base.units import human_bytes, unit_of
 from harness.logs.snapshots.recorded_memory import Recording, words
 from harness.report.style import BLUE, VERMILION, save, soften
 
@@ -26,12 +26,13 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
     axes = figure.subplots()
     timed = all(one.seconds is not None for one in recordings)
     names = words(recordings)
+    unit, unit_name = unit_of(one.peak_bytes for one in recordings)
     for one, name, colour in zip(recordings, names, (VERMILION, BLUE), strict=False):
         places = _places(one, timed=timed)
         shown = thinned(one.num_bytes)
         axes.plot(
             [places[k] for k in shown],
-            [one.num_bytes[k] / GIB for k in shown],
+            [one.num_bytes[k] / unit for k in shown],
             color=colour,
             linewidth=1.0,
             linestyle="--" if one.predicted else "-",
@@ -40,7 +41,7 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
         )
         axes.plot(
             [places[one.peak_event]],
-            [one.peak_bytes / GIB],
+            [one.peak_bytes / unit],
             marker="v" if one.predicted else "^",
             color=colour,
             markeredgecolor="black",
@@ -48,8 +49,8 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
             linestyle="none",
             clip_on=False,
         )
-    axes.set_ylim(0, 1.08 * max(one.peak_bytes for one in recordings) / GIB)
-    axes.set_ylabel("live memory (GiB)")
+    axes.set_ylim(0, 1.08 * max(one.peak_bytes for one in recordings) / unit)
+    axes.set_ylabel(f"live memory ({unit_name})")
     axes.set_xlabel("seconds" if timed else "share of the events (a recording has no times)")
     axes.margins(x=0.01)
     soften(axes)
@@ -64,9 +65,9 @@ def _places(one: Recording, *, timed: bool) -> Sequence[float]:
 
 
 def _label(one: Recording, name: str) -> str:
-    """``predicted: peak 70.1 GiB at 2.31 s``."""
+    """``predicted: peak 70.12 GiB at 2.31 s``."""
     when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
-    return f"{name}: peak {gib(one.peak_bytes)} GiB{when}"
+    return f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
 
 
 def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:

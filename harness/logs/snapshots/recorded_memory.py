@@ -122,21 +122,24 @@ def _said(settings: object) -> dict[str, str]:
 def _ends(whole: dict[Any, Any]) -> dict[int, dict[int, int]]:
     """By device: address and bytes of every block that is allocated at the end."""
     found: dict[int, dict[int, int]] = {}
-    for device, block in islice(_blocks(whole), MOST_BLOCKS):
-        if block.get("state") == "active_allocated" and "address" in block:
+    for device, address, block in islice(_blocks(whole), MOST_BLOCKS):
+        if block.get("state") == "active_allocated":
             asked = block.get("requested_size", block.get("size"))
-            address = whole_number(block["address"], LATEST)
             found.setdefault(device, {})[address] = whole_number(asked, LARGEST)
     return found
 
 
-def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, dict[Any, Any]]]:
+def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
+    """Device, address and block; blocks without an address follow each other."""
     segments = _typed(whole.get("segments"), list, "it has no segments")
     for segment in segments[:MOST_BLOCKS]:
         own = _typed(segment, dict, "a segment is no dict")
         device = whole_number(own.get("device", 0), LATEST)
-        for block in _typed(own.get("blocks"), list, "a segment has no blocks"):
-            yield device, _typed(block, dict, "a block is no dict")
+        address = whole_number(own.get("address"), LATEST)
+        for one in _typed(own.get("blocks"), list, "a segment has no blocks"):
+            block = _typed(one, dict, "a block is no dict")
+            yield device, whole_number(block.get("address", address), LATEST), block
+            address += whole_number(block.get("size"), LARGEST)
 
 
 def _typed(value: object, kind: type[Any], relation: str) -> Any:
