@@ -73,6 +73,8 @@ Output
                             peaks predicted beside rehearsed; needs the extra `megatron`
   --plot FILE               .png, .svg or .pdf; --plot-kind ranking (default), pareto or time of all
                             rows; waterfall, stages, timeline or layer of --row N, or of the choice
+  --trace FILE              .json, .json.gz: the step of --row N for Perfetto and chrome://tracing
+  --memory-snapshot FILE    .pickle: its memory for pytorch.org/memory_viz and harness snapshot
   --version  --help
 
 Other commands

@@ -58,7 +58,7 @@ def write_files(advice: "Answer", options: "Options") -> tuple[str, ...]:
         write_figure(advice, options.plot, options.plot_kind, top=options.top, row=options.row)
         written.append(f"advise: wrote {options.plot}")
     if options.trace or options.memory_snapshot:
-        from advisor.report.exports.export import write_exports
+        from advisor.report.exports.row_exports import write_exports
 
         written += write_exports(
             advice, options.row, options.trace, options.memory_snapshot, options.arguments

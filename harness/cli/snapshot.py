@@ -36,12 +36,7 @@ Exit codes: 0 done, 2 the request is wrong or a file is no snapshot (one line sa
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    made = Parser("harness snapshot", HELP)
-    made.add_argument("files", nargs="+", type=Path)
-    made.add_argument("--plot", type=Path)
-    for name, kind in (("--start", float), ("--end", float), ("--device", int), ("--stage", int)):
-        made.add_argument(name, type=kind)
-    given = made.read(argv)
+    given = parser().read(argv)
     if len(given.files) > 2:
         raise UserError("files", len(given.files), "must be one snapshot, or two to compare")
     if given.plot:
@@ -59,6 +54,16 @@ def main(argv: Sequence[str]) -> int:
         draw_recordings(found, given.plot)
         say(f"wrote {given.plot}", "snapshot")
     return 0
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser("harness snapshot", HELP)
+    made.add_argument("files", nargs="+", type=Path)
+    made.add_argument("--plot", type=Path)
+    for name, kind in (("--start", float), ("--end", float), ("--device", int), ("--stage", int)):
+        made.add_argument(name, type=kind)
+    return made
 
 
 def _within(start: float | None, end: float | None) -> tuple[float, float] | None:
@@ -83,7 +88,7 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
     if len(found) == 2:
         first, second = (one.peak_bytes for one in found)
         share = f" ({signed_percent(second / first - 1)})" if first else ""
-        yield f"difference {second - first:+,} bytes{share}: {found[1].path} less {found[0].path}"
+        yield f"difference, {names[1]} less {names[0]}: {second - first:+,} bytes{share}"
     yield from _kinds(found, names)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.origin import Origin
+from advisor.report.exports.export_origin import Origin
 from advisor.step.live_memory import live_memory, moments
 from advisor.step.predicted_step import training_step
 from advisor.step.step_parts import ChunkPass, TrainingStep

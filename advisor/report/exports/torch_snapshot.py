@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.address_space import AddressSpace
-from advisor.report.exports.origin import Origin
+from advisor.report.exports.export_origin import Origin
 from advisor.search.evaluate import Evaluator
 from advisor.step.kept_layers import KeptLayer, kept_layers
 from advisor.step.live_memory import live_memory

@@ -166,7 +166,9 @@ def test_what_is_not_given_is_none() -> None:
     [(names[0], other) for names in arguments.INTEGER_FLAGS.values() for other in names[1:]],
 )
 def test_megatrons_long_names(short: str, long: str) -> None:
-    assert parse([*JOB, long, "2"]) == parse([*JOB, short, "2"]) == parse([*JOB, f"{long}=2"])
+    ways = ([long, "2"], [short, "2"], [f"{long}=2"])
+    one, other, last = (parse([*JOB, *way]).request for way in ways)
+    assert one == other == last
 
 
 def test_sequence_parallel_on_off_and_unset() -> None:
@@ -236,7 +238,7 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
         (["--plot-kind", "pareto"], "--plot-kind = pareto: needs --plot FILE"),
         (["--plot-kind", "paret"], "--plot-kind = paret: is not known here; did you mean pareto?"),
-        (["--row", "2"], "--row = 2: needs a picture of one row"),
+        (["--row", "2"], "--row = 2: needs a file of one row"),
     ],
 )
 def test_wrong_flags_are_one_line(
@@ -442,7 +444,7 @@ def test_help_names_every_flag_within_100_columns(
     for name in (*Precision, *Framework, "selective:N", "op:save_attention", "budget:0.5"):
         assert name in text
     assert max(map(len, text.splitlines())) <= 100
-    assert len(text.splitlines()) <= 75
+    assert len(text.splitlines()) <= 77
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

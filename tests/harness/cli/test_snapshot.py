@@ -46,7 +46,8 @@ def test_two_are_compared_and_drawn(
     captured = capsys.readouterr()
     _, second, difference, *_ = captured.out.splitlines()
     peak = int(second.partition("(")[2].partition(" bytes")[0].replace(",", ""))
-    assert difference.startswith(f"difference {peak - 5712:+,} bytes (")
+    words = f"difference, predicted less measured: {peak - 5712:+,} bytes ("
+    assert difference.startswith(words)
     assert captured.err.endswith(f"wrote {picture}\n")
     text = picture.read_text()
     assert "measured: peak 5.58 KiB at 1.60 s" in text

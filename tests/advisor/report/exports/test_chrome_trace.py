@@ -11,7 +11,7 @@ from msgspec import Struct, convert, json
 
 from advisor.answer.answer import Answer
 from advisor.report.exports.chrome_trace import PASSES, PHASES, chrome_trace, write_trace
-from advisor.report.exports.origin import PREDICTED, Origin
+from advisor.report.exports.export_origin import PREDICTED, Origin
 from advisor.request.request import Request
 from advisor.search.advise import advise
 

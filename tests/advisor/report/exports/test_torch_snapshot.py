@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.origin import PREDICTED, Origin
+from advisor.report.exports.export_origin import PREDICTED, Origin
 from advisor.report.exports.torch_snapshot import MOST_BLOCKS, torch_snapshot, write_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.report.exports.origin import Origin
+from advisor.report.exports.export_origin import Origin
 from advisor.report.exports.torch_snapshot import torch_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
