@@ -13,14 +13,16 @@ from harness.logs.snapshots.recorded_memory import Recording, read_recording, wo
 HELP: Final = """\
 harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]
 
-Reads memory snapshots as torch.cuda.memory._dump_snapshot writes them, and as advise
---memory-snapshot does: peak of live bytes, when it is and of what; of two the difference.
+Reads memory snapshots of torch, as torch.cuda.memory._dump_snapshot and advise
+--memory-snapshot write them: the peak of live bytes, when it is, and of what;
+of two snapshots the difference.
 
   advise --model llama3_8b --gpus 8xH100 --memory-snapshot predicted.pickle
   harness snapshot rank0.pickle predicted.pickle --plot both.svg
 
-A file is read as plain data: one that holds a class is refused, and nothing in it is run. Live
-bytes are those asked for: the allocator counts each block rounded up to 512 bytes.
+A file is read as plain data: one that holds a class is refused, and nothing in
+it is run. Live bytes are those asked for: the allocator counts each block
+rounded up to 512 bytes.
 
 Flags
   --plot FILE           both against time on one axis: .svg, .png or .pdf
@@ -30,7 +32,8 @@ Flags
   --stage N             of PREDICTED; default: the one with the highest peak
   --help
 
-Exit codes: 0 done, 2 the request is wrong or a file is no snapshot (one line says why).
+Exit codes: 0 done, 2 the request is wrong or a file is no snapshot (one line
+says why).
 """
 
 
@@ -77,14 +80,12 @@ def _within(start: float | None, end: float | None) -> tuple[float, float] | Non
 
 def lines(found: Sequence[Recording]) -> Iterator[str]:
     """What is printed: a line a recording, the difference, and what is alive at the peaks."""
-    names, width = words(found), max(len(str(one.path)) for one in found)
+    names = words(found)
     for name, one in zip(names, found, strict=True):
         where = f"{'stage' if one.predicted else 'device'} {one.device}"
         when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"
-        yield (
-            f"{name:<11}  {one.path!s:<{width}}  {where}  peak {human_bytes(one.peak_bytes)}"
-            f" ({one.peak_bytes:,} bytes){when}, {len(one.num_bytes):,} events"
-        )
+        yield f"{name}: {one.path}, {where}, {len(one.num_bytes):,} events"
+        yield f"  peak {human_bytes(one.peak_bytes)} ({one.peak_bytes:,} bytes){when}"
     if len(found) == 2:
         first, second = (one.peak_bytes for one in found)
         share = f" ({signed_percent(second / first - 1)})" if first else ""

@@ -15,8 +15,9 @@ from advisor.base.errors import UserError
 from harness.logs.snapshots.live_bytes import LARGEST, LATEST, walked, whole_number
 from harness.logs.snapshots.plain_pickle import NotPlainError, read_plain
 
-MOST_EVENTS: Final = 5_000_000
-MOST_BLOCKS: Final = 5_000_000
+MOST_EVENTS: Final = 2_000_000
+MOST_BLOCKS: Final = 2_000_000
+MOST_DEVICES: Final = 4096
 _SHOWN: Final = 8
 
 
@@ -75,8 +76,9 @@ def _recording(
     whole = _typed(snapshot, dict, "it is no dict of segments and device_traces")
     traces = _typed(whole.get("device_traces"), list, "it has no device_traces")
     events = sum(len(_typed(trace, list, "a device's trace is no list")) for trace in traces)
-    if events > MOST_EVENTS:
-        raise NotPlainError(f"it has more than {MOST_EVENTS:,} events")
+    if events > MOST_EVENTS or len(traces) > MOST_DEVICES:
+        limits = f"{MOST_EVENTS:,} events or {MOST_DEVICES:,} devices"
+        raise NotPlainError(f"it has more than {limits}")
     used = [number for number, trace in enumerate(traces) if _has_allocations(trace)]
     if not used:
         raise NotPlainError(_NOTHING)
