@@ -26,8 +26,8 @@ rounded up to 512 bytes.
 
 Flags
   --plot FILE           both against time on one axis: .svg, .png or .pdf
-  --start SECONDS       where in MEASURED the step begins; default: at its first event
-  --end SECONDS         where it ends; default: at its last event
+  --start SECONDS       where in MEASURED the step begins; default: first event
+  --end SECONDS         where it ends; default: last event
   --device N            of MEASURED; default: the one with the highest peak
   --stage N             of PREDICTED; default: the one with the highest peak
   --help

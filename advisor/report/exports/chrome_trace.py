@@ -104,7 +104,6 @@ def _told(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
         "microbatch": one.microbatch,
         "chunk": one.chunk,
         "layers": chunk.layers,
-        "seconds": one.end - one.start,
         "kept until its backward ends (bytes)": chunk.kept,
         "most memory at": most.point,
     }
@@ -133,15 +132,13 @@ def _phases(found: _Step, stage: int) -> Iterator[Event]:
 def _memory(found: _Step, stage: int) -> Iterator[Event]:
     """Counters hold from one event to the next."""
     live = live_memory(found.step, stage)
-    before = None
+    before: dict[str, int] = {}
     for moment in moments(found.step, found.line, stage, live):
         parts = {"static": moment.static, "kept": moment.kept, "running": moment.running}
         if parts == before:
             continue
-        before, there = (
-            parts,
-            {"ph": "C", "pid": stage + 1, "ts": _nanoseconds(moment.seconds) / 1e3},
-        )
+        before = parts
+        there = {"ph": "C", "pid": stage + 1, "ts": _nanoseconds(moment.seconds) / 1e3}
         yield {**there, "name": "live memory", "args": {"bytes": moment.num_bytes}}
         yield {**there, "name": "live memory by kind", "args": parts}
 

@@ -26,7 +26,7 @@ MOST_BLOCKS: Final = 15_000
 one, and sums up the others."""
 MOST_OF_OTHERS: Final = 45_000
 """The same of all other stages together: a file of some ten megabytes."""
-_PROTOCOL: Final = 4  # torch's own, and the latest that memory_viz's reader knows
+_PROTOCOL: Final = 4  # as torch's own
 _POOL: Final = (0, 0)
 Plain = dict[str, Any]
 
@@ -110,7 +110,7 @@ class _Frames:
 
 def _device(stage: int, events: Sequence[BlockEvent], frames: _Frames) -> tuple[list[Plain], Plain]:
     """Events of a stage, and its one segment with what is alive at the end."""
-    start = (stage + 1) << 44  # of their own: 16 TiB apart
+    start = (stage + 1) << 40  # 1 TiB each, with 47 bits as those of a GPU
     space, trace = AddressSpace(start), []
     alive: dict[int, tuple[int, list[Plain]]] = {}
     places: dict[int, int] = {}
