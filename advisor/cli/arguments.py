@@ -74,12 +74,14 @@ class Options(Struct, frozen=True, kw_only=True):
     row: int | None = None
     read: "ReadConfiguration | None" = None
     written: Path | None = None
+    trace: Path | None = None
+    memory_snapshot: Path | None = None
     arguments: tuple[str, ...] = ()
 
     @property
     def writes_files(self) -> bool:
         """Whether a file is asked for beside the answer, or a flag that says something of one."""
-        return any((self.plot, self.plot_kind, self.row))
+        return any((self.plot, self.plot_kind, self.row, self.trace, self.memory_snapshot))
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -224,7 +226,7 @@ class _Text(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
             raise UserError(option or self.dest, repr(values), "is empty")
-        is_path = self.dest in ("config_dir", "plot", "written")
+        is_path = self.dest in _PATHS
         setattr(namespace, self.dest, Path(values) if is_path else values)
 
 
@@ -303,6 +305,7 @@ def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     return UserError(option, value, "is unknown", nearest_names(value, names))
 
 
+_PATHS: Final = ("config_dir", "plot", "written", "trace", "memory_snapshot")
 _ACTIONS: Final[dict[Kind, type[argparse.Action]]] = {
     Kind.NUMBER: _Integer,
     Kind.DECIMAL: _Price,

@@ -158,7 +158,17 @@ _OUTPUT: Final = Topic(
             "timeline, layer",
             Kind.CHOICE,
         ),
-        Flag("--row N", "the row that its picture shows; default: the choice", Kind.NUMBER),
+        Flag(
+            "--trace FILE",
+            "the step of a row for Perfetto and chrome://tracing, as .json or .json.gz",
+            Kind.FILE,
+        ),
+        Flag(
+            "--memory-snapshot FILE",
+            "its memory for pytorch.org/memory_viz and harness snapshot, as .pickle",
+            Kind.FILE,
+        ),
+        Flag("--row N", "the row that these files show; default: the choice", Kind.NUMBER),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)

@@ -1,4 +1,4 @@
-"""What `advise` writes to files: its answer (`-o`), and pictures of it."""
+"""What `advise` writes to files: its answer (`-o`), pictures of it, and the step of one row."""
 
 import sys
 from pathlib import Path
@@ -24,8 +24,7 @@ def check_output(options: "Options") -> None:
         return
     if path.is_dir():
         raise UserError("-o", path, "is a folder", f"write e.g. -o {path / 'job.html'}")
-    if not path.resolve().parent.is_dir():
-        raise UserError("-o", path, f"there is no folder {path.parent}")
+    _check_folder("-o", path)
 
 
 def into_file(outcome: Outcome, path: Path) -> Outcome:
@@ -47,17 +46,34 @@ def check_files(options: "Options") -> None:
         raise UserError(
             "--plot-kind", options.plot_kind, "needs --plot FILE", "add e.g. --plot out.svg"
         )
+    if options.trace:
+        from advisor.report.exports.chrome_trace import SUFFIXES
+
+        _check_path("--trace", options.trace, SUFFIXES)
+    if options.memory_snapshot:
+        _check_path("--memory-snapshot", options.memory_snapshot, (".pickle",))
     if options.row is not None and not _shows_a_row(options):
-        raise UserError("--row", options.row, "needs a picture of one row", _PICTURE)
+        raise UserError("--row", options.row, "needs a file of one row", _OF_ONE_ROW)
 
 
-_PICTURE = "add e.g. --plot out.svg --plot-kind timeline"
+_OF_ONE_ROW = "add e.g. --plot out.svg --plot-kind timeline, or --trace step.json"
 
 
 def _shows_a_row(options: "Options") -> bool:
     from advisor.report.figures.plot import OF_ONE_ROW
 
-    return options.plot_kind in OF_ONE_ROW
+    return bool(options.trace or options.memory_snapshot or options.plot_kind in OF_ONE_ROW)
+
+
+def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
+    if not path.name.lower().endswith(suffixes):
+        raise UserError(flag, path, f"must end in {' or '.join(suffixes)}")
+    _check_folder(flag, path)
+
+
+def _check_folder(flag: str, path: Path) -> None:
+    if not path.resolve().parent.is_dir():
+        raise UserError(flag, path, f"there is no folder {path.parent}")
 
 
 def write_files(advice: "Answer", options: "Options") -> tuple[str, ...]:
@@ -70,5 +86,11 @@ def write_files(advice: "Answer", options: "Options") -> tuple[str, ...]:
         from advisor.report.figures.plot import write_figure
 
         write_figure(advice, options.plot, options.plot_kind, top=options.top, row=options.row)
-        written.append(options.plot)
-    return tuple(f"advise: wrote {path}" for path in written)
+        written.append(f"advise: wrote {options.plot}")
+    if options.trace or options.memory_snapshot:
+        from advisor.report.exports.row_exports import write_exports
+
+        written += write_exports(
+            advice, options.row, options.trace, options.memory_snapshot, options.arguments
+        )
+    return tuple(written)

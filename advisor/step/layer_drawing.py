@@ -101,7 +101,7 @@ def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> 
                 for kind, count in segment.kinds():
                     counts[kind, _regime(alone, kind)] += count
     return [
-        _drawn(found, kind, segment, layers)
+        drawn_layer(found, kind, segment, layers)
         for (kind, segment), layers in counts.items()
         if kind.role is not Role.FINAL_LAYERNORM
     ]
@@ -114,7 +114,11 @@ def _regime(segment: Segment, kind: LayerKind) -> Segment:
     return replace(segment, layers=(kind,) * segment.num_layers)
 
 
-def _drawn(evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int) -> DrawnLayer:
+def drawn_layer(
+    evaluator: Evaluator, kind: LayerKind, segment: Segment, layers: int = 1
+) -> DrawnLayer:
+    """A layer of a kind as the evaluator's job runs it in a segment, of which there are `layers`
+    such."""
     shape = evaluator.shape
     operators = transformer_layer(shape, kind)
     again = Counter(operator.name for operator in replayed_operators(operators, segment.replay))

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from advisor.plan.schedule import Pass, held_tensors, passes
 from advisor.step.step_parts import StageStep, TrainingStep
+from advisor.step.timeline import Timeline
 
 
 class Level(NamedTuple):
@@ -54,6 +55,43 @@ def live_memory(step: TrainingStep, stage: int) -> LiveMemory:
     return LiveMemory(
         levels=tuple(levels), optimizer=optimizer, peak=peak, peak_pass=place, point=point
     )
+
+
+class Moment(NamedTuple):
+    """Allocated bytes of a rank from `seconds` on: static ones, those that microbatches in flight
+    keep (with hidden states that the schedule holds), and those of the pass that runs, or of the
+    optimizer."""
+
+    seconds: float
+    static: int
+    kept: int
+    running: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Sum of all."""
+        return self.static + self.kept + self.running
+
+
+def moments(step: TrainingStep, line: Timeline, stage: int, live: LiveMemory) -> list[Moment]:
+    """Levels of a stage against time. Where within a pass it is highest is not predicted: in its
+    middle."""
+    static = step.stages[stage].static_bytes
+    kept = live.levels[0].before - static
+    found = [Moment(0.0, static, kept, 0)]
+    for one, level in zip(line.stages[stage], live.levels, strict=True):
+        before = level.before - static
+        running = level.highest - level.before
+        found.append(Moment(one.start, static, before, 0))
+        found.append(Moment((one.start + one.end) / 2, static, before, running))
+        kept = level.after - static
+        found.append(Moment(one.end, static, kept, 0))
+    begin = step.seconds - step.tail.optimizer
+    found.append(Moment(begin, static, kept, 0))
+    found.append(Moment(begin, static, 0, live.optimizer - static))
+    found.append(Moment(step.seconds, static, 0, live.optimizer - static))
+    found.append(Moment(step.seconds, static, 0, 0))
+    return found
 
 
 def _levels(stage: StageStep, order: list[Pass], held: list[int]) -> list[Level]:

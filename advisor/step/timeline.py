@@ -6,12 +6,17 @@ backward from the chunk behind. What is sent is part of the pass that sends it. 
 megatron-core 0.16.1 pipeline_parallel/schedules.py.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from advisor.plan.schedule import passes
 from advisor.step.step_parts import PassSeconds, StageStep, TrainingStep
+
+TAIL: Final = ("accumulated", "waiting", "reduced", "optimizer")
+"""Parts of StepTail in the order in which they run: the slowest GPU is waited for where gradients
+are reduced."""
 
 
 class TimedPass(NamedTuple):
@@ -51,6 +56,16 @@ def seconds_of(stage: StageStep, one: TimedPass) -> PassSeconds:
     """What a pass of `stage` is made of, before it is stretched."""
     chunk = stage.chunks[one.chunk]
     return chunk.backward if one.backward else chunk.forward
+
+
+def tail_parts(step: TrainingStep) -> Iterator[tuple[str, float, float]]:
+    """What comes behind the pipeline of every stage: name in TAIL, start, end."""
+    start = step.pipeline_seconds
+    for name in TAIL:
+        end = start + getattr(step.tail, name)
+        if end > start:
+            yield name, start, end
+        start = end
 
 
 def _folded(step: TrainingStep) -> list[list[TimedPass]]:

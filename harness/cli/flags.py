@@ -61,4 +61,4 @@ def _reading(flag: Flag) -> dict[str, Any]:
     return read
 
 
-_TYPES: Final = {Kind.NUMBER: int, Kind.FILE: Path, Kind.FOLDER: Path}
+_TYPES: Final = {Kind.NUMBER: int, Kind.DECIMAL: float, Kind.FILE: Path, Kind.FOLDER: Path}

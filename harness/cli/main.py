@@ -39,6 +39,7 @@ COMMAND: Final = Command(
                 ("ingest", "read results of other frameworks' logs"),
                 ("campaign", "many measurements, the most valuable first, within a time budget"),
                 ("accuracy", "predicted and measured over many runs"),
+                ("snapshot", "torch's memory snapshots: measured and predicted, against time"),
                 ("completion", "a script for bash, zsh or fish"),
             ),
         ),
@@ -69,6 +70,7 @@ MODULES: Final = {
         "ingest",
         "campaign",
         "accuracy",
+        "snapshot",
     )
 } | {"completion": "harness.cli.shells"}
 

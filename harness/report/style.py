@@ -79,6 +79,19 @@ def _svg(figure: "Figure") -> str:
     return text.getvalue()
 
 
+def save(path: Path, height: float, paint: Callable[["Figure"], None]) -> None:
+    """Paint a figure of WIDE x `height` inches into one file, whose suffix says its format."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    style: Any = _STYLE | {"svg.hashsalt": path.stem, "svg.fonttype": "none"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(WIDE, height), layout="constrained")
+        paint(figure)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        figure.savefig(path, dpi=150, facecolor="white", metadata=metadata)
+
+
 def embedded(svg: str, name: str) -> str:
     """An SVG document as part of a page: as wide as its place, in the page's ink, with ids that no
     other picture has."""

@@ -5,6 +5,7 @@ A case is a number: it chooses the target and seeds what is wrong with its input
 
 import io
 import json
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,6 +16,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from tests.fuzz.mutate import mutate, mutate_word
+from tests.harness.logs.snapshots.recorded import recorded_by_hand
 
 ROOT: Final = Path(__file__).parents[2]
 _RECORDED: Final = ROOT / "tests/harness/fixtures/recorded_regression"
@@ -142,7 +144,7 @@ def _resume(folder: Path, _: Sequence[str]) -> int:
 
 def targets(*, slow: bool) -> tuple[Target, ...]:
     """All of them, or those that take less than a second or so."""
-    found = (*_advisor(), *_lint(), *_logs(), *_results(), *_spoken(), *_folders())
+    found = (*_advisor(), *_lint(), *_logs(), *_results(), *_spoken(), *_folders(), *_snapshots())
     return tuple(target for target in found if slow or not target.slow)
 
 
@@ -606,5 +608,18 @@ def _folders() -> tuple[Target, ...]:
                 *("experiment=mine", "recompute=ours"),
             ),
             slow=True,
+        ),
+    )
+
+
+def _snapshots() -> tuple[Target, ...]:
+    content = pickle.dumps(recorded_by_hand())
+    return (
+        Target(
+            name="harness snapshot",
+            run=_harness,
+            files={"a.pickle": content},
+            broken=("a.pickle",),
+            words=("snapshot", "{}/a.pickle"),
         ),
     )

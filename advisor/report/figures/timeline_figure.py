@@ -27,24 +27,22 @@ from advisor.report.figures.palette import (
 )
 from advisor.report.figures.step_windows import Window, windows
 from advisor.report.wording import gib
-from advisor.step.live_memory import LiveMemory, live_memory
+from advisor.step.live_memory import LiveMemory, live_memory, moments
 from advisor.step.predicted_step import training_step
 from advisor.step.step_parts import TrainingStep
-from advisor.step.timeline import TimedPass, Timeline, seconds_of, timeline
+from advisor.step.timeline import TimedPass, Timeline, seconds_of, tail_parts, timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_STAGES: Final = 8
-TAIL: Final = {
+_TAIL: Final = {
     "accumulated": OFFLOAD,
     "waiting": COMMUNICATION,
     "reduced": COMMUNICATION,
     "optimizer": OPTIMIZER,
 }
-"""What comes behind the pipeline, in order: the slowest GPU is waited for where gradients are
-reduced."""
 _PARTS: Final = {
     "replay": REPLAY,
     "communication": COMMUNICATION,
@@ -77,12 +75,7 @@ class _Drawing(Struct, frozen=True):
 
     def tail(self) -> Iterator[tuple[Look, float, float]]:
         """Parts behind the pipeline: look, start, end."""
-        start = self.step.pipeline_seconds
-        for name, look in TAIL.items():
-            end = start + getattr(self.step.tail, name)
-            if end > start:
-                yield look, start, end
-            start = end
+        return ((_TAIL[name], start, end) for name, start, end in tail_parts(self.step))
 
 
 def timeline_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
@@ -217,8 +210,9 @@ def _letter(chunk: int) -> str:
 def _draw_memory(axes: "Axes", drawing: _Drawing, stage: int, window: Window, floor: float) -> None:
     """Level before a pass, at its highest in the middle, and after it, upwards from `floor`."""
     live, most = drawing.memory[stage], drawing.most
-    times, levels = _curve(drawing, stage)
-    heights = [floor - _ROOM * level / most for level in levels]
+    curve = moments(drawing.step, drawing.line, stage, live)
+    times = [moment.seconds for moment in curve]
+    heights = [floor - _ROOM * moment.num_bytes / most for moment in curve]
     static = floor - _ROOM * drawing.step.stages[stage].static_bytes / most
     axes.fill_between(times, heights, static, color=VERMILION, alpha=0.35, linewidth=0)
     axes.plot(times, heights, color=VERMILION, linewidth=0.8)
@@ -230,19 +224,6 @@ def _draw_memory(axes: "Axes", drawing: _Drawing, stage: int, window: Window, fl
     reached = _reached(drawing, stage)
     if window.start <= reached <= window.end:
         axes.plot([reached], [peak], marker="v", color="black", markersize=5, clip_on=False)
-
-
-def _curve(drawing: _Drawing, stage: int) -> tuple[list[float], list[int]]:
-    live = drawing.memory[stage]
-    times, levels = [0.0], [live.levels[0].before]
-    for one, level in zip(drawing.line.stages[stage], live.levels, strict=True):
-        times += [one.start, (one.start + one.end) / 2, one.end]
-        levels += [level.before, level.highest, level.after]
-    begin = drawing.step.seconds - drawing.step.tail.optimizer
-    resting = drawing.step.stages[stage].static_bytes
-    times += [begin, begin, drawing.step.seconds, drawing.step.seconds]
-    levels += [levels[-1], live.optimizer, live.optimizer, resting]
-    return times, levels
 
 
 def _reached(drawing: _Drawing, stage: int) -> float:

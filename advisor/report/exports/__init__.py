@@ -1,0 +1,1 @@
+"""The step of one row as files that other tools open."""

@@ -1,0 +1,175 @@
+"""`--trace FILE`: the predicted step as a trace that ui.perfetto.dev and chrome://tracing open.
+
+A process a pipeline stage, of which one rank is shown. Its first thread has the passes and what
+comes behind the pipeline; its second what they are made of, and the bubble: all seconds of the
+step. Live memory is a counter. Source: Trace Event Format, complete (X), counter (C) and metadata
+(M) events; times in microseconds.
+"""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, json
+
+from advisor.answer.answer import RankedEvaluation
+from advisor.report.exports.export_origin import Origin
+from advisor.step.live_memory import live_memory, moments
+from advisor.step.predicted_step import training_step
+from advisor.step.step_parts import ChunkPass, TrainingStep
+from advisor.step.timeline import TimedPass, Timeline, seconds_of, tail_parts, timeline
+
+SUFFIXES: Final = (".json", ".json.gz")
+PASSES, PHASES = 1, 2
+"""Threads of a stage's process; the first process is the step as a whole."""
+_WHOLE: Final = 0
+_BUBBLE: Final = "pipeline bubble"
+_TAIL: Final = {
+    "accumulated": "gradients added up on the host",
+    "waiting": "waiting for the slowest GPU",
+    "reduced": "gradients reduced",
+    "optimizer": "optimizer",
+}
+_PARTS: Final = {
+    "communication": "exposed communication",
+    "offload": "offload",
+    "waiting": "waiting for the host processor",
+}
+_NOTES: Final = (
+    "One rank a pipeline stage. Parts of a pass stand in a fixed order: when within the pass each "
+    "runs is not predicted. Live memory reaches the highest of a pass in its middle."
+)
+Event = dict[str, Any]
+
+
+class _Step(Struct, frozen=True):
+    """A step and when its passes run."""
+
+    step: TrainingStep
+    line: Timeline
+
+
+def write_trace(row: RankedEvaluation, path: Path, origin: Origin) -> None:
+    """Write the step of `row`; compressed where `path` ends in .gz."""
+    content = json.encode(chrome_trace(row, origin))
+    packed = path.suffix.lower() == ".gz"
+    path.write_bytes(gzip.compress(content, 6, mtime=0) if packed else content)
+
+
+def chrome_trace(row: RankedEvaluation, origin: Origin) -> dict[str, Any]:
+    """The document: `traceEvents`, and beside them where they come from."""
+    step = training_step(row.evaluation)
+    found = _Step(step, timeline(step))
+    events = [*_whole(found, origin)]
+    for stage in range(len(step.stages)):
+        events += [*_names(stage), *_passes(found, stage), *_phases(found, stage)]
+        events += _memory(found, stage)
+    said = {**origin.words, "notes": _NOTES, "step_time_seconds": step.seconds}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": said}
+
+
+def _whole(found: _Step, origin: Origin) -> Iterator[Event]:
+    """The step as one slice that says what all of it is."""
+    yield _named("process_name", _WHOLE, 0, f"predicted step: {origin.row}")
+    yield _sorted("process_sort_index", _WHOLE, 0, _WHOLE)
+    yield _named("thread_name", _WHOLE, PASSES, "step")
+    told = {**origin.words, "notes": _NOTES}
+    yield from _span((_WHOLE, PASSES), "training step", (0.0, found.step.seconds), told)
+
+
+def _names(stage: int) -> Iterator[Event]:
+    process = stage + 1
+    yield _named("process_name", process, 0, f"stage {stage} (predicted)")
+    yield _sorted("process_sort_index", process, 0, process)
+    for thread, name in ((PASSES, "passes"), (PHASES, "phases")):
+        yield _named("thread_name", process, thread, name)
+        yield _sorted("thread_sort_index", process, thread, thread)
+
+
+def _passes(found: _Step, stage: int) -> Iterator[Event]:
+    place = (stage + 1, PASSES)
+    for one in found.line.stages[stage]:
+        name = f"{'backward' if one.backward else 'forward'} {one.microbatch}"
+        yield from _span(place, name, (one.start, one.end), _told(found, stage, one))
+    for part, start, end in tail_parts(found.step):
+        yield from _span(place, _TAIL[part], (start, end), {})
+
+
+def _told(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
+    """Of a pass: microbatch, chunk and its layers, bytes."""
+    chunk: ChunkPass = found.step.stages[stage].chunks[one.chunk]
+    most = chunk.most_backward if one.backward else chunk.most_forward
+    return {
+        "microbatch": one.microbatch,
+        "chunk": one.chunk,
+        "layers": chunk.layers,
+        "kept until its backward ends (bytes)": chunk.kept,
+        "most memory at": most.point,
+    }
+
+
+def _phases(found: _Step, stage: int) -> Iterator[Event]:
+    """Every second of the step, one slice behind the other."""
+    place, free = (stage + 1, PHASES), 0.0
+    for one in found.line.stages[stage]:
+        yield from _span(place, _BUBBLE, (free, one.start), {})
+        way = "backward" if one.backward else "forward"
+        start, numbers = one.start, {"microbatch": one.microbatch, "chunk": one.chunk}
+        parts = seconds_of(found.step.stages[stage], one).parts
+        for index, (name, seconds) in enumerate(parts):
+            end = start + seconds * found.line.stretch
+            end = one.end if index == len(parts) - 1 else min(end, one.end)
+            shown = way if name == "compute" else _PARTS.get(name, name)
+            yield from _span(place, shown, (start, end), {"of": way, **numbers})
+            start = end
+        free = one.end
+    yield from _span(place, _BUBBLE, (free, found.step.pipeline_seconds), {})
+    for part, start, end in tail_parts(found.step):
+        yield from _span(place, _TAIL[part], (start, end), {})
+
+
+def _memory(found: _Step, stage: int) -> Iterator[Event]:
+    """Counters hold from one event to the next."""
+    live = live_memory(found.step, stage)
+    before: dict[str, int] = {}
+    for moment in moments(found.step, found.line, stage, live):
+        parts = {"static": moment.static, "kept": moment.kept, "running": moment.running}
+        if parts == before:
+            continue
+        before = parts
+        there = {"ph": "C", "pid": stage + 1, "ts": _nanoseconds(moment.seconds) / 1e3}
+        yield {**there, "name": "live memory", "args": {"bytes": moment.num_bytes}}
+        yield {**there, "name": "live memory by kind", "args": parts}
+
+
+def _span(
+    place: tuple[int, int], name: str, ends: tuple[float, float], told: dict[str, Any]
+) -> Iterator[Event]:
+    """A slice, none where it has no length. Ends are rounded to nanoseconds, as the tools hold
+    them, so that no slice reaches into the next."""
+    start, end = map(_nanoseconds, ends)
+    if end > start:
+        process, thread = place
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": "predicted",
+            "pid": process,
+            "tid": thread,
+            "ts": start / 1e3,
+            "dur": (end - start) / 1e3,
+            "args": {"seconds": ends[1] - ends[0], **told},
+        }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _named(what: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _sorted(what: str, process: int, thread: int, place: int) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"sort_index": place}}

@@ -1,0 +1,38 @@
+"""What a file for another tool says of where it comes from."""
+
+from shlex import join
+
+from msgspec import Struct
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.distribution import installed_version
+from advisor.report.figures.palette import row_title
+
+PREDICTED = "predicted before any run, not measured"
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Words of `advise` that asked for the file, the row in words, and the advisor's version."""
+
+    request: str
+    row: str
+    version: str
+
+    @property
+    def words(self) -> dict[str, str]:
+        """All of it, by name."""
+        return {
+            "what": PREDICTED,
+            "request": self.request,
+            "row": self.row,
+            "written by": f"advise {self.version}",
+        }
+
+
+def origin_of(advice: Answer, row: RankedEvaluation, words: tuple[str, ...]) -> Origin:
+    """`words`: the arguments of the command, without its name."""
+    return Origin(
+        request=join(("advise", *words)),
+        row=row_title(advice, row).replace("\n", "; "),
+        version=installed_version(),
+    )

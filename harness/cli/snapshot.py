@@ -1,0 +1,116 @@
+"""`harness snapshot`: a memory snapshot of torch, measured beside predicted."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.base.units import human_bytes, signed_percent, unit_of
+from advisor.report.command_help import Command, Flag, Kind, Topic
+from harness.cli.flags import HELP, Parser
+from harness.execution.progress import say
+from harness.logs.snapshots.recorded_memory import Recording, read_recording, words
+
+COMMAND: Final = Command(
+    usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",
+    about="Reads torch's memory snapshots, as torch.cuda.memory._dump_snapshot and advise "
+    "--memory-snapshot write them: the peak of live bytes, when it is, and what it is made of; of "
+    "two snapshots the difference.",
+    examples=(
+        "advise --model llama3_8b --gpus 8xH100 --memory-snapshot predicted.pickle",
+        "harness snapshot rank0.pickle predicted.pickle --plot both.svg",
+    ),
+    topics=(
+        Topic(
+            "Flags",
+            (
+                Flag("--plot FILE", "both against time on one axis: .svg, .png or .pdf", Kind.FILE),
+                Flag(
+                    "--start SECONDS",
+                    "where in MEASURED the step begins; default: its first event",
+                    Kind.DECIMAL,
+                ),
+                Flag("--end SECONDS", "where it ends; default: its last event", Kind.DECIMAL),
+                Flag(
+                    "--device N",
+                    "of MEASURED; default: the one with the highest peak",
+                    Kind.NUMBER,
+                ),
+                Flag(
+                    "--stage N",
+                    "of PREDICTED; default: the one with the highest peak",
+                    Kind.NUMBER,
+                ),
+                HELP,
+            ),
+            "A file is read as plain data: one that holds a class is refused, and nothing in it is "
+            "run. Live bytes are those that were asked for: the allocator counts each block "
+            "rounded up to 512 bytes.",
+        ),
+    ),
+    closing="Exit codes: 0 done, 2 the request is wrong or a file is not a snapshot (one line says "
+    "why).",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    given = parser().read(argv)
+    if len(given.files) > 2:
+        raise UserError("files", len(given.files), "must be one snapshot, or two to compare")
+    if given.plot:
+        from advisor.report.figures.plot import check_figure
+
+        check_figure(given.plot)
+    within = _within(given.start, given.end)
+    found = [read_recording(given.files[0], given.device, within)]
+    found += [read_recording(path, given.stage) for path in given.files[1:]]
+    for line in lines(found):
+        print(line)
+    if given.plot:
+        from harness.report.snapshot_figure import draw_recordings
+
+        draw_recordings(found, given.plot)
+        say(f"wrote {given.plot}", "snapshot")
+    return 0
+
+
+def parser() -> Parser:
+    """Arguments of `harness snapshot`."""
+    made = Parser("snapshot", COMMAND)
+    made.add_argument("files", nargs="+", type=Path, metavar="SNAPSHOT")
+    return made
+
+
+def _within(start: float | None, end: float | None) -> tuple[float, float] | None:
+    if start is None and end is None:
+        return None
+    found = (start or 0.0, float("inf") if end is None else end)
+    if not 0 <= found[0] < found[1]:
+        raise UserError("--start", start, "must be at least 0 and below --end")
+    return found
+
+
+def lines(found: Sequence[Recording]) -> Iterator[str]:
+    """What is printed: a line a recording, the difference, and what is alive at the peaks."""
+    names = words(found)
+    for name, one in zip(names, found, strict=True):
+        where = f"{'stage' if one.predicted else 'device'} {one.device}"
+        when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"
+        yield f"{name}: {one.path}, {where}, {len(one.num_bytes):,} events"
+        yield f"  peak {human_bytes(one.peak_bytes)} ({one.peak_bytes:,} bytes){when}"
+    if len(found) == 2:
+        first, second = (one.peak_bytes for one in found)
+        share = f" ({signed_percent(second / first - 1)})" if first else ""
+        yield f"difference, {names[1]} less {names[0]}: {second - first:+,} bytes{share}"
+    yield from _kinds(found, names)
+
+
+def _kinds(found: Sequence[Recording], names: Sequence[str]) -> Iterator[str]:
+    """A table of what is alive at the peaks."""
+    unit, unit_name = unit_of(one.peak_bytes for one in found)
+    head = f"alive at the peak, {unit_name}"
+    yield f"{head:<30}" + "".join(f"{name:>14}" for name in names)
+    for kind in dict.fromkeys(kind for one in found for kind in one.kinds):
+        cells = (f"{one.kinds[kind] / unit:.2f}" if kind in one.kinds else "" for one in found)
+        yield f"  {kind:<28}" + "".join(f"{cell:>14}" for cell in cells)

@@ -1,0 +1,1 @@
+"""Memory snapshots as PyTorch writes them, read without running anything that they hold."""

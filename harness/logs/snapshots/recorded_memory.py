@@ -1,0 +1,150 @@
+"""Live bytes against time out of a memory snapshot of torch, measured or predicted.
+
+One object may stand in a million places of a snapshot: what is walked through is counted. Source of
+its keys: torch 2.13 cuda/memory.py, _snapshot.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from advisor.base.errors import UserError
+from harness.logs.snapshots.live_bytes import LARGEST, LATEST, walked, whole_number
+from harness.logs.snapshots.plain_pickle import NotPlainError, read_plain
+
+MOST_EVENTS: Final = 2_000_000
+MOST_BLOCKS: Final = 2_000_000
+MOST_DEVICES: Final = 4096
+_SHOWN: Final = 8
+
+
+class Recording(Struct, frozen=True, kw_only=True):
+    """Live bytes of one device after each event; seconds from the first event on, None where the
+    recording has no times. kinds: bytes alive at the peak, by what they are. said: what `advise`
+    wrote of a predicted one."""
+
+    path: Path
+    device: int
+    num_bytes: tuple[int, ...]
+    seconds: tuple[float, ...] | None
+    peak_event: int
+    kinds: Mapping[str, int]
+    said: Mapping[str, str]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most alive at once."""
+        return self.num_bytes[self.peak_event]
+
+    @property
+    def peak_seconds(self) -> float | None:
+        """When."""
+        return None if self.seconds is None else self.seconds[self.peak_event]
+
+    @property
+    def predicted(self) -> bool:
+        """Whether `advise` wrote it."""
+        return bool(self.said)
+
+
+def words(recordings: Sequence[Recording]) -> list[str]:
+    """``measured`` and ``predicted``, numbered where all are the same."""
+    found = ["predicted" if one.predicted else "measured" for one in recordings]
+    if len(set(found)) == len(found):
+        return found
+    return [f"{name} {number}" for number, name in enumerate(found, 1)]
+
+
+def read_recording(
+    path: Path, device: int | None = None, within: tuple[float, float] | None = None
+) -> Recording:
+    """The recording of a device, by default of the one whose peak is highest; `within`: seconds of
+    the recording beyond which nothing is shown. UserError where the file holds none."""
+    snapshot = read_plain(path)
+    try:
+        return _recording(path, snapshot, device, within)
+    except NotPlainError as error:
+        raise UserError(str(path), None, f"is no memory snapshot: {error}") from None
+
+
+def _recording(
+    path: Path, snapshot: object, device: int | None, within: tuple[float, float] | None
+) -> Recording:
+    whole = _typed(snapshot, dict, "it is no dict of segments and device_traces")
+    traces = _typed(whole.get("device_traces"), list, "it has no device_traces")
+    events = sum(len(_typed(trace, list, "a device's trace is no list")) for trace in traces)
+    if events > MOST_EVENTS or len(traces) > MOST_DEVICES:
+        limits = f"{MOST_EVENTS:,} events or {MOST_DEVICES:,} devices"
+        raise NotPlainError(f"it has more than {limits}")
+    used = [number for number, trace in enumerate(traces) if _has_allocations(trace)]
+    if not used:
+        raise NotPlainError(_NOTHING)
+    if device is not None and device not in used:
+        known = ", ".join(map(str, used[:_SHOWN]))
+        raise UserError(
+            "--device", device, f"has no events in {path}", f"devices with some: {known}"
+        )
+    ends, found = _ends(whole), []
+    for number in used if device is None else [device]:
+        moments = walked(traces[number], ends.get(number, {}))
+        found.append((number, moments, moments.shown(within)))
+    number, moments, shown = max(found, key=lambda one: max(one[1].levels[k] for k in one[2]))
+    peak = max(shown, key=moments.levels.__getitem__)
+    start, seconds = within[0] if within else 0.0, moments.seconds
+    return Recording(
+        path=path,
+        device=number,
+        num_bytes=tuple(moments.levels[k] for k in shown),
+        seconds=None if seconds is None else tuple(seconds[k] - start for k in shown),
+        peak_event=peak - shown.start,
+        kinds=moments.kinds(peak),
+        said=_said(whole.get("allocator_settings")),
+    )
+
+
+_NOTHING: Final = (
+    "it has no events: record with torch.cuda.memory._record_memory_history() before the steps"
+)
+
+
+def _has_allocations(trace: list[Any]) -> bool:
+    return any(isinstance(event, dict) and event.get("action") == "alloc" for event in trace)
+
+
+def _said(settings: object) -> dict[str, str]:
+    """What `advise` wrote, by name; nothing for what torch wrote."""
+    if not isinstance(settings, dict) or "written by" not in settings:
+        return {}
+    return {k: v for k, v in settings.items() if isinstance(k, str) and isinstance(v, str)}
+
+
+def _ends(whole: dict[Any, Any]) -> dict[int, dict[int, int]]:
+    """By device: address and bytes of every block that is allocated at the end."""
+    found: dict[int, dict[int, int]] = {}
+    for device, address, block in islice(_blocks(whole), MOST_BLOCKS):
+        if block.get("state") == "active_allocated":
+            asked = block.get("requested_size", block.get("size"))
+            found.setdefault(device, {})[address] = whole_number(asked, LARGEST)
+    return found
+
+
+def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
+    """Device, address and block; blocks without an address follow each other."""
+    segments = _typed(whole.get("segments"), list, "it has no segments")
+    for segment in segments[:MOST_BLOCKS]:
+        own = _typed(segment, dict, "a segment is no dict")
+        device = whole_number(own.get("device", 0), LATEST)
+        address = whole_number(own.get("address"), LATEST)
+        for one in _typed(own.get("blocks"), list, "a segment has no blocks"):
+            block = _typed(one, dict, "a block is no dict")
+            yield device, whole_number(block.get("address", address), LATEST), block
+            address += whole_number(block.get("size"), LARGEST)
+
+
+def _typed(value: object, kind: type[Any], relation: str) -> Any:
+    if not isinstance(value, kind):
+        raise NotPlainError(relation)
+    return value

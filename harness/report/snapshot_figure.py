@@ -1,0 +1,82 @@
+"""Live bytes of memory snapshots against time: measured and predicted on one axis."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from advisor.base.units import human_bytes, unit_of
+from advisor.report.figures.palette import BLUE, VERMILION
+from harness.logs.snapshots.recorded_memory import Recording, words
+from harness.report.style import save, soften
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_POINTS: Final = 4000
+_HEIGHT: Final = 3.8
+
+
+def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
+    """Draw them into `path`, whose suffix says the format. Where one has no times, all are drawn
+    by the share of their events."""
+    save(path, _HEIGHT, partial(_paint, recordings=recordings))
+
+
+def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
+    axes = figure.subplots()
+    timed = all(one.seconds is not None for one in recordings)
+    names = words(recordings)
+    unit, unit_name = unit_of(one.peak_bytes for one in recordings)
+    for one, name, colour in zip(recordings, names, (VERMILION, BLUE), strict=False):
+        places = _places(one, timed=timed)
+        shown = thinned(one.num_bytes)
+        axes.plot(
+            [places[k] for k in shown],
+            [one.num_bytes[k] / unit for k in shown],
+            color=colour,
+            linewidth=1.0,
+            linestyle="--" if one.predicted else "-",
+            drawstyle="steps-post",
+            label=_label(one, name),
+        )
+        axes.plot(
+            [places[one.peak_event]],
+            [one.peak_bytes / unit],
+            marker="v" if one.predicted else "^",
+            color=colour,
+            markeredgecolor="black",
+            markersize=7,
+            linestyle="none",
+            clip_on=False,
+        )
+    axes.set_ylim(0, 1.08 * max(one.peak_bytes for one in recordings) / unit)
+    axes.set_ylabel(f"live memory ({unit_name})")
+    axes.set_xlabel("seconds" if timed else "share of the events (a recording has no times)")
+    axes.margins(x=0.01)
+    soften(axes)
+    figure.legend(loc="outside lower center", ncols=len(recordings))
+
+
+def _places(one: Recording, *, timed: bool) -> Sequence[float]:
+    if timed and one.seconds is not None:
+        return one.seconds
+    last = max(1, len(one.num_bytes) - 1)
+    return [k / last for k in range(len(one.num_bytes))]
+
+
+def _label(one: Recording, name: str) -> str:
+    """``predicted: peak 70.12 GiB at 2.31 s``."""
+    when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.2f} s"
+    return f"{name}: peak {human_bytes(one.peak_bytes)}{when}"
+
+
+def thinned(levels: Sequence[int], most: int = MOST_POINTS) -> list[int]:
+    """About `most` places of `levels`, of each stretch its first, lowest and highest, and the
+    last: no peak is lost."""
+    stretch = max(1, -(-3 * len(levels) // most))
+    keep = {len(levels) - 1}
+    for start in range(0, len(levels), stretch):
+        there = range(start, min(start + stretch, len(levels)))
+        keep |= {start, min(there, key=levels.__getitem__), max(there, key=levels.__getitem__)}
+    return sorted(keep)

@@ -1,0 +1,91 @@
+"""`harness snapshot`: what is printed and drawn, and what is refused in one line."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.main import main as advise
+from harness.cli.main import main
+from harness.report.snapshot_figure import thinned
+from tests.harness.logs.snapshots.recorded import recorded_by_hand
+
+JOB = ["--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "full:uniform:8"]
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    path = tmp_path / "rank0.pickle"
+    path.write_bytes(pickle.dumps(recorded_by_hand()))
+    return path
+
+
+@pytest.fixture
+def predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "predicted.pickle"
+    assert advise([*JOB, "--memory-snapshot", str(path)]) == 0
+    assert f"wrote {path}" in capsys.readouterr().err
+    return path
+
+
+def test_one_is_described(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snapshot", str(measured)]) == 0
+    first, peak, head, *kinds = capsys.readouterr().out.splitlines()
+    assert first == f"measured: {measured}, device 0, 6 events"
+    assert peak == "  peak 5.58 KiB (5,712 bytes) at 1.600 s"
+    assert head.split() == ["alive", "at", "the", "peak,", "MiB", "measured"]
+    assert len(kinds) == 3
+
+
+def test_two_are_compared_and_drawn(
+    measured: Path, predicted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "both.svg"
+    assert main(["snapshot", str(measured), str(predicted), "--plot", str(picture)]) == 0
+    captured = capsys.readouterr()
+    *_, second, difference = captured.out.splitlines()[:5]
+    peak = int(second.partition("(")[2].partition(" bytes")[0].replace(",", ""))
+    words = f"difference, predicted less measured: {peak - 5712:+,} bytes ("
+    assert difference.startswith(words)
+    assert captured.err.endswith(f"wrote {picture}\n")
+    text = picture.read_text()
+    assert "measured: peak 5.58 KiB at 1.60 s" in text
+    assert "predicted: peak" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "relation"),
+    [
+        (["--plot", "x.gif"], "--plot = x.gif: is no picture"),
+        (["--start", "2", "--end", "1"], "--start = 2.0: must be at least 0 and below --end"),
+        (["--device", "7"], "--device = 7: has no events"),
+        (["--nothing"], "not a flag"),
+        (["a", "b"], "files = 3: must be one snapshot, or two"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    measured: Path, words: list[str], relation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["snapshot", str(measured), *words]) == 2
+    captured = capsys.readouterr()
+    assert relation in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+def test_a_hostile_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostile.pickle"
+    path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert main(["snapshot", str(path)]) == 2
+    assert "holds more than dicts, lists, strings and numbers" in capsys.readouterr().err
+
+
+def test_thinning_loses_no_peak() -> None:
+    levels = [(k * 7919) % 10_007 for k in range(50_000)]
+    kept = thinned(levels, 1000)
+    assert len(kept) <= 1001
+    assert max(levels[k] for k in kept) == max(levels)
+    assert kept[0] == 0
+    assert kept[-1] == len(levels) - 1

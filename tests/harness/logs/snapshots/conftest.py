@@ -1,0 +1,23 @@
+"""The snapshot that was added up by hand, as an object and as a file."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.logs.snapshots.recorded import recorded_by_hand
+
+
+@pytest.fixture
+def recorded() -> dict[str, Any]:
+    """Of its own for each test."""
+    return recorded_by_hand()
+
+
+@pytest.fixture
+def snapshot_path(tmp_path: Path, recorded: dict[str, Any]) -> Path:
+    """As torch dumps it."""
+    path = tmp_path / "rank0.pickle"
+    path.write_bytes(pickle.dumps(recorded))
+    return path
