@@ -121,5 +121,5 @@ class _Walk:
 def whole_number(value: Any, most: int) -> int:
     """`value`; NotPlainError unless it is a whole number from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
-        raise NotPlainError("an address, size or time in it is no whole number in its range")
+        raise NotPlainError("an address, size or time in it is outside its range")
     return value

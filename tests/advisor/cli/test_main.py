@@ -246,7 +246,7 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
         (["--plot-kind", "pareto"], "--plot-kind = pareto: needs --plot FILE"),
         (["--plot-kind", "paret"], "--plot-kind = paret: is unknown; did you mean pareto?"),
-        (["--row", "2"], "--row = 2: needs a picture of one row"),
+        (["--row", "2"], "--row = 2: needs a file of one row"),
     ],
 )
 def test_wrong_flags_are_one_line(

@@ -1,4 +1,4 @@
-"""Files for other tools: what is written, and what is refused before the search."""
+"""Files that are written, and what is refused before the search."""
 
 import json
 import pickle
@@ -37,8 +37,8 @@ def test_both_are_written_and_say_the_command(
 @pytest.mark.parametrize(
     ("words", "relation"),
     [
-        (["--trace", "step.txt"], "--trace = step.txt: has another ending; end it in .json or"),
-        (["--memory-snapshot", "s.pkl"], "end it in .pickle"),
+        (["--trace", "step.txt"], "--trace = step.txt: must end in .json or"),
+        (["--memory-snapshot", "s.pkl"], "must end in .pickle"),
         (["--trace", "nowhere/step.json"], "there is no folder nowhere"),
         (["--row", "1"], "--row = 1: needs a file of one row"),
         (["--trace", "step.json", "--row", "9"], "--row = 9: there is 1 row; nearest: 1"),
@@ -59,3 +59,32 @@ def test_nothing_is_written_where_every_setting_is_rejected(tmp_path: Path) -> N
     with pytest.raises(UserError, match="there is nothing to write: every setting is rejected"):
         write_exports(replace(answer, candidates=()), None, tmp_path / "step.json", None, ())
     assert not list(tmp_path.iterdir())
+
+
+def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answer.json"
+    main([*JOB, "--format", "json"])
+    printed = capsys.readouterr().out
+    assert main([*JOB, "--format", "json", "-o", str(path)]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"advise: wrote {path}\n")
+    assert path.read_text() == printed
+    compared = tmp_path / "compared.txt"
+    assert main([*JOB, "--against", "0.13", "-o", str(compared)]) == 0
+    assert compared.read_text().startswith("first   --model llama3_8b --gpus 8xH100 --recompute")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
+        (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
+        (["--format", "html", "--explain"], "--explain = 1: cannot be combined with --format html"),
+        (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),
+    ],
+)
+def test_what_an_answer_cannot_go_to(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*JOB, *words]) == 2
+    assert says in capsys.readouterr().err

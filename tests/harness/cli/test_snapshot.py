@@ -57,7 +57,7 @@ def test_two_are_compared_and_drawn(
 @pytest.mark.parametrize(
     ("words", "relation"),
     [
-        (["--plot", "x.gif"], "--plot = x.gif: is no picture"),
+        (["--plot", "x.gif"], "--plot = x.gif: must name a picture file"),
         (["--start", "2", "--end", "1"], "--start = 2.0: must be at least 0 and below --end"),
         (["--device", "7"], "--device = 7: has no events"),
         (["--nothing"], "not a flag"),
