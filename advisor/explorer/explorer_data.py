@@ -27,7 +27,12 @@ from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
-from advisor.report.header import framework_words, run_words
+from advisor.report.header import (
+    calibration_words,
+    framework_words,
+    measured_words,
+    run_words,
+)
 from advisor.report.job_changes import apart, layout_cells
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import remedy_line
@@ -59,7 +64,6 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
         "rows": columns(rows),
         "pool": pages.pool.values,
         "toss": pages.toss(),
-        "remedies": [remedy_line(one, answer.candidates[0].evaluation) for one in answer.remedies],
         "rejected": [
             [one.setting.spec, one.reason, one.fix, f"{one.rule}: {one.source}"]
             for one in answer.rejected
@@ -82,9 +86,15 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "runs": run_words(job),
         "card": units(job.gpu.memory_bytes),
         "budget": units(best.budget_bytes),
-        "calibration": f"{answer.calibration.name}: {answer.calibration.summary}",
-        "known_error": answer.calibration.known_error,
-        "assumed": list(answer.assumptions),
+        "basis": [
+            ["Times", [calibration_words(answer.calibration)]],
+            ["Measured runs", [" · ".join(measured_words(answer))]],
+            ["Known error", [answer.calibration.known_error]],
+            ["Assumed", [" · ".join(answer.assumptions)]],
+            ["Recipe", [" · ".join(answer.recipe_differs)]],
+            ["Differs", [" · ".join(answer.differences)]],
+            ["Beside recompute", [remedy_line(one, best) for one in answer.remedies]],
+        ],
         "evaluated": answer.evaluated,
     }
 

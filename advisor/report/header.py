@@ -41,10 +41,10 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
         ("layout", _both_ends(layout, preset)),
         *([("runs with", _dotted(runs))] if runs else []),
         ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
-        ("calibration", _calibration_words(advice.calibration)),
+        ("calibration", calibration_words(advice.calibration)),
     ]
     lists = (
-        ("measured", _measured(advice)),
+        ("measured", measured_words(advice)),
         ("known error", [advice.calibration.known_error]),
         ("assumed", others),
         ("recipe", [text.removeprefix("recipe ") for text in advice.recipe_differs]),
@@ -57,7 +57,8 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     )
 
 
-def _measured(advice: Answer) -> list[str]:
+def measured_words(advice: Answer) -> list[str]:
+    """What runs of `--calibration` say of the answer; nothing without one."""
     if advice.calibration.learned is None:
         return []
     from advisor.report.measuring import learned_words
@@ -206,7 +207,8 @@ def _job_words(job: Job) -> list[str]:
     ]
 
 
-def _calibration_words(note: CalibrationNote) -> str:
+def calibration_words(note: CalibrationNote) -> str:
+    """Which calibration, what it was fitted to, and its band."""
     return f"{note.name} ({_PROVENANCE[note.provenance]}): {note.summary}".rstrip(": ")
 
 

@@ -86,10 +86,8 @@ function Toss({ D, rows, compare }) {
 }
 
 function Basis({ D }) {
-  return html`<dl class="basis"><dt>Times</dt><dd>${D.calibration}</dd>
-    ${D.known_error && html`<dt>Known error</dt><dd>${D.known_error}</dd>`}
-    <dt>Assumed</dt><dd>${D.assumed.join(" · ")}</dd>
-    ${D.remedies.length > 0 && html`<dt>Beside recompute</dt>${D.remedies.map(text => html`<dd key=${text}>${text}</dd>`)}`}
+  const said = D.basis.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
+  return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${text}</dd>`)}`)}
     <dt>Rows</dt><dd>${D.rows.job.length} rows of ${D.jobs.seq.length} jobs. ~ marks a peak whose allocator was not replayed.</dd>
     <dt>Made by</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }
