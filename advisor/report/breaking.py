@@ -5,6 +5,7 @@ Prose is `blocks.Text`, which breaks at every blank.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from advisor.report.blocks import Fitted, wrapped
 
@@ -75,8 +76,20 @@ def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
     """``a · b ·`` and ``c`` below it: parts stay whole, but for one that no line holds, which
     breaks at its blanks, and a word of it behind ``|``."""
     lines: list[str] = []
-    for line in packed(parts, width, glue=" · ", end=" ·"):
-        for words in [line] if len(line) <= width else packed(line.split(" "), width, glue=" "):
-            stages = words.replace("|", "|\0").split("\0")
-            lines += [words] if len(words) <= width else packed(stages, width)
+    for line in packed(parts, width, glue=_DOT, end=_END):
+        lines += [line] if len(line) <= width else _broken(line, width)
     return lines
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """A part that no line holds; what separates it from the next stands behind its last word."""
+    part = line.removesuffix(_END)
+    *words, last = part.split(" ")
+    pieces: list[str] = []
+    for word in (*(f"{word} " for word in words), last + line[len(part) :]):
+        pieces += [word] if len(word) <= width else word.replace("|", "|\0").split("\0")
+    return [found.rstrip() for found in packed(pieces, width)]
+
+
+_DOT: Final = " · "
+_END: Final = " ·"
