@@ -15,8 +15,9 @@ function Flags({ D, list, front, chosen, other, change }) {
   return html`<div role="tablist" aria-label="Framework" class="tabs" onKeyDown=${move}>${D.frameworks.map((name, i) =>
       html`<button type="button" role="tab" id=${`tab-${i}`} aria-selected=${i === tab} aria-controls="flags-panel" tabindex=${i === tab ? 0 : -1} onClick=${() => setTab(i)}>${name}</button>`)}</div>
     <div role="tabpanel" id="flags-panel" aria-labelledby=${`tab-${tab}`}>
-      <${Block} text=${[variables, words].filter(Boolean).join(" \\\n")} label=${`flags for ${D.frameworks[tab]}`} />
+      <${Block} text=${words || "(no flag: this is the default)"} label=${`flags for ${D.frameworks[tab]}`} />
       ${unsaid[tab] && html`<p class="note">${unsaid[tab]}</p>`}</div>
+    ${variables && html`<h3>Environment</h3><${Block} text=${`export ${variables}`} label="environment variables" />`}
     <${Measure} ...${{ D, list, front, chosen, other, change }} />`;
 }
 
