@@ -38,7 +38,7 @@ CONSTANTS: Final = (
         field="gemm_training_share",
         value=0.9,
         sigma=0.1,
-        unit="of the isolated GEMM rate",
+        unit="of the rate of lone GEMMs",
         reason="real data, other streams and clocks under the load of a step",
     ),
     Constant(
@@ -46,21 +46,21 @@ CONSTANTS: Final = (
         value=1.0,
         sigma=0.07,
         unit="of the share of 16-bit GEMMs",
-        reason="8-bit and 4-bit kernels relative to 16-bit ones under the load of a step",
+        reason="kernels of 8 and 4 bits against those of 16 under the load of a step",
     ),
     Constant(
         field="attention_training_share",
         value=0.9,
         sigma=0.1,
-        unit="of the isolated kernel rate",
-        reason="as for GEMMs",
+        unit="of the rate of lone kernels",
+        reason="as of GEMMs",
     ),
     Constant(
         field="bandwidth_efficiency",
         value=0.795,
         sigma=0.05,
-        unit="of the memory bandwidth",
-        reason="isolated norms, activations, losses (harness.calibration.kernels.traffic)",
+        unit="of the memory's rate",
+        reason="norms, activations and losses alone (harness.calibration.kernels.traffic)",
         shared=True,
     ),
     Constant(
@@ -68,7 +68,7 @@ CONSTANTS: Final = (
         value=0.6,
         sigma=0.4,
         unit="of the hidden time",
-        reason="between no overlap and perfect overlap",
+        reason="between useless and perfect overlap",
         shared=True,
     ),
     Constant(
@@ -76,7 +76,7 @@ CONSTANTS: Final = (
         value=0.7,
         sigma=0.3,
         unit="of the hidden time",
-        reason="the experts' exchange on its own stream, during another micro batch's kernels",
+        reason="the experts' exchange beside another microbatch's kernels, streams of their own",
         shared=True,
     ),
     Constant(
@@ -84,7 +84,7 @@ CONSTANTS: Final = (
         value=0.4,
         sigma=0.5,
         unit="of the rate of 16-bit GEMMs",
-        reason="Triton kernels with many small products (state-spaces/mamba, ssd_combined)",
+        reason="Triton kernels of many small products (state-spaces/mamba, ssd_combined)",
         shared=True,
     ),
     Constant(
@@ -116,7 +116,7 @@ CONSTANTS: Final = (
         value=20e-6,
         sigma=0.5,
         unit="s",
-        reason="one operation inside a framework's Python functions, hooks and timers",
+        reason="the same inside a framework's own functions, hooks and timers, in Python",
         shared=True,
     ),
     Constant(
@@ -124,7 +124,7 @@ CONSTANTS: Final = (
         value=60e-6,
         sigma=0.7,
         unit="s",
-        reason="TE's Linear takes 60 us more than torch's on Grace (TransformerEngine issue 2053)",
+        reason="TE's Linear over torch's: 60 us on Grace (TransformerEngine issue 2053)",
         shared=True,
     ),
     Constant(
@@ -132,7 +132,7 @@ CONSTANTS: Final = (
         value=10e-6,
         sigma=0.7,
         unit="s",
-        reason="a grouped MLP of 64 experts takes 3.3 ms both ways on Grace (TE PR 2897)",
+        reason="a grouped MLP of 64 experts, there and back, takes Grace 3.3 ms (TE PR 2897)",
         shared=True,
     ),
     Constant(
@@ -140,7 +140,7 @@ CONSTANTS: Final = (
         value=40e-6,
         sigma=0.7,
         unit="s",
-        reason="a copy to the host and a stream synchronization",
+        reason="a copy to the host and a stream's synchronization",
         shared=True,
     ),
     Constant(
@@ -148,7 +148,7 @@ CONSTANTS: Final = (
         value=30e9,
         sigma=0.7,
         unit="B/s",
-        reason="eight processes share two sockets of about 300 GB/s, also for gradients and copies",
+        reason="eight processes share two sockets of some 300 GB/s, gradients and copies as well",
         shared=True,
     ),
     Constant(
@@ -156,7 +156,7 @@ CONSTANTS: Final = (
         value=1.5,
         sigma=0.4,
         unit="",
-        reason="torch's Linear: Grace takes 2.5 times a Xeon's time (TransformerEngine issue 2053)",
+        reason="torch's Linear on Grace and on a Xeon: 2.5 (TransformerEngine issue 2053)",
         shared=True,
     ),
 )

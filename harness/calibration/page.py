@@ -31,32 +31,30 @@ _CLASSES: Final = {
     Kind.EAGER: "PyTorch stacks (FSDP, DeepSpeed)",
 }
 _HEAD: Final = """\
-# Step times: the model, its constants, its errors
+# Step times: what they are made of, their constants, their errors
 
 Written by `python -m harness.calibration.page`; a test compares it with the fit.
 
-The time of a step is the sum of the passes of the slowest pipeline stage, the pipeline bubble, the
-data-parallel communication that no computation hides, and the optimizer
-(`advisor/time/job_time.py`). The time of a pass is the sum over its operators:
+A step is the longest stage's passes, the pipeline around them, what data parallelism leaves
+exposed, and the optimizer (`advisor/time/job_time.py`). A pass is the sum of its operators:
 
-- **GEMMs** by shape: tiles and waves over the SMs, depth, memory traffic of thin GEMMs, the clock
-  under the power limit, casts to 8 and 4 bits; experts share waves (`advisor/time/gemm.py`).
-- **Attention** by length, head sizes, mask, direction and kernel (FlashAttention-2, or the kernels
-  of cuDNN and FlashAttention-3); exponentials overlap the products (`advisor/time/attention.py`).
-- **Other operators** by the bytes that they move; torch's own kernels reach less bandwidth than
-  fused kernels, and `torch.compile` fuses them.
-- **Communication** by the bytes that cross each link: rings, trees and NVLink switches by size,
+- **GEMMs** by their shape: tiles and waves over the SMs, depth, traffic of thin ones, the clock
+  that the power limit leaves, casts to 8 and 4 bits; experts share waves (`advisor/time/gemm.py`).
+- **Attention** by length, head sizes, mask, direction and kernel: FlashAttention-2, or the kernels
+  of cuDNN and FlashAttention-3; the exponentials beside the products (`advisor/time/attention.py`).
+- **Everything else** by the bytes that it moves; torch's own kernels reach less than fused ones,
+  and `torch.compile` fuses them.
+- **Communication** by what crosses which link: rings, trees and NVLink's switches by size,
   all-to-all and the flex dispatchers by where the experts are (`advisor/time/network`). A step
   waits for the slowest of many GPUs.
-- **The host**, which launches kernels: operations, modules, quantized tensors, results that a
-  dispatcher waits for. A CUDA graph is one launch (`advisor/time/launches.py`).
-- **Overlap**: work that overlaps other work still costs part of its time, because it takes SMs and
-  memory bandwidth. `overlap_moe_expert_parallel_comm` overlaps the experts' exchange with the
-  kernels of another micro batch.
+- **The processor** that launches kernels: operations, modules, quantized tensors, results that a
+  dispatcher waits for. What a CUDA graph holds is one launch (`advisor/time/launches.py`).
+- **Overlap**: a part of what runs beside something else costs time all the same, as it takes SMs
+  and memory bandwidth. `overlap_moe_expert_parallel_comm` puts the experts' exchange beside the
+  kernels of another microbatch.
 
-The constants of single kernels and of collectives are fitted on published benchmarks of these
-kernels and collectives (`results/published/kernels`). The other constants are fitted on published
-step times.
+Constants of single kernels and of collectives are fitted on published benchmarks of these alone
+(`results/published/kernels`). What is left for whole steps is in the second table.
 """
 
 
@@ -84,9 +82,9 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
 
 def _errors(done: Report) -> Iterator[str]:
     yield (
-        "Left out: the error of a fit without the rows of the model, on any GPU (to first order).\n"
-        "Nine of ten left-out runs of fitted families lie within the band. Judged families are\n"
-        "not fitted, and fewer of their runs lie within it.\n"
+        "Left out: a fit that has seen no row of the model, on any GPU, to first order. A band\n"
+        "says that nine of ten runs of fitted families lie inside when left out; of judged ones\n"
+        "fewer do.\n"
     )
     yield "| class | rows | fitted: mean, worst | left out: mean, worst | band |"
     yield "|---|---|---|---|---|"
@@ -110,11 +108,11 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
     right = fmean(change.is_right for change in moved)
     rank = fmean(ranked)
     yield (
-        f"\n{len(made)} jobs were measured in two or more variants. The variant predicted to be\n"
-        f"the fastest is {fmean(regrets):.1%} slower than the fastest on average,\n"
-        f"{max(regrets):.1%} at most. With three or more variants the rank correlation is\n"
-        f"{rank:.2f}. Of {len(moved)} measured changes of more than 2 %, {right:.0%} are\n"
-        "predicted in the right direction."
+        f"\nOf {len(made)} jobs that were measured in two ways or more, the way that is predicted\n"
+        f"to be the fastest costs {fmean(regrets):.1%} over the fastest in the mean, at most\n"
+        f"{max(regrets):.1%}; the rank correlation is {rank:.2f} where there are three or more.\n"
+        f"Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted to go that\n"
+        "way."
     )
 
 
@@ -132,17 +130,16 @@ def _differences() -> Iterator[str]:
         )
     )
     text = (
-        "Two settings of one job share most of their prediction error, so their difference is "
-        "better known than either time. The errors that they do not share have these standard "
-        f"deviations: {terms}, each times the difference of the two shares of the step; "
-        f"{WIDTHS.job:.1%} per layout or batch; {WIDTHS.setting:.1%} per setting that recomputes. "
-        f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` fits them on the rows "
-        f"above and on our own measurements, and widens them by {WIDENED:g} because fitted rows "
-        "err less than others. Nine of ten differences should lie within the band: "
-        f"{inside(published):.0%} of {len(published)} published differences and "
-        f"{inside(here):.0%} of {len(here)} measured here do. An answer says "
-        '"measure these two" if the second of two rows that fit is faster by 1 % or more with a '
-        "probability of at least 20 %. See docs/learning.md for what learns from runs."
+        "Two settings of one job share most of what errs: their difference is better known than "
+        "either. Standard deviations of what they do not share, fitted by "
+        f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` on the rows above and on "
+        f"what was measured here, times {WIDENED:g} as fitted rows err less than others: {terms}, "
+        f"each by the difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
+        f"{WIDTHS.setting:.1%} a setting that recomputes. "
+        f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
+        f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
+        'says "measure these two" where the second of two rows that fit is the faster by 1 % or '
+        "more with a probability of at least 20 %. docs/learning.md says what learns from runs."
     )
     yield fill(text, 98).replace(_WHOLE, " ")
 
@@ -154,9 +151,9 @@ _WHOLE: Final = "\xa0"
 def _step_constants(done: Report) -> Iterator[str]:
     families = len({target.family for target in done.targets})
     yield (
-        f"{len(done.fit.widths)} numbers, fitted on {len(done.targets)} rows of {families}\n"
-        "families. A single value in a row holds for all GPUs. Left: the width after the fit over\n"
-        "the width of the prior; at 100 % the rows say nothing about the constant.\n"
+        f"{len(done.fit.widths)} numbers on {len(done.targets)} rows of {families} families. One\n"
+        "value in a row stands for all GPUs. Left: how much of the prior's width the rows leave;\n"
+        "100 % is a constant that they say nothing of.\n"
     )
     yield "| constant | unit | " + " | ".join(_GPUS.values()) + " | prior | left | source |"
     yield "|---|---|" + "---|" * len(_GPUS) + "---|---|---|"
@@ -185,7 +182,7 @@ def _kernel_constants() -> Iterator[str]:
     for field in sorted(found):
         of_it = found[field]
         values = " | ".join(of_it.get(name, ("", ""))[0] for name in GENERATIONS)
-        about = "; ".join(dict.fromkeys(about for _, about in of_it.values()))
+        about = ", ".join(dict.fromkeys(about for _, about in of_it.values()))
         yield f"| `{field}` | {values} | {about} |"
 
 
@@ -212,13 +209,13 @@ def _known_classes(done: Report) -> Iterator[str]:
     for target in filter(tells, all_targets()):
         models[job_class(target.job)][target.job.model.name] = None
     yield (
-        f"Classes of {LEAST_ROWS} or more rows whose errors all have one sign and average\n"
-        f"{LEAST_ERROR:.0%} or more. An answer for such a job says so.\n"
+        f"Classes of {LEAST_ROWS} rows or more that all lie on one side, by {LEAST_ERROR:.0%} or\n"
+        "more in the mean. An answer for such a job says so.\n"
     )
     for error in (error for name in GENERATIONS for error in done.known_errors[name]):
         rows = f"{error.rows} rows: {', '.join(models[error.of])}"
-        yield fill(f"- {error.of.words}: {error.words}; {rows}", 98, subsequent_indent="  ")
-    yield "\nOther known errors and limits:\n"
+        yield fill(f"- {error.of.words}: {error.words} ({rows})", 98, subsequent_indent="  ")
+    yield "\nBeside them:\n"
 
 
 def _known(scored: Sequence[Scored]) -> str:
@@ -231,15 +228,14 @@ def _known(scored: Sequence[Scored]) -> str:
     predicted = 1 - asynchronous.predicted / plain.predicted
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
-- gpt-oss 120B in bf16 on GB200 is judged, not fitted: neither another dispatcher nor overlap
-  changed the measured step time, so what limits it is unknown.
-- MPT with long sequences is predicted up to {mpt:.0%} too fast: its attention (2023) was slower
-  than FlashAttention-2. Rows where attention takes more than a tenth of a step are judged, not
-  fitted.
-- B300 and GB300 use B200's constants, but their attention is up to 20 % faster.
-- Megatron-FSDP's own overlap, `delay_wgrad_compute` and the number of SMs of HybridEP do not change
-  the prediction. Asynchronous TP of torchtitan is predicted to shorten a step by {predicted:.0%};
-  one pair of runs measured {measured:.0%}.
+- gpt-oss 120B in bf16 on GB200 is judged, not fitted on: neither another dispatcher nor overlap
+  moved the measured step, so that something bounds it that no row tells.
+- MPT at long sequences is up to {mpt:.0%} too fast: its attention (2023) was slower than
+  FlashAttention-2. Rows where attention weighs more than a tenth are judged, not fitted on.
+- B300 and GB300 share B200's constants: attention there is up to 20 % faster.
+- Megatron-FSDP's own overlap, `delay_wgrad_compute` and the number of SMs of HybridEP are not told
+  from what is without them. Asynchronous TP of torchtitan is predicted to take {predicted:.0%} off
+  a step where one pair of runs has {measured:.0%} less.
 - Data loading, logging, checkpoints and evaluation are left out.
 """
 
