@@ -253,7 +253,7 @@ def weak_scaling() -> dict[str, list[tuple[int, float]]]:
     jobs: dict[str, list[tuple[int, float]]] = {}
     for row in steps:
         gpus, table = int(row["num_gpus"]), row["source_path_or_table"].split(":")[-1]
-        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} a GPU, {table}"
+        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} per GPU, {table}"
         jobs.setdefault(job, []).append((gpus, float(row["step_time_s"])))
     for row in read_csv(TABLES / "scale.csv")[1]:
         if "weak scaling" in row["job"]:
