@@ -42,7 +42,7 @@ class Evidence(StrEnum):
 
 
 _EVIDENCE: Final = {
-    Evidence.RAN: "raised by the real code when tried",
+    Evidence.RAN: "reproduced with the real code",
     Evidence.SOURCE: "read in the source",
     Evidence.FIX_MERGED: "a fix is merged",
     Evidence.MAINTAINER: "stated by a maintainer",

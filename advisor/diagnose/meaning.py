@@ -56,7 +56,7 @@ def _out_of_memory(finding: Finding) -> Meaning:
             fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} if reserved memory is far above allocated memory.",
         )
     said = (
-        f"{human_bytes(tried)} asked for on a device of {human_bytes(capacity)} with "
+        f"{human_bytes(tried)} requested on a device of {human_bytes(capacity)} with "
         f"{human_bytes(free)} free; {human_bytes(allocated)} in tensors, {human_bytes(cached)} "
         f"reserved but unallocated.{_beside(finding, allocated, cached)}"
     )

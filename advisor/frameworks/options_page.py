@@ -17,20 +17,29 @@ PAGE: Final = Path("docs/options.md")
 _HEAD: Final = """\
 # Options of the frameworks
 
-Every option that this project knows, with what becomes of it. Written from the rows in
-`advisor/frameworks/megatron/options` and `options.py` of the other frameworks
-(`python -m advisor.frameworks.options_page`); a test holds the two equal, and the rows equal to the
-classes of the installed frameworks.
+This page lists every option that this project knows, and what the project does with it.
+`python -m advisor.frameworks.options_page` writes it from `advisor/frameworks/megatron/options` and
+from `options.py` of the other frameworks. Tests compare the page with these rows, and the rows with
+the classes of the installed frameworks.
 
-What it means here: a field of ours (`KEY=VALUE` sets it; recompute settings are what `--recompute`
-spells), or **checked** (rules say whether it is legal), **harmless** (it changes neither memory nor
-time), **unpriced** (it changes them, and is not modelled), **refused** (the job would be another
-one than can be described). `advise keys --framework F` lists the fields with their options.
+The column *Here* names the field of this project that the option sets, or a status. `KEY=VALUE`
+sets a field; `--recompute` spells recompute settings. `advise keys --framework F` lists all fields
+with their options.
 
-Of Megatron, defaults are those of megatron-core 0.19.2; older ones stand behind them with the last
-release that has them. Releases: the first and the last that has the option, of 0.11 to 0.19 and
-main. A path that is left out is the usual one: `model.NAME` of Megatron Bridge's ConfigContainer,
-`model.config.NAME` of a NeMo 2 recipe.
+| status | meaning |
+|---|---|
+| **checked** | rules say whether the option is legal |
+| **harmless** | the option changes neither memory nor time |
+| **unpriced** | the option changes memory or time, but is not modelled |
+| **refused** | a job with the option cannot be described |
+
+For Megatron:
+
+- *Default* is that of megatron-core 0.19.2. Older defaults follow, each with the last release that
+  has it.
+- *Releases* are the first and the last release that has the option, of 0.11 to 0.19 and main.
+- *Paths* are given if they are not the usual ones: `model.NAME` in Megatron Bridge's
+  ConfigContainer, `model.config.NAME` in a NeMo 2 recipe.
 """
 _COLUMNS: Final = "| Option | Flag | Default | Releases | Paths | Here |\n|---|---|---|---|---|---|"
 _STACKS: Final = {
@@ -51,7 +60,12 @@ def _lines() -> Iterator[str]:
         yield from (f"## {section.title}", "", _COLUMNS)
         yield from (_line(row) for row in rows_of(section.rows))
         yield ""
-    yield from ("## Aside", "", "Harmless options of Megatron-LM's command line, by subject.", "")
+    yield from (
+        "## Other harmless options",
+        "",
+        "Options of Megatron-LM's command line by subject.",
+        "",
+    )
     for subject, names in ASIDE.items():
         yield f"- **{subject}**: {', '.join(f'`{name}`' for name in names.split())}"
     for title, options in _STACKS.items():

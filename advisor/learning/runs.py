@@ -182,7 +182,7 @@ def _job(
             num_gpus=layout.world_size,
         )
     except UserError:
-        raise _LeftOutError("do not state their whole job (harness ingest … experiment=)") from None
+        raise _LeftOutError("do not state the whole job (harness ingest … experiment=)") from None
     other = _mapping(trial, "prediction").get("other_seconds", 0.0)
     return job, float(convert(other, float, "", "other_seconds"))
 
@@ -192,7 +192,7 @@ def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
     try:
         setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
-        raise _LeftOutError("have a setting of their own trainer") from None
+        raise _LeftOutError("have a setting that only their trainer knows") from None
     if stack.check(setting, job):
         raise _LeftOutError("have a setting that their framework refuses")
     return setting

@@ -80,7 +80,7 @@ def calibrate(
     if journal is None:
         return None
     if journal.samples:
-        say(f"goes on with {len(journal.samples)} samples of {journal.path}")
+        say(f"continues with {len(journal.samples)} samples of {journal.path}")
     finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say, tick)
     samples = tuple(journal.samples.values())
     try:
@@ -113,7 +113,7 @@ def _facts(device: Device) -> DeviceFacts:
             compute_capability=1.0,
         )
     if not torch.cuda.is_available():
-        raise UserError("--device", device, "torch sees no CUDA GPU here", "--device cpu works")
+        raise UserError("--device", device, "torch sees no CUDA GPU here", "use --device cpu")
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(
         name=properties.name,

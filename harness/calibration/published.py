@@ -120,21 +120,23 @@ def of_kernels() -> OfKernels:
     made: OfKernels = {name: {} for name in GENERATIONS}
     gemms = [row for row in gemm_fit.rows() if gemm_fit.is_fitted(row)]
     for name, constants in gemm_fit.constants(gemm_fit.fit(gemms), gemms).items():
-        made[name] |= {one.name: (one.value, f"GEMMs alone, {one.rows} rows") for one in constants}
-    no_narrow = made["a100"]["gemm_efficiency"][0], "no such tensor cores"
+        made[name] |= {
+            one.name: (one.value, f"isolated GEMMs, {one.rows} rows") for one in constants
+        }
+    no_narrow = made["a100"]["gemm_efficiency"][0], "no FP8 tensor cores"
     made["a100"]["fp8_gemm_efficiency"] = no_narrow
     for one in attention.constants((*attention.published(), *attention.measured())):
         if one.family in made:
-            made[one.family][one.field] = one.value, f"attention alone, {one.rows} rows"
+            made[one.family][one.field] = one.value, f"isolated attention, {one.rows} rows"
     forward = made["a100"]["attention_forward_efficiency"][0]
     made["a100"]["attention_backward_efficiency"] = (
         forward * _A100_BACKWARD,
-        "the forward's times 63 / 73, the best of each (arXiv 2307.08691)",
+        "forward value x 63 / 73, the best of each (arXiv 2307.08691)",
     )
     eager = traffic.constants(traffic.moved())["eager_bandwidth_share"]
     for name, values in network.constants().items():
-        made[name] |= {field: (value, "collectives alone") for field, value in values.items()}
-        made[name]["eager_bandwidth_share"] = eager, "kernels of eager torch"
+        made[name] |= {field: (value, "isolated collectives") for field, value in values.items()}
+        made[name]["eager_bandwidth_share"] = eager, "isolated kernels of eager torch"
     return made
 
 
@@ -185,7 +187,7 @@ def _known_error_lines(found: Sequence[KnownError]) -> Iterator[str]:
 
 def table(done: Report) -> str:
     """Measured and predicted, row by row, then each class of jobs."""
-    lines = ["measured s, error of the fit, with the model left out"]
+    lines = ["measured s, error of the fit, error with the model left out"]
     rows = zip(done.targets, done.fit_errors, done.left_out_errors, strict=True)
     for target, fitted, unseen in rows:
         lines.append(f"  {target.name:<72} {target.seconds:9.4f} {fitted:+7.1%} {unseen:+7.1%}")
@@ -205,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=_DESCRIPTION)
     parser.add_argument("--tables", type=Path, default=PUBLISHED, help="folder of the tables")
     parser.add_argument("--out", type=Path, default=packaged_configs() / "calibration")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the files, write nothing"
+    )
     options = parser.parse_args(arguments)
     kernels = of_kernels()
     done = report(options.tables, kernels)

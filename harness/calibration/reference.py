@@ -21,7 +21,7 @@ from harness.calibration.calibration_file import HardwareRecord
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _LARGEST_PART: Final = 4
-_NO_LINK: Final = "not a link: the measured memory bandwidth stands in"
+_NO_LINK: Final = "no link measured: the measured memory bandwidth is used instead"
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
@@ -113,10 +113,10 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
         sources={
             "memory_torch_total_gib": "what the system reports",
             "memory_bandwidth_gb_per_second": (
-                f"no datasheet value: best measured here, {stream.case.key}"
+                f"no datasheet value: best rate measured here, {stream.case.key}"
             ),
             "bf16_tflops": gemm,
-            "fp16_tflops": f"not measured; taken to be that of bf16 ({gemm})",
+            "fp16_tflops": f"not measured: assumed equal to bf16 ({gemm})",
             "sm_count": f"{unit} that the process may use",
             "compute_capability": "none: a CPU"
             if facts.is_cpu
@@ -131,7 +131,10 @@ def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str
     found = [sample for sample in samples if wanted(sample)]
     if not found:
         raise UserError(
-            "--budget", "(spent)", f"no {what} was timed, so there is no peak", "give more"
+            "--budget",
+            "(spent)",
+            f"ended before a {what} was timed, so no peak is known",
+            "use a larger budget",
         )
     return max(found, key=lambda sample: sample.rate)
 

@@ -25,15 +25,21 @@ def refit(path: Path) -> Outcome:
     """
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
-        raise UserError("--refit", show_path(path), f"has no samples: {journal.name} is not there")
+        raise UserError(
+            "--refit", show_path(path), f"has no samples: {journal.name} does not exist"
+        )
     machine, samples = _read(journal)
     if "host" in machine:
         raise UserError(
-            "--refit", show_path(path), "is of a CPU, whose peaks come from the same measurement"
+            "--refit",
+            show_path(path),
+            "was measured on a CPU, whose peaks come from the same measurement",
         )
     if machine.get("ranks") != "1":
         raise UserError(
-            "--refit", show_path(path), "is of several ranks, but does not state their link"
+            "--refit",
+            show_path(path),
+            "was measured on several ranks, but does not state their link",
         )
     facts = DeviceFacts(
         name=str(machine.get("device")),

@@ -20,25 +20,25 @@ ATTENTION_WORDS: Final = {
     "cudnn": "cuDNN attention: flash attention was not timed",
 }
 _DIRECTIONS: Final = ("forward", "backward")
-_NO_CONSTANT: Final = "in the journal; no constant is fitted on them"
+_NO_CONSTANT: Final = "in the journal, not in the fit"
 
 
 def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:
     """Sentences for the head of the file."""
     gpu = relative_to.gpu
     said = [
-        f"efficiencies are fractions of hardware/{gpu.name}.yaml, reached by plain torch kernels, "
-        "as the native backend runs them; fused ones and cuDNN's attention are faster"
+        f"efficiencies are fractions of the peaks in hardware/{gpu.name}.yaml, measured with plain "
+        "torch kernels, as in the native backend; fused kernels and cuDNN attention are faster"
     ]
     if relative_to.measured:
         said.append(
-            f"this device has no datasheet: its peaks are the best measured here, "
+            f"this device has no datasheet: its peaks are the best rates measured here, "
             f"{gpu.bf16_flops / 1e12:.3g} TFLOP/s (bf16 GEMM) and "
             f"{gpu.memory_bandwidth_bytes_per_second / 1e9:.3g} GB/s"
         )
     held = lasting(samples)
     if held is not None:
-        said.append(f"{held.words}: for a single GEMM; no constant is scaled by it")
+        said.append(f"{held.words} (a single GEMM; no constant uses it)")
     said += _attention(samples)
     for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
         if resource in rates.of:
@@ -60,7 +60,7 @@ def _attention(samples: Sequence[Sample]) -> Iterator[str]:
         if (ratios := _ratios(samples, kind, "cudnn", "flash"))
     ]
     if found:
-        yield f"cuDNN attention over flash, not in the fit: {', '.join(found)}"
+        yield f"cuDNN attention compared with flash (not in the fit): {', '.join(found)}"
 
 
 def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list[float]:
@@ -76,11 +76,11 @@ def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list
 def _experts(samples: Sequence[Sample]) -> Iterator[str]:
     parts = [
         f"{words} {_large_rate(samples, Kind.GROUPED_GEMM, variant) / 1e12:.3g} TFLOP/s"
-        for variant, words in (("grouped", "at once"), ("one_by_one", "one by one"))
+        for variant, words in (("grouped", "grouped"), ("one_by_one", "one by one"))
         if _of(samples, Kind.GROUPED_GEMM, variant)
     ]
     if parts:
-        yield f"GEMMs of experts, large ones: {', '.join(parts)}; {_NO_CONSTANT}"
+        yield f"large expert GEMMs: {', '.join(parts)}; {_NO_CONSTANT}"
 
 
 def _latent(samples: Sequence[Sample]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _latent(samples: Sequence[Sample]) -> Iterator[str]:
         if _of(long, kind)
     ]
     if parts:
-        yield f"latent attention (MLA), large ones: {', '.join(parts)}; {_NO_CONSTANT}"
+        yield f"latent attention (MLA), large shapes: {', '.join(parts)}; {_NO_CONSTANT}"
 
 
 def _large_rate(samples: Sequence[Sample], kind: Kind, variant: str = "") -> float:

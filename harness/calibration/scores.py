@@ -196,7 +196,7 @@ def family_table(scored: Sequence[Scored]) -> list[str]:
     whole = {
         "all": scored,
         **{f"all {kind}": _of_kind(scored, kind) for kind in _KINDS},
-        "all that are fitted on": [one for one in scored if not one.target.judged_only],
+        "all fitted rows": [one for one in scored if not one.target.judged_only],
     }
     return [*lines, *(f"{name:<{width}} {_errors(rows)}" for name, rows in whole.items() if rows)]
 
@@ -268,9 +268,9 @@ def row_table(scored: Sequence[Scored], most: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print it all."""
     parser = argparse.ArgumentParser(description=_DESCRIPTION)
-    parser.add_argument("tables", nargs="*", help="tables of results/published; all if none")
+    parser.add_argument("tables", nargs="*", help="tables of results/published (default: all)")
     parser.add_argument("--folder", type=Path, default=PUBLISHED, help="folder of the tables")
-    parser.add_argument("--rows", type=int, default=40, help="how many of the worst rows")
+    parser.add_argument("--rows", type=int, default=40, help="number of worst rows to print")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.tables if name not in SOURCES]
     if unknown:

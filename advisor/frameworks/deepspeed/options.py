@@ -70,7 +70,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 allgather_sequential stage3_allgather_sequential memory_efficient_linear
                 legacy_stage1 compute_grad_norm parameter_alignment
             """,
-            "quantized and Muon's states are not modelled": """
+            "quantized states and those of Muon are not modelled": """
                 zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
                 save_muon_momentum_buffer_in_memory
             """,

@@ -83,9 +83,9 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     *checked(
         "",
         {
-            "it makes the global batch": STEPS,
-            "checkpointing switches it off": "use_cache",
-            "not together with fsdp": "deepspeed",
+            "sets the global batch": STEPS,
+            "is off with checkpointing": "use_cache",
+            "cannot be combined with fsdp": "deepspeed",
         },
     ),
     *unpriced(
@@ -140,7 +140,7 @@ FILE: Final[tuple[KeyOption, ...]] = (
         PARALLELISM,
         {
             "counted with the GPUs": f"{PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size",
-            "there is only one": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
+            "has only one value": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
         },
     ),
     *harmless(

@@ -62,7 +62,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     *unpriced(
         "quantize.linear.float8",
         {
-            "predicted without it": """
+            "modelled without it": """
                 enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp
             """
         },

@@ -253,7 +253,7 @@ def weak_scaling() -> dict[str, list[tuple[int, float]]]:
     jobs: dict[str, list[tuple[int, float]]] = {}
     for row in steps:
         gpus, table = int(row["num_gpus"]), row["source_path_or_table"].split(":")[-1]
-        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} a GPU, {table}"
+        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} per GPU, {table}"
         jobs.setdefault(job, []).append((gpus, float(row["step_time_s"])))
     for row in read_csv(TABLES / "scale.csv")[1]:
         if "weak scaling" in row["job"]:
@@ -298,7 +298,7 @@ def main() -> None:
     for job, times in jobs.items():
         others = speed_spread(each for name, each in jobs.items() if name != job)
         was, now = spread_error(times, 0.0), spread_error(times, others)
-        print(f"  {job}: {was:.2%} off without it, {now:.2%} with that of the others, {others:.4f}")
+        print(f"  {job}: {was:.2%} off without it, {now:.2%} with the others' {others:.4f}")
     found, unseen = fit(rows), left_out(rows)
     for source, missed in unseen.items():
         seen = errors([row for row in rows if row.source == source], found)

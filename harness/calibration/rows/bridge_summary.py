@@ -57,9 +57,9 @@ _PRECISIONS: Final = {
 }
 _TASKS: Final = {"Pre-Training": "pretrain", "SFT": "sft"}
 _SHARDED: Final = "FSDP group"
-_FOOTNOTE: Final = "its footnote is not in the table, and the release before was 58 % faster"
+_FOOTNOTE: Final = "its footnote is not in the table, and the previous release was 58 % faster"
 _UNMOVED: Final = (
-    "neither the dispatcher nor overlap moved its step: something that no row tells bounds it"
+    "neither the dispatcher nor overlap changed its step time: what limits it is unknown"
 )
 
 

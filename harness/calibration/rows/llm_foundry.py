@@ -41,7 +41,7 @@ _GPUS: Final = {
 }
 _SHORT: Final = 4
 """Times the sequence is at most the hidden size: attention is less than a tenth of a step."""
-_TRITON: Final = "attention is Triton's kernel of 2023, which weighs at such a length"
+_TRITON: Final = "Triton's attention of 2023 takes more than a tenth of the step at this length"
 _SHARDINGS: Final = {
     "FULL_SHARD": DataParallelSharding.FULL,
     "SHARD_GRAD_OP": DataParallelSharding.GRADIENTS,

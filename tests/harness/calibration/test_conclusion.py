@@ -107,7 +107,10 @@ def test_the_fitted_attention_is_named(tmp_path: Path) -> None:
     words = "flash attention, as the native backend runs it"
     assert outcome.notes["attention_forward_efficiency"].endswith(words)
     assert f"# attention: {words}\n" in path.read_text()
-    assert "cuDNN attention over flash, not in the fit: forward 1.25 times" in path.read_text()
+    assert (
+        "cuDNN attention compared with flash (not in the fit): forward 1.25 times"
+        in path.read_text()
+    )
     flash = sum(s.case.kind is Kind.ATTENTION_FORWARD for s in samples())
     assert f"attention_forward: {flash} shapes" in outcome.calibration.fitted_on
     assert outcome.remarks
@@ -124,7 +127,7 @@ def test_what_was_not_measured_is_taken_over_and_said(tmp_path: Path) -> None:
         "collective_seconds",
     ):
         assert getattr(outcome.calibration, field) == getattr(base, field)
-        assert outcome.notes[field] == f"not measured here: that of `{base.name}`"
+        assert outcome.notes[field] == f"not measured here: value of `{base.name}`"
     assert outcome.notes["gemm_efficiency"].startswith("measured: ")
 
 
@@ -167,7 +170,7 @@ def test_an_unknown_gpu_is_measured_against_its_own_best() -> None:
 def test_more_than_the_datasheet_is_cut_and_said(tmp_path: Path) -> None:
     outcome = conclude(samples(2000e12), H200, ENVIRONMENT, tmp_path / "mine.yaml")
     assert outcome.calibration.gemm_efficiency == 1.0
-    assert "cut from 2.0" in outcome.notes["gemm_efficiency"]
+    assert "lowered from 2.0" in outcome.notes["gemm_efficiency"]
 
 
 @pytest.mark.parametrize(
@@ -190,10 +193,10 @@ def test_collectives_calibrate_the_link_they_ran_on(
 
 
 def test_too_little_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no GEMM was timed"):
+    with pytest.raises(UserError, match="before a GEMM was timed"):
         conclude([], XEON, ENVIRONMENT, tmp_path / "mine.yaml")
     one = [Sample(case=Case(kind=Kind.GEMM, sizes=(64, 64, 64)), seconds=1e-3)]
-    with pytest.raises(UserError, match="no memory-bound kernel was timed"):
+    with pytest.raises(UserError, match="before a memory-bound kernel was timed"):
         conclude(one, XEON, ENVIRONMENT, tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()
 

@@ -178,7 +178,7 @@ def test_a_second_run_measures_nothing_again(folder: Path, monkeypatch: pytest.M
     assert after[: len(before)] == before
     keys = [(line["kind"], line["variant"], tuple(line["sizes"])) for line in after[1:]]
     assert len(keys) == len(set(keys))
-    assert said[0].startswith(f"goes on with {len(before) - 1} samples")
+    assert said[0].startswith(f"continues with {len(before) - 1} samples")
 
 
 def test_without_a_gpu_cuda_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def at(rate: float, kind: Kind, *sizes: int, variant: str = "") -> Sample:
 
 def test_nothing_but_the_reference_is_said_of_nothing() -> None:
     (line,) = said([]).splitlines()
-    assert line.startswith(f"efficiencies are fractions of hardware/{H200.gpu.name}.yaml, reached")
+    assert line.startswith(
+        f"efficiencies are fractions of the peaks in hardware/{H200.gpu.name}.yaml"
+    )
 
 
 def test_a_device_without_a_datasheet() -> None:
@@ -51,10 +53,10 @@ def test_cudnn_beside_flash_where_both_ran() -> None:
     text = said(found)
     assert "attention: flash attention, as the native backend runs it" in text
     assert (
-        "cuDNN attention over flash, not in the fit: forward 1.20 times as fast (3 shapes), "
-        "backward 1.20 times as fast (3 shapes)"
+        "cuDNN attention compared with flash (not in the fit): "
+        "forward 1.20 times as fast (3 shapes), backward 1.20 times as fast (3 shapes)"
     ) in text
-    assert "cuDNN attention over" not in said([s for s in found if s.case.variant == "flash"])
+    assert "cuDNN attention compared" not in said([s for s in found if s.case.variant == "flash"])
 
 
 def test_kinds_without_a_constant_are_told() -> None:
@@ -65,9 +67,11 @@ def test_kinds_without_a_constant_are_told() -> None:
         at(350e12, LATENT_ATTENTION[1], 1, 4096, 16, 192, 128),
     ]
     text = said(found)
-    assert "GEMMs of experts, large ones: at once 400 TFLOP/s, one by one 300 TFLOP/s;" in text
-    assert "latent attention (MLA), large ones: forward 450 TFLOP/s, backward 350 TFLOP/s;" in text
-    assert text.count("no constant is fitted on them") == 2
+    assert "large expert GEMMs: grouped 400 TFLOP/s, one by one 300 TFLOP/s;" in text
+    assert (
+        "latent attention (MLA), large shapes: forward 450 TFLOP/s, backward 350 TFLOP/s;" in text
+    )
+    assert text.count("in the journal, not in the fit") == 2
     assert fit(found).of == {}
 
 

@@ -102,13 +102,13 @@ class Communication(Options):
     use_te_rng_tracker: bool = harmless(False, "", flag="--te-rng-tracker")
     inference_rng_tracker: bool = harmless(False, "used only for inference")
     config_logger_dir: str = harmless("")
-    distributed_backend: str = unpriced("nccl", "messages take NCCL's bandwidth")
+    distributed_backend: str = unpriced("nccl", "messages are modelled with NCCL's bandwidth")
     use_sharp: bool = unpriced(False, "reductions are modelled without in-network computing")
     sharp_enabled_group: str | None = harmless(None, "of use_sharp")
     high_priority_stream_groups: tuple[str, ...] = unpriced(
         (), "streams are modelled without priorities"
     )
     nccl_communicator_config_path: str | None = unpriced(
-        None, "messages take NCCL's default bandwidth"
+        None, "messages are modelled with NCCL's default bandwidth"
     )
     use_gloo_process_groups: bool = harmless(True, "", off="--disable-gloo-process-groups")

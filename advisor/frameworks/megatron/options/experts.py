@@ -90,7 +90,7 @@ class Experts(Options):
     moe_router_padding_for_quantization: bool = checked(
         False, "tokens of padding are not counted", since="0.16"
     )
-    moe_input_jitter_eps: float | None = checked(None, "one product per token")
+    moe_input_jitter_eps: float | None = checked(None, "adds one product per token")
     moe_router_force_load_balancing: bool = option(False, "job", since="0.13")
     moe_router_topk_scaling_factor: float | None = harmless(None)
     moe_router_topk_limited_devices: int | None = harmless(

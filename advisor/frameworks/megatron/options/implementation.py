@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.options.values import (
     runs_own_softmax,
 )
 
-_FUSED: Final = "steps are modelled as the fusions of model. run them"
+_FUSED: Final = "steps are modelled with the fusions that model.* sets"
 
 
 class Implementation(Options):
@@ -81,7 +81,7 @@ class Implementation(Options):
         printed=Said.DIFFERENT,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
-    use_mcore_models: bool = harmless(False, "the only models left")
+    use_mcore_models: bool = harmless(False, "no other models are left")
     use_legacy_models: bool = refused(
         False, "the models from before Megatron Core are not modelled"
     )

@@ -45,8 +45,8 @@ class Shape(Options):
     add_position_embedding: bool = harmless(
         True, "an old name of position_embedding_type none", off="--no-position-embedding"
     )
-    relative_attention_num_buckets: int = harmless(32, "of relative positions")
-    relative_attention_max_distance: int = harmless(128, "of relative positions")
+    relative_attention_num_buckets: int = harmless(32, "used only with relative positions")
+    relative_attention_max_distance: int = harmless(128, "used only with relative positions")
     share_embeddings_and_output_weights: bool = option(True, "model", flag="")
     untie_embeddings_and_output_weights: bool = option(
         False, "model.share_embeddings_and_output_weights", value=untied

@@ -119,8 +119,8 @@ class DataParallel(Options):
     num_distributed_optimizer_instances: int = unpriced(
         1, "states are modelled over all data-parallel ranks"
     )
-    check_for_nan_in_grad: bool = harmless(False, "checks each bucket", flag="")
-    check_for_large_grads: bool = harmless(False, "checks each bucket", since="0.12")
+    check_for_nan_in_grad: bool = harmless(False, "adds a check of each bucket", flag="")
+    check_for_large_grads: bool = harmless(False, "adds a check of each bucket", since="0.12")
     bucket_size: int | None = unpriced(None, _BUCKETS, flag="--ddp-bucket-size")
     num_buckets: int | None = unpriced(None, _BUCKETS, flag="--ddp-num-buckets", since="0.18")
     pad_buckets_for_high_nccl_busbw: bool = harmless(

@@ -102,7 +102,7 @@ class Parallelism(Options):
         None, "encoder and decoder on separate stages are not modelled", until="0.13"
     )
     pipeline_model_parallel_comm_backend: str | None = unpriced(
-        None, "pipeline messages take NCCL's bandwidth", since="0.12"
+        None, "pipeline messages are modelled with NCCL's bandwidth", since="0.12"
     )
     microbatch_group_size_per_vp_stage: int | None = unpriced(
         None,
