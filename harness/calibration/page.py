@@ -17,6 +17,7 @@ from advisor.learning.step_errors import WIDTHS
 from advisor.search.known_errors import job_class
 from harness.calibration.constants import CONSTANTS, GENERATIONS
 from harness.calibration.known import LEAST_ERROR, LEAST_ROWS, tells
+from harness.calibration.page_head import HEAD
 from harness.calibration.published import Report, report
 from harness.calibration.rows import all_targets
 from harness.calibration.scores import Scored, changes, choices, family, score
@@ -30,48 +31,22 @@ _CLASSES: Final = {
     Kind.EXPERTS: "Megatron, models with experts",
     Kind.EAGER: "PyTorch stacks (FSDP, DeepSpeed)",
 }
-_HEAD: Final = """\
-# Step times: what they are made of, their constants, their errors
-
-Written by `python -m harness.calibration.page`; a test compares it with the fit.
-
-A step is the longest stage's passes, the pipeline around them, what data parallelism leaves
-exposed, and the optimizer (`advisor/time/job_time.py`). A pass is the sum of its operators:
-
-- **GEMMs** by their shape: tiles and waves over the SMs, depth, traffic of thin ones, the clock
-  that the power limit leaves, casts to 8 and 4 bits; experts share waves (`advisor/time/gemm.py`).
-- **Attention** by length, head sizes, mask, direction and kernel: FlashAttention-2, or the kernels
-  of cuDNN and FlashAttention-3; the exponentials beside the products (`advisor/time/attention.py`).
-- **Everything else** by the bytes that it moves; torch's own kernels reach less than fused ones,
-  and `torch.compile` fuses them.
-- **Communication** by what crosses which link: rings, trees and NVLink's switches by size,
-  all-to-all and the flex dispatchers by where the experts are (`advisor/time/network`). A step
-  waits for the slowest of many GPUs.
-- **The processor** that launches kernels: operations, modules, quantized tensors, results that a
-  dispatcher waits for. What a CUDA graph holds is one launch (`advisor/time/launches.py`).
-- **Overlap**: a part of what runs beside something else costs time all the same, as it takes SMs
-  and memory bandwidth. `overlap_moe_expert_parallel_comm` puts the experts' exchange beside the
-  kernels of another microbatch.
-
-Constants of single kernels and of collectives are fitted on published benchmarks of these alone
-(`results/published/kernels`). What is left for whole steps is in the second table.
-"""
 
 
 def page(done: Report, scored: Sequence[Scored]) -> str:
     """The page of a fit, and of all rows as the shipped calibrations predict them."""
     parts = (
-        _HEAD,
-        "## Errors\n",
+        HEAD,
+        "## How large are the errors?\n",
         *_errors(done),
         *_decisions(scored),
-        "\n## Differences\n",
+        "\n## How sure is the difference of two settings?\n",
         *_differences(),
         "\n## Constants fitted on whole steps\n",
         *_step_constants(done),
         "\n## Constants of kernels and collectives\n",
         *_kernel_constants(),
-        "\n## Rows by family\n",
+        "\n## Errors by model and GPU\n",
         *_families(scored),
         "\n## Known to be off\n",
         *_known_classes(done),
@@ -81,11 +56,6 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
 
 
 def _errors(done: Report) -> Iterator[str]:
-    yield (
-        "Left out: a fit that has seen no row of the model, on any GPU, to first order. A band\n"
-        "says that nine of ten runs of fitted families lie inside when left out; of judged ones\n"
-        "fewer do.\n"
-    )
     yield "| class | rows | fitted: mean, worst | left out: mean, worst | band |"
     yield "|---|---|---|---|---|"
     for kind, words in _CLASSES.items():
@@ -108,11 +78,12 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
     right = fmean(change.is_right for change in moved)
     rank = fmean(ranked)
     yield (
-        f"\nOf {len(made)} jobs that were measured in two ways or more, the way that is predicted\n"
-        f"to be the fastest costs {fmean(regrets):.1%} over the fastest in the mean, at most\n"
-        f"{max(regrets):.1%}; the rank correlation is {rank:.2f} where there are three or more.\n"
-        f"Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted to go that\n"
-        "way."
+        f"\n- {len(made)} jobs were measured with two or more layouts or settings. The one\n"
+        f"  predicted to be the fastest takes {fmean(regrets):.1%} longer than the fastest\n"
+        f"  measured in the mean, {max(regrets):.1%} at most. The rank correlation is {rank:.2f}\n"
+        "  where there are three or more.\n"
+        f"- Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted with the\n"
+        "  right sign."
     )
 
 
@@ -129,19 +100,22 @@ def _differences() -> Iterator[str]:
             ("host", "waiting for the host"),
         )
     )
-    text = (
-        "Two settings of one job share most of what errs: their difference is better known than "
-        "either. Standard deviations of what they do not share, fitted by "
-        f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences` on the rows above and on "
-        f"what was measured here, times {WIDENED:g} as fitted rows err less than others: {terms}, "
-        f"each by the difference of their shares of the step; {WIDTHS.job:.1%} a layout or batch, "
-        f"{WIDTHS.setting:.1%} a setting that recomputes. "
-        f"Of {len(published)} published differences {inside(published):.0%} lie within the band "
-        f"that nine of ten should, of {len(here)} measured here {inside(here):.0%}. An answer "
-        'says "measure these two" where the second of two rows that fit is the faster by 1 % or '
-        "more with a probability of at least 20 %. docs/learning.md says what learns from runs."
-    )
-    yield fill(text, 98).replace(_WHOLE, " ")
+    command = f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences`"
+    for text in (
+        "Two settings of one job share most errors of their predictions. So their difference is "
+        "better known than either step time. What they do not share has these standard "
+        f"deviations: {terms}, each times the difference of the two settings' shares of the step; "
+        f"{WIDTHS.job:.1%} for another layout or batch; {WIDTHS.setting:.1%} for another setting "
+        f"that recomputes. {command} fits them on the rows above and on what was measured here, "
+        f"times {WIDENED:g}, since fitted rows err less than others.",
+        f"Check: a band should hold nine of ten differences. It holds {inside(published):.0%} of "
+        f"{len(published)} published differences, and {inside(here):.0%} of {len(here)} measured "
+        "here.",
+        'An answer says "measure these two" if the second of two rows that fit is faster by 1 % '
+        "or more with a probability of at least 20 %. [Learning](learning.md) says how measured "
+        "runs change that.",
+    ):
+        yield fill(text, 98, break_on_hyphens=False).replace(_WHOLE, " ") + "\n"
 
 
 _WHOLE: Final = "\xa0"
@@ -151,11 +125,15 @@ _WHOLE: Final = "\xa0"
 def _step_constants(done: Report) -> Iterator[str]:
     families = len({target.family for target in done.targets})
     yield (
-        f"{len(done.fit.widths)} numbers on {len(done.targets)} rows of {families} families. One\n"
-        "value in a row stands for all GPUs. Left: how much of the prior's width the rows leave;\n"
-        "100 % is a constant that they say nothing of.\n"
+        f"{len(done.fit.widths)} numbers are fitted on {len(done.targets)} rows of {families}\n"
+        "families. A family is a model on a GPU in a precision and a framework, from one source.\n"
+        "Where one value stands in a row, it holds for all GPUs.\n"
+        "\n"
+        "Each constant has a prior: a value and a width that its source suggests. The column\n"
+        "`width left` says how much of that width remains after the fit. At 100 % the rows say\n"
+        "nothing about the constant.\n"
     )
-    yield "| constant | unit | " + " | ".join(_GPUS.values()) + " | prior | left | source |"
+    yield "| constant | unit | " + " | ".join(_GPUS.values()) + " | prior | width left | source |"
     yield "|---|---|" + "---|" * len(_GPUS) + "---|---|---|"
     for constant in CONSTANTS:
         values = [f"{getattr(done.fit.calibrations[g], constant.field):.3g}" for g in GENERATIONS]
@@ -182,7 +160,7 @@ def _kernel_constants() -> Iterator[str]:
     for field in sorted(found):
         of_it = found[field]
         values = " | ".join(of_it.get(name, ("", ""))[0] for name in GENERATIONS)
-        about = ", ".join(dict.fromkeys(about for _, about in of_it.values()))
+        about = "; ".join(dict.fromkeys(about for _, about in of_it.values()))
         yield f"| `{field}` | {values} | {about} |"
 
 
@@ -193,7 +171,7 @@ def _families(scored: Sequence[Scored]) -> Iterator[str]:
         assert isinstance(key, tuple)
         judged = "judged" if one.target.judged_only else "fitted"
         groups[(*map(str, key), judged)].append(one)
-    yield "| table | model | GPU | precision | framework | | rows | mean | worst | inside |"
+    yield "| source | model | GPU | precision | framework | use | rows | mean | worst | inside |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for key in sorted(groups):
         rows = groups[key]
@@ -209,13 +187,14 @@ def _known_classes(done: Report) -> Iterator[str]:
     for target in filter(tells, all_targets()):
         models[job_class(target.job)][target.job.model.name] = None
     yield (
-        f"Classes of {LEAST_ROWS} rows or more that all lie on one side, by {LEAST_ERROR:.0%} or\n"
-        "more in the mean. An answer for such a job says so.\n"
+        "All rows of these classes are predicted too fast, or all too slow, by "
+        f"{LEAST_ERROR:.0%}\nor more in the mean. A class has {LEAST_ROWS} rows or more. An answer "
+        "for such a job says\nso.\n"
     )
     for error in (error for name in GENERATIONS for error in done.known_errors[name]):
         rows = f"{error.rows} rows: {', '.join(models[error.of])}"
-        yield fill(f"- {error.of.words}: {error.words} ({rows})", 98, subsequent_indent="  ")
-    yield "\nBeside them:\n"
+        yield fill(f"- {error.of.words}: {error.words}; {rows}", 98, subsequent_indent="  ")
+    yield "\nOther known errors:\n"
 
 
 def _known(scored: Sequence[Scored]) -> str:
@@ -228,15 +207,16 @@ def _known(scored: Sequence[Scored]) -> str:
     predicted = 1 - asynchronous.predicted / plain.predicted
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
-- gpt-oss 120B in bf16 on GB200 is judged, not fitted on: neither another dispatcher nor overlap
-  moved the measured step, so that something bounds it that no row tells.
-- MPT at long sequences is up to {mpt:.0%} too fast: its attention (2023) was slower than
-  FlashAttention-2. Rows where attention weighs more than a tenth are judged, not fitted on.
-- B300 and GB300 share B200's constants: attention there is up to 20 % faster.
-- Megatron-FSDP's own overlap, `delay_wgrad_compute` and the number of SMs of HybridEP are not told
-  from what is without them. Asynchronous TP of torchtitan is predicted to take {predicted:.0%} off
-  a step where one pair of runs has {measured:.0%} less.
-- Data loading, logging, checkpoints and evaluation are left out.
+- **gpt-oss 120B in bf16 on GB200** is judged, not fitted on. Neither another dispatcher nor overlap
+  changed the measured step, so something limits it that no row shows.
+- **MPT at long sequences** is up to {mpt:.0%} too fast: its attention (2023) was slower than
+  FlashAttention-2. Rows in which attention takes more than a tenth are judged, not fitted on.
+- **B300 and GB300** use B200's constants, though attention there is up to 20 % faster.
+- **Not distinguished** from jobs without them: Megatron-FSDP's own overlap, `delay_wgrad_compute`
+  and the number of SMs of HybridEP.
+- **Asynchronous TP of torchtitan** is predicted to shorten a step by {predicted:.0%}; one pair of
+  runs shows {measured:.0%}.
+- **Left out**: data loading, logging, checkpoints and evaluation.
 """
 
 
