@@ -10,20 +10,29 @@ PAGE, DRAWING = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture
 Graph = dict[str, set[str]]
 
 HEAD = """\
-# Architecture
+# Architecture: which folder does what
 
-Two packages: `advisor` predicts, in pure Python; `harness` runs, measures and judges, and builds
-on it. Each folder is one idea. It imports from itself and from folders below it, never upward and
-never in a circle (`tests/test_architecture.py`). `cli` or `api` reads a request, `request` makes a
-job of it, `search` evaluates settings of that job, `report` shows the answer.
+This page shows the folders of the code and what each builds on. It is for readers who want to
+change the project. [How to change it](contributing.md) says which files a change touches.
 
-A layer is a short list of operators (`layers`). Memory is one walk over it (`memory`), time another
-(`time`). A setting of any framework becomes a neutral plan (`plan`): what is replayed, and what is
-kept. Only `frameworks/<name>` knows a framework's words.
+There are two packages. `advisor` predicts, in pure Python. `harness` runs, measures and judges
+training steps, and builds on `advisor`. Each folder holds one idea. A folder imports only from
+itself and from folders below it in the drawing, never upward and never in a circle
+(`tests/test_architecture.py` checks that).
 
 ![folders and what they import](architecture.svg)
 
-The drawing and the tables are written by `python scripts/write_architecture.py`.
+## How does a request become an answer?
+
+1. `cli` or `api` reads the request. `request` makes a job of it.
+2. `frameworks/<name>` turns each recompute setting into a neutral plan (`plan`): what runs again,
+   and what is kept. Only these folders know a framework's words.
+3. `layers` describes a layer as a short list of operators. `memory` walks over the list and adds up
+   bytes, `time` adds up seconds.
+4. `search` evaluates and ranks the settings of the job. `report` shows the answer.
+
+`python scripts/write_architecture.py` writes the drawing and the tables below. The line of each
+folder is the first line of its `__init__.py`.
 """
 
 

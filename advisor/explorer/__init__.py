@@ -1,1 +1,1 @@
-"""The explorer: one HTML file with every setting of a job and of the jobs near it, to look at."""
+"""The explorer: one HTML file that shows every setting of a job and of the jobs near it."""

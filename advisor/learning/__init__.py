@@ -1,1 +1,1 @@
-"""What measured runs say of the predictions for jobs like theirs, and which choices are a toss."""
+"""What measured runs say about predictions for jobs like theirs, and which two rows to measure."""

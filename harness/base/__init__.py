@@ -1,1 +1,1 @@
-"""What the harness builds on: questions about many values, and patches for a block."""
+"""Helpers for the rest of the harness: collections, durations, and temporary patches of objects."""

@@ -1,2 +1,2 @@
-"""Times, memory and the state of the machine while a training step runs; the torch side of a
-measurement. What it finds goes into harness.trial.result's types."""
+"""Measures times, memory and the state of the machine while a training step runs, with torch.
+Results have the types of harness.trial.result."""
