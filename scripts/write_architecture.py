@@ -1,13 +1,15 @@
-"""Writes docs/architecture.md and its drawing, from the imports of both packages."""
+"""Writes docs/architecture.md and its drawing, from the imports of both packages:
+``python -m scripts.write_architecture``."""
 
 import ast
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from scripts.write_docs.folder_drawing import Graph, folder_drawing
+
 ROOT = Path(__file__).parents[1]
 PAGE, DRAWING = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture.svg"
-Graph = dict[str, set[str]]
 
 HEAD = """\
 # Architecture: which folder does what
@@ -31,7 +33,7 @@ itself and from folders below it in the drawing, never upward and never in a cir
    bytes, `time` adds up seconds.
 4. `search` evaluates and ranks the settings of the job. `report` shows the answer.
 
-`python scripts/write_architecture.py` writes the drawing and the tables below. The line of each
+`python -m scripts.write_architecture` writes the drawing and the tables below. The line of each
 folder is the first line of its `__init__.py`.
 """
 
@@ -94,58 +96,13 @@ def page() -> str:
     return "".join(parts)
 
 
-def draw() -> None:
-    """docs/architecture.svg: a box a folder, higher ones above what they import."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "architecture", "svg.fonttype": "none"})
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(11, 7.5), layout="constrained")
-    for axis, package in zip(axes, ("advisor", "harness"), strict=True):
-        graph = folders(package)
-        level, near = levels(graph), direct(graph)
-        rows: dict[int, list[str]] = {}
-        for name in sorted(graph):
-            rows.setdefault(level[name], []).append(name)
-        at = {
-            name: (column - (len(row) - 1) / 2, height)
-            for height, row in rows.items()
-            for column, name in enumerate(row)
-        }
-        for name, others in near.items():
-            for other in sorted(others):
-                axis.annotate(
-                    "",
-                    at[other],
-                    at[name],
-                    arrowprops={
-                        "arrowstyle": "-|>",
-                        "color": "0.6",
-                        "shrinkA": 11,
-                        "shrinkB": 11,
-                        "connectionstyle": "arc3,rad=0.12",
-                    },
-                )
-        for name, (x, y) in at.items():
-            axis.text(
-                x,
-                y,
-                name,
-                ha="center",
-                va="center",
-                fontsize=10,
-                bbox={"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.3"},
-            )
-        axis.set_title(package, fontweight="bold")
-        axis.set_xlim(-2.4, 2.4)
-        axis.set_ylim(-0.6, max(rows) + 0.6)
-        axis.axis("off")
-    figure.savefig(DRAWING, metadata={"Date": None})
+def picture() -> str:
+    """docs/architecture.svg as the imports have it."""
+    graphs = {package: folders(package) for package in ("advisor", "harness")}
+    return folder_drawing({name: (levels(graph), direct(graph)) for name, graph in graphs.items()})
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    draw()
+    DRAWING.write_text(picture(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)} and {DRAWING.relative_to(ROOT)}")
