@@ -38,7 +38,7 @@ CONSTANTS: Final = (
         field="gemm_training_share",
         value=0.9,
         sigma=0.1,
-        unit="of the rate of GEMMs alone",
+        unit="of the rate of isolated GEMMs",
         reason="a step has real data, other streams, and lower clocks under load",
     ),
     Constant(
@@ -52,7 +52,7 @@ CONSTANTS: Final = (
         field="attention_training_share",
         value=0.9,
         sigma=0.1,
-        unit="of the rate of kernels alone",
+        unit="of the rate of isolated kernels",
         reason="as for GEMMs",
     ),
     Constant(
@@ -60,7 +60,7 @@ CONSTANTS: Final = (
         value=0.795,
         sigma=0.05,
         unit="of the memory's rate",
-        reason="norms, activations and losses alone (harness.calibration.kernels.traffic)",
+        reason="isolated norms, activations and losses (harness.calibration.kernels.traffic)",
         shared=True,
     ),
     Constant(

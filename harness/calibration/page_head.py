@@ -38,7 +38,7 @@ kernels of another microbatch | |
 
 ## How are the constants found?
 
-- **Kernels and collectives alone**: fitted on published benchmarks of single kernels and
+- **Isolated kernels and collectives**: fitted on published benchmarks of single kernels and
   collectives (`results/published/kernels`). They stand in the
   [second table of constants](#constants-of-kernels-and-collectives).
 - **Whole steps**: what such benchmarks leave open is fitted on published training runs. These stand
