@@ -127,7 +127,7 @@ def _step_constants(done: Report) -> Iterator[str]:
     yield (
         f"{len(done.fit.widths)} numbers are fitted on {len(done.targets)} rows of {families}\n"
         "families. A family is a model on a GPU in a precision and a framework, from one source.\n"
-        "Where one value stands in a row, it holds for all GPUs.\n"
+        "A row with one value holds for all GPUs.\n"
         "\n"
         "Each constant has a prior: a value and a width that its source suggests. The column\n"
         "`width left` says how much of that width remains after the fit. At 100 % the rows say\n"

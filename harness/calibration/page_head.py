@@ -39,10 +39,10 @@ kernels of another microbatch | |
 ## How are the constants found?
 
 - **Isolated kernels and collectives**: fitted on published benchmarks of single kernels and
-  collectives (`results/published/kernels`). They stand in the
+  collectives (`results/published/kernels`): the
   [second table of constants](#constants-of-kernels-and-collectives).
-- **Whole steps**: what such benchmarks leave open is fitted on published training runs. These stand
-  in the [first table of constants](#constants-fitted-on-whole-steps).
+- **Whole steps**: what such benchmarks leave open is fitted on published training runs: the
+  [first table of constants](#constants-fitted-on-whole-steps).
 
 | word in the tables | meaning |
 |---|---|
