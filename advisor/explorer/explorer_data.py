@@ -9,6 +9,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
+from advisor.base.fields import key_values
 from advisor.base.units import human_count
 from advisor.explorer.grid import Grid
 from advisor.explorer.pack import (
@@ -33,15 +34,20 @@ from advisor.report.header import (
     measured_words,
     run_words,
 )
-from advisor.report.job_changes import apart, layout_cells
+from advisor.report.job_changes import apart, layout_cells, options_apart
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
+from advisor.report.text import plain_lines
 from advisor.report.wording import remedy_line
 from advisor.request.harness_line import harness_line
 from advisor.request.request import Request
 from advisor.search.evaluate import Evaluator
+from advisor.search.undecided import lost_options
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, beside the sequence length."""
+OPTIONS: Final = "options"
+"""The column of what no other one says."""
+_LENGTH: Final = "job.seq_length"
 _SPEC: Final = "SPEC"
 """Stands for the settings in a `harness run` line."""
 
@@ -56,7 +62,7 @@ def document(answer: Answer, grid: Grid, request: Request, request_line: str) ->
         "command": request_line,
         "unit": UNIT,
         "times": TIMES,
-        "axes": AXES,
+        "axes": [*AXES, OPTIONS],
         **_subject(answer, grid.own),
         "frameworks": [label_of(name) for name in pages.frameworks],
         "jobs": columns(jobs),
@@ -91,12 +97,25 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Measured runs", [" · ".join(measured_words(answer))]],
             ["Known error", [answer.calibration.known_error]],
             ["Assumed", [" · ".join(answer.assumptions)]],
-            ["Recipe", [" · ".join(answer.recipe_differs)]],
+            ["Recipe", [one.removeprefix("recipe ") for one in answer.recipe_differs]],
             ["Differs", [" · ".join(answer.differences)]],
-            ["Beside recompute", [remedy_line(one, best) for one in answer.remedies]],
+            ["Proof", _proof(answer)],
         ],
+        "remedies": [remedy_line(one, best) for one in answer.remedies],
         "evaluated": answer.evaluated,
     }
+
+
+def _proof(answer: Answer) -> list[str]:
+    """What `--search optimum` has proven, of which space; nothing without it."""
+    if answer.optimum is None:
+        return []
+    from advisor.report.optimum_block import optimum_block
+
+    return plain_lines(optimum_block(answer.optimum, stopped=answer.stopped), _ONE_LINE)
+
+
+_ONE_LINE: Final = 1000
 
 
 class _Page(Struct, frozen=True):
@@ -120,6 +139,7 @@ class _Page(Struct, frozen=True):
         held = [stage.memory_bytes for stage in first.stages]
         return {
             **{axis: self.pool.number(cells[axis]) for axis in AXES},
+            OPTIONS: self.pool.number(self._options(job)),
             "DP": job.layout.data_parallel_size,
             "seq": job.config.seq_length,
             "pp": job.layout.pipeline_model_parallel_size,
@@ -135,15 +155,21 @@ class _Page(Struct, frozen=True):
             "schedule": schedule_numbers(self.pool, job),
         }
 
+    def _options(self, job: Job) -> str:
+        own = options_apart(job, self.grid.own)
+        return key_values({k: v for k, v in own.items() if k != _LENGTH}) or "as asked"
+
     def _measure(self, job: Job) -> list[str]:
-        """``harness run …`` before and behind its settings; empty where no line makes the job."""
+        """``harness run …`` before and behind its settings, and which options it sets otherwise;
+        empty where no line makes the job."""
         try:
             model, folder = str(self.request.model), self.request.config_dir
             line = harness_line(job, (_SPEC,), model, self.answer.recipe, folder)
+            lost = key_values(lost_options(job))
         except UserError:
             return []
         before, _, behind = line.partition(f"'recompute.settings=[{_SPEC}]'")
-        return [before, behind]
+        return [before, behind, lost]
 
     def toss(self) -> dict[str, Any] | None:
         """Job and setting of each of two rows that only a measurement tells apart, and why."""
@@ -192,7 +218,7 @@ class _Page(Struct, frozen=True):
             "sigma": sigma,
             "seconds": times(evaluation),
             "error": micros(evaluation.step_time_high_seconds / evaluation.step_time_seconds - 1),
-            "flops": round(evaluation.tflops_per_gpu * 100),
+            "flops": round(evaluation.tflops_per_gpu * 1e6),
             "stages": [number for stage in stages for number in stage_numbers(stage)],
             "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
             "flags": pool.number(list(all_flags(evaluation).values())),

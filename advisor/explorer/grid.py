@@ -13,6 +13,7 @@ from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import recomputes
+from advisor.report.job_changes import apart
 from advisor.report.wording import chosen
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
@@ -55,11 +56,13 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     most = _MOST_ROWS_OF_SEARCH if searched else _MOST_ROWS
     near = nearby(own, resolve(request), _NEAR_OF_SEARCH if searched else _NEAR)
     stack, calibration = adapter_of(own.config.framework), best.evaluation.calibration
-    count = len(answer.candidates)
+    count, seen = len(answer.candidates), {apart(job, own) for job in found}
     for job in near:
         if count >= most:
             break
-        if job not in found and (rows := _rows(job, stack, calibration)):
+        words = apart(job, own)
+        if words not in seen and (rows := _rows(job, stack, calibration)):
+            seen.add(words)
             found[job] = rows
             count += len(rows)
             if watch is not None:

@@ -109,8 +109,13 @@ def layout_cells(job: Job) -> dict[str, str]:
 def apart(job: Job, other: Job) -> str:
     """``PP 2, VPP 8, micro batch 2``: what `job` has that `other` has not; empty where they are the
     same. DP is left out, which follows."""
-    rest = untold(dict(_telling(job, other)))
-    return ", ".join(filter(None, [*degrees_apart(job, other), key_values(rest)]))
+    rest = key_values(options_apart(job, other))
+    return ", ".join(filter(None, [*degrees_apart(job, other), rest]))
+
+
+def options_apart(job: Job, other: Job) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value: of `apart`, what no column of a ranking says."""
+    return untold(dict(_telling(job, other)))
 
 
 def degrees_apart(job: Job, other: Job) -> list[str]:

@@ -48,7 +48,7 @@ def command_for(
         return "", "the model was not given by name, so no command can be printed"
     one, two = (row.evaluation.job for row in rows)
     try:
-        lost = {path: value for job in (one, two) for path, value in _lost(job).items()}
+        lost = {path: value for job in (one, two) for path, value in lost_options(job).items()}
         lines = _lines(answer, rows, request.model, request.config_dir)
     except UserError as error:
         return "", str(error)
@@ -58,7 +58,7 @@ def command_for(
     return " && ".join(lines), f"harness run sets {key_values(lost)}" if lost else ""
 
 
-def _lost(job: Job) -> dict[str, Any]:
+def lost_options(job: Job) -> dict[str, Any]:
     """Options that `harness run` has another value of: ``GROUP.FIELD`` -> its value."""
     return changed(job, adapter_of(job.config.framework).harness_job(job))
 

@@ -22,7 +22,7 @@ function Controls({ D, axes, rows, state, change, other }) {
     </div>
     ${selects.map(axis => html`<div class="control" key=${axis}><label for=${`axis-${axis}`}>${AXIS_WORDS[axis]}</label>
       <select id=${`axis-${axis}`} value=${state.filters[axis]} onChange=${event => setAxis(axis, event.target.value)}>
-        <option value="">any</option>
+        ${axis !== "seq" && html`<option value="">any</option>`}
         ${axes[axis].values.map(value => html`<option value=${value} selected=${state.filters[axis] === value}>${value}</option>`)}
       </select></div>`)}
     <div class="control"><label for="kind">Recompute</label>
@@ -50,6 +50,8 @@ function relaxed(axes, rows, state, axis, value) {
   const filters = { ...state.filters, [axis]: value };
   if (rows.some(row => jobMatches(axes, filters, row.job))) return { filters };
   for (const one in filters) if (one !== axis && one !== "seq") filters[one] = "";
-  if (!rows.some(row => jobMatches(axes, filters, row.job))) filters.seq = "";
+  if (rows.some(row => jobMatches(axes, filters, row.job))) return { filters };
+  const left = rows.filter(row => jobMatches(axes, { ...filters, seq: "" }, row.job));
+  filters.seq = axes.seq.own[left[0].job];
   return { filters };
 }

@@ -15,7 +15,7 @@ function Flags({ D, list, front, chosen, other, change }) {
   return html`<div role="tablist" aria-label="Framework" class="tabs" onKeyDown=${move}>${D.frameworks.map((name, i) =>
       html`<button type="button" role="tab" id=${`tab-${i}`} aria-selected=${i === tab} aria-controls="flags-panel" tabindex=${i === tab ? 0 : -1} onClick=${() => setTab(i)}>${name}</button>`)}</div>
     <div role="tabpanel" id="flags-panel" aria-labelledby=${`tab-${tab}`}>
-      <${Block} text=${words || "(no flag: this is the default)"} label=${`flags for ${D.frameworks[tab]}`} />
+      ${words ? html`<${Block} text=${words} label=${`flags for ${D.frameworks[tab]}`} />` : html`<p class="note">No flag is needed: this is the default.</p>`}
       ${unsaid[tab] && html`<p class="note">${unsaid[tab]}</p>`}</div>
     ${variables && html`<h3>Environment</h3><${Block} text=${`export ${variables}`} label="environment variables" />`}
     <${Measure} ...${{ D, list, front, chosen, other, change }} />`;
@@ -42,11 +42,13 @@ function Measure({ D, list, front, chosen, other, change }) {
   const text = lines.filter(Boolean).join("\n");
   if (!text) return null;
   const gate = [line(chosen.job, [chosen], "baseline"), 'harness golden update --reason "first baseline" runs/baseline',
-    line(chosen.job, [chosen], "today"), "harness compare runs/today"].join("\n");
+    "RUN=gate-$(date +%s)", line(chosen.job, [chosen], "$RUN"), "harness compare runs/$RUN"].join("\n");
+  const lost = D.pool[D.jobs.measure[chosen.job]][2];
   const runner = list.find(one => one.tier === 0 && one.row !== chosen && front.has(one.row));
   return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />
-    ${!D.toss && runner && runner.row !== other && html`<p class="note">No two rows of the answer are too close to tell. To measure two, take the chosen row and the fastest other one that fits:
+    <p class="note">${lost && `It sets ${lost}. `}<code>--dry-run</code> says with which options it runs them, and what is predicted for these.</p>
+    ${!D.toss && runner && runner.row !== other && html`<p class="note">The predictions tell all rows of the answer apart. To measure two, take the chosen row and the fastest other one that fits:
       <button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
     <h3>Gate it in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
-    <p class="note">The first two lines once, the others in every CI job. The last one exits 0: as fast and as small as the baseline, 1: a regression, 3: no verdict, 4: a run failed.</p>`;
+    <p class="note">The first two lines once, the others in every CI job. The last one exits with 0: as fast and as small as the baseline, 1: a regression, 3: no verdict, 4: a run failed.</p>`;
 }

@@ -24,7 +24,7 @@ function Layer({ D, chosen, other }) {
   return html`${layers.length > 1 && html`<div class="buttons" role="group" aria-label="Kind of layer">${layers.map((one, i) =>
       html`<button type="button" key=${i} aria-pressed=${one === layer} onClick=${() => setAt(i)}>${name(one)}</button>`)}</div>`}
     <p><b>${bytes(layer.kept)} kept</b> by a layer for each microbatch${layer.replayed ? `, ${bytes(layer.replayed)} made again by a replay of ${millis(layer.replay)}` : ""}${layer.offloaded ? `, ${bytes(layer.offloaded)} on the host` : ""}${beside ? ` (${nameOf(D, other)}: ${bytes(beside.kept)} kept)` : ""}.</p>
-    <div ref=${ref}><svg width=${width} height=${layer.drawn.length * line + 4} role="img" aria-label=${`Operators of a layer in the order of the forward, with the tensors that the backward needs. The table below has all figures.`}>
+    <div ref=${ref}><svg width=${width} height=${layer.drawn.length * line + 4} viewBox=${`0 0 ${width} ${layer.drawn.length * line + 4}`} role="img" aria-label=${`Operators of a layer in the order of the forward, with the tensors that the backward needs. The table below has all figures.`}>
       ${layer.drawn.map((op, i) => {
         let from = 0;
         const total = op.tensors.reduce((n, t) => n + t.size, 0);
@@ -41,6 +41,9 @@ function Layer({ D, chosen, other }) {
           ${!total && op.replay > 0 && !narrow && html`<text class="soft" x=${left + 6} y="16">replay ${millis(op.replay)}</text>`}</g>`;
       })}</svg></div>
     <${Key} items=${[["f-kept", "kept until the backward"], ["f-replayed", "made again in the backward"], ["f-offloaded", "offloaded to the host"], ["", "↻ runs again in the backward"]].filter(([name]) => name !== "f-offloaded" || layer.offloaded)} />
+    <${Figures} summary="Operators as a table" text head=${["operator", "module", "product", "limited by", "forward ms", "backward ms", "replay ms"]}
+      rows=${layer.drawn.map(op => [op.name, op.module, op.work, op.limit, ...[op.forward, op.backward, op.replay].map(s => (s * 1e3).toFixed(3))])} />
+    <p class="note">Source: ${layer.source}</p>
     <${Figures} summary="Tensors as a table" head=${["operator", "tensor", "shape", "type", "bytes", "in the backward"]}
       rows=${layer.drawn.flatMap(op => op.tensors.map(t => [op.name, t.label, `[${t.shape.join(", ")}]`, t.dtype, t.size.toLocaleString("en"), FATES[t.fate][0]]))} />`;
 }

@@ -13,7 +13,7 @@ function Waterfall({ D, chosen, other, budget }) {
   });
   const height = line * (COMPONENTS.length + 1) + 24;
   const delta = (now, before) => Math.abs(now - before) * UNIT / GIB < 0.05 ? "same" : signed((now - before) * UNIT / GIB);
-  return html`<div ref=${ref}><svg width=${width} height=${height} role="img" aria-label=${`Memory of the worst rank, stage ${chosen.peak}: ` + bars.map(bar => `${COMPONENT_WORDS[bar.name]} ${gib(bar.size)} GiB`).join(", ")}>
+  return html`<div ref=${ref}><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`Memory of the worst rank, stage ${chosen.peak}: ` + bars.map(bar => `${COMPONENT_WORDS[bar.name]} ${gib(bar.size)} GiB`).join(", ")}>
     <line class="limit" x1=${x(budget)} x2=${x(budget)} y1="0" y2=${height - 18} />
     <text class="soft" x=${x(budget)} y=${height - 4} text-anchor="middle">budget ${gib(budget)}</text>
     ${bars.map(({ name, i, from, size, was }) => html`<g key=${name} transform=${`translate(0 ${i * line})`}
@@ -31,7 +31,9 @@ function Waterfall({ D, chosen, other, budget }) {
       ${b && html`<text class="soft" x=${width} y="19" text-anchor="end">${delta(a.total, b.total)}</text>`}</g>
   </svg></div>
   ${b && html`<p class="note">Outline and difference: ${nameOf(D, other)}.</p>`}
-  <p class="note">The peak is on stage ${chosen.peak}: ${a.phase}.</p>`;
+  <p class="note">The peak is on stage ${chosen.peak}: ${a.phase}.</p>
+  <${Figures} summary="Memory as a table, GiB" head=${["component", nameOf(D, chosen), ...(b ? [nameOf(D, other)] : [])]}
+    rows=${[...COMPONENTS.map(name => [COMPONENT_WORDS[name], gib2(a.parts[name]), ...(b ? [gib2(b.parts[name])] : [])]), ["reserved", gib2(a.total), ...(b ? [gib2(b.total)] : [])]]} />`;
 }
 
 const short = (text, room) => text.length * 6.6 > room - 10 ? `${text.slice(0, Math.floor((room - 10) / 6.6) - 1)}…` : text;
@@ -42,7 +44,7 @@ function Stages({ D, chosen, other, budget }) {
   const left = 62, right = 54, line = stages.length > 8 ? 20 : 28;
   const most = Math.max(budget, ...stages.map(s => s.total), ...others.map(s => s.total)) * 1.02;
   const x = units => left + (width - left - right) * units / most, height = stages.length * line + 20;
-  return html`<div ref=${ref}><svg width=${width} height=${height} role="img" aria-label=${`Memory of every pipeline stage: ` + stages.map(s => `stage ${s.stage} ${gib(s.total)} GiB`).join(", ")}>
+  return html`<div ref=${ref}><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`Memory of every pipeline stage: ` + stages.map(s => `stage ${s.stage} ${gib(s.total)} GiB`).join(", ")}>
     ${stages.map(stage => {
       let at = 0;
       return html`<g key=${stage.stage} transform=${`translate(0 ${stage.stage * line})`}>

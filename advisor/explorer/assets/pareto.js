@@ -31,7 +31,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
   const outside = list.length - list.filter(one => inside(one.row)).length;
   return html`<div class="plot" ref=${ref} style=${`height:${height}px`}>
     <canvas ref=${canvas} aria-hidden="true"></canvas>
-    <svg width=${width} height=${height} tabindex="0" role="application" data-tip=${tip}
+    <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0" role="application" data-tip=${tip}
       aria-label=${`Peak memory against step time: ${frontRows.length} rows on the front. Arrow keys go along it. ${chosen ? tipOf(D, chosen, budget) : ""}`}
       onPointerMove=${point} onPointerLeave=${() => setTip("")} onKeyDown=${onKey}
       onClick=${event => { const row = near(event); if (row) choose(row); }}>
@@ -51,7 +51,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
       ${labels.map(one => html`<text key=${one.text} class=${one.row === chosen ? "label strong" : "label"} x=${one.x} y=${one.y} text-anchor=${one.anchor}>${one.text}</text>`)}
     </svg></div>
     <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "9 of 10 runs like this are within the whisker"]]} />
-    ${outside > 0 && html`<p class="note">${outside} rows are outside the picture.</p>`}`;
+    ${outside > 0 && html`<p class="note">${many(outside, "row")} outside the picture.</p>`}`;
 }
 
 function Mark({ x, y, over }) {

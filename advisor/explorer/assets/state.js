@@ -3,7 +3,7 @@
 const AXIS_WORDS = {
   TP: "Tensor parallel (TP)", CP: "Context parallel (CP)", PP: "Pipeline parallel (PP)",
   VPP: "Virtual pipeline (VPP)", EP: "Expert parallel (EP)", ETP: "Expert tensor (ETP)",
-  mbs: "Micro batch", sharding: "Sharding", seq: "Sequence length",
+  mbs: "Micro batch", sharding: "Sharding", options: "Other options", seq: "Sequence length",
 };
 
 function axisValues(D) {
@@ -57,11 +57,11 @@ function fromHash(D, axes, rows, state) {
   const given = new URLSearchParams(location.hash.slice(1)), next = { ...state, filters: { ...state.filters } };
   for (const axis in axes) {
     const value = given.get(axis);
-    if (value === "any") next.filters[axis] = "";
+    if (value === "any" && axis !== "seq") next.filters[axis] = "";
     else if (axes[axis].values.includes(value)) next.filters[axis] = value;
   }
   if (rows.some(row => row.kind === given.get("kind"))) next.kind = given.get("kind");
-  if (["with", "without"].includes(given.get("offload"))) next.offload = given.get("offload");
+  if (["with", "without"].includes(given.get("offload")) && rows.some(row => row.offload)) next.offload = given.get("offload");
   const budget = parseFloat(given.get("budget")) * GIB / UNIT;
   if (budget > 0) next.budget = Math.min(budget, 2 * D.card);
   for (const [name, key] of [["set", "row"], ["with", "other"]]) {

@@ -96,10 +96,11 @@ function Step({ D, chosen, other }) {
     height: 6 + step.pp * (lane.bar + lane.memory + lane.gap) + 28 };
   const dark = useDark();
   useEffect(() => { if (step) drawStep(canvas.current, D, step, beside, shape); }, [step, beside, width, view, dark]);
+  useEffect(() => step && printed(() => drawStep(canvas.current, D, step, beside, shape)), [step, beside, width, view]);
   const [tip, setTip] = useState("");
   if (!step) return html`<p>This step has too many passes to draw.</p>`;
   const length = view[1] - view[0], whole = step.end;
-  const moved = (from, long) => { const size = Math.min(long, whole), start = Math.max(0, Math.min(whole - size, from)); setAsked([start, start + size]); };
+  const moved = (from, long) => { const size = Math.max(whole * 1e-4, Math.min(long, whole)), start = Math.max(0, Math.min(whole - size, from)); setAsked([start, start + size]); };
   const onKey = event => {
     const act = { ArrowRight: () => moved(view[0] + length / 4, length), ArrowLeft: () => moved(view[0] - length / 4, length),
       "+": () => moved(view[0] + length / 4, length / 2), "-": () => moved(view[0] - length / 2, length * 2) }[event.key];
@@ -116,15 +117,24 @@ function Step({ D, chosen, other }) {
       <button type="button" aria-label="Later" onClick=${() => moved(view[0] + length / 2, length)}>→</button>
       <button type="button" aria-label="Zoom in" onClick=${() => moved(view[0] + length / 4, length / 2)}>+</button>
       <button type="button" aria-label="Zoom out" onClick=${() => moved(view[0] - length / 2, length * 2)}>−</button>
-      <span class="note">${millis(view[0])} to ${millis(view[1])} of ${millis(whole)}</span></div>
+      <span class="note">${clock(view[0], whole)} to ${clock(view[1], whole)} of ${clock(whole, whole)}</span></div>
     <div ref=${ref}><canvas ref=${canvas} class="step" tabindex="0" role="img" data-tip=${tip} onKeyDown=${onKey}
       onPointerMove=${event => { drag(event); setTip(stepTip(D, step, shape, event)); }} onPointerLeave=${() => setTip("")}
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
-    <${Key} items=${[["t-forward", "forward"], ["t-backward", "backward"], ["t-recompute", "replay"], ["t-exposed_communication", "exposed communication"], ["t-optimizer", "optimizer"], ["t-pipeline_bubble", "bubble"], ["", `number: microbatch${step.vpp > 1 ? "; paler: a later chunk" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; its peak marked`], ...(beside ? [["s-line", `allocated, ${nameOf(D, other)}`]] : [])]} />
+    <${Key} items=${[["t-forward", "forward"], ["t-backward", "backward"], ["t-recompute", "replay"], ["t-exposed_communication", "exposed communication"], ["t-optimizer", "optimizer"], ["t-pipeline_bubble", "bubble"], ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [["t-offload", "offload to the host"]] : []), ...(chosen.times[D.times.indexOf("host")] ? [["t-host", "waiting for the host"]] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later chunk" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; its peak marked`], ...(beside ? [["s-line", `allocated, ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, microbatch ${step.stages[worst][peak.place].microbatch}, ${step.stages[worst][peak.place].backward ? "backward" : "forward"}`}: ${D.pool[peak.point]}.
       ${Math.abs(step.stretch - 1) > 0.005 && ` Passes are drawn ${((step.stretch - 1) * 100).toFixed(1)} % longer than they are, so that the drawing ends at the predicted step time.`}</p>
     <${Figures} summary=${`Passes of stage ${worst} as a table`} head=${["pass", "chunk", "microbatch", "start ms", "end ms", "highest GiB"]}
       rows=${step.stages[worst].slice(0, 400).map((one, i) => [one.backward ? "backward" : "forward", one.chunk, one.microbatch, (one.start * 1e3).toFixed(1), (one.end * 1e3).toFixed(1), gib2(peak.levels[i][1])])} />`;
+}
+
+/* On paper everything is light: `draw` before printing and after it; gives what ends that. */
+function printed(draw) {
+  const print = on => () => { document.documentElement.toggleAttribute("data-print", on); draw(); };
+  const before = print(true), after = print(false);
+  addEventListener("beforeprint", before);
+  addEventListener("afterprint", after);
+  return () => { removeEventListener("beforeprint", before); removeEventListener("afterprint", after); };
 }
 
 function useDark() {
@@ -182,13 +192,13 @@ function drawStep(canvas, D, step, beside, shape) {
     if (lane.memory > 30) c.fillText(`${gib(step.memory[s].peak)} GiB`, left - 8, base + lane.bar + lane.memory / 2 + 6);
   }
   c.fillStyle = colour("soft"); c.textAlign = "center";
-  for (const t of ticks(view[0], view[1], width < 600 ? 4 : 8)) c.fillText(millis(t), Math.max(left + 20, Math.min(width - 30, x(t))), height - 8);
+  for (const t of ticks(view[0], view[1], width < 600 ? 4 : 8)) c.fillText(clock(t, view[1]), Math.max(left + 20, Math.min(width - 30, x(t))), height - 8);
 }
 
 /* Behind the pipeline: waiting for the slowest GPU, gradients' reduction, sums on the host, optimizer. */
 function tailBars(c, step, x, base, lane, colour) {
   let at = step.pipeline;
-  ["host", "communication", "offload", "gradients"].forEach((name, i) => {
+  ["communication", "communication", "offload", "gradients"].forEach((name, i) => {
     if (!step.tail[i]) return;
     c.fillStyle = colour(name);
     c.fillRect(x(at), base, Math.max(0.5, x(at + step.tail[i]) - x(at)), lane.bar);

@@ -2,7 +2,7 @@
 
 const SHOWN = 25;
 
-function Rows({ D, list, front, chosen, choose }) {
+function Rows({ D, list, front, chosen, budget, choose }) {
   const [more, setMore] = useState(0);
   const shown = list.slice(0, SHOWN + more);
   const many = new Set(list.map(one => one.row.job)).size > 1;
@@ -31,7 +31,7 @@ function Rows({ D, list, front, chosen, choose }) {
       <td data-tip=${row.replayed ? "torch's allocator was replayed" : "estimate: the allocator was not replayed"}>${peakWords(row)}</td>
       <td class="barcell"><svg class="bar" width="90" height="10" aria-hidden="true">
         <rect class=${tier === 2 ? "c-over" : "c-fits"} width=${Math.max(1, 90 * row.reserved / widest)} height="10" rx="2" />
-        <line class="limit" x1=${90 * D.budget / widest} x2=${90 * D.budget / widest} y1="0" y2="10" /></svg></td>
+        <line class="limit" x1=${90 * budget / widest} x2=${90 * budget / widest} y1="0" y2="10" /></svg></td>
       <td>${seconds(row.seconds)}</td><td class="spare">${(row.error * 100).toFixed(0)} %</td><td class="spare">${row.flops.toFixed(0)}</td>
       <td class=${["good", "edge", "bad"][tier]}>${percent(p)}</td></tr>`)}</tbody></table>
     ${list.length === 0 && html`<p>No row here. Set a control to “any”.</p>`}

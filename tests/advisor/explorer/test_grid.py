@@ -14,6 +14,7 @@ from advisor.explorer.grid import Grid, grid
 from advisor.explorer.nearby import nearby
 from advisor.explorer.pack import Pool
 from advisor.plan.recompute_plan import recomputes
+from advisor.report.job_changes import apart
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 
@@ -41,6 +42,15 @@ def test_a_job_that_is_near_has_its_front_and_no_recompute(found: Grid) -> None:
         assert len(rows) == 1 or len(sizes) > 1
         if len(rows) > 1:
             assert any(not recomputes(row.setting) for row in rows)
+
+
+@pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan", "deepspeed"])
+def test_no_job_stands_there_twice(framework: str) -> None:
+    request = Request(model="llama3_8b", gpus="8xH100", framework=framework)
+    rows = grid(answer_to(request), request)
+    words = [apart(job, rows.own) for job, _ in rows.jobs]
+    assert words[0] == ""
+    assert len(words) == len(set(words))
 
 
 def test_every_control_has_something_to_choose(found: Grid) -> None:
