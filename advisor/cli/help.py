@@ -14,7 +14,7 @@ advise --help shows every flag; advise models and advise gpus list the names."""
 
 _CONFIG_DIR: Final = Flag(
     "--config-dir DIR",
-    "searched before the configuration that comes with the advisor",
+    "folder of your own models, GPUs and calibrations, searched first",
     Kind.FOLDER,
 )
 _JOB: Final = Topic(
@@ -28,8 +28,8 @@ _JOB: Final = Topic(
         Flag("--gpus COUNTxTYPE", "32xH100, 8xA100-40GB (advise gpus)", Kind.GPUS),
         Flag(
             "--from FILE",
-            "the job of a launch script or configuration of any of the frameworks; other flags "
-            "win; of several jobs FILE#2 is the second",
+            "the job in a launch script or configuration file of any framework; flags override "
+            "it; FILE#2 is its second job",
             Kind.FILE,
             "source",
         ),
@@ -40,15 +40,15 @@ _JOB: Final = Topic(
         Flag("--framework F", "{choices}", Kind.CHOICE),
         Flag(
             "--framework-version V",
-            "its release: meaning and spelling of settings follow it",
+            "the framework's release, which decides what settings mean; default: the newest",
             Kind.TEXT,
         ),
         ("KEY=VALUE", "any field: model.*, layout.*, job.*, in Megatron's names (advise keys)"),
         _CONFIG_DIR,
         Flag(
             "--calibration PATH",
-            "learn from runs, for jobs like theirs: a folder of harness run, sweep or ingest, or "
-            "the YAML of harness calibrate; may be repeated",
+            "correct predictions by measured runs of similar jobs: a folder that harness run, "
+            "sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
             Kind.FILE,
             repeated=True,
         ),
@@ -62,7 +62,7 @@ _LAYOUT: Final = Topic(
         Flag(
             "--vpp, --virtual-pipeline-model-parallel-size, "
             "--num-virtual-stages-per-pipeline-rank N",
-            "chunks of layers a stage",
+            "virtual stages (chunks of layers) per pipeline stage",
             Kind.NUMBER,
             "virtual_pipeline_model_parallel_size",
         ),
@@ -76,32 +76,32 @@ _LAYOUT: Final = Topic(
             field="sequence_parallel",
         ),
     ),
-    "What is given stays; the other degrees are the recipe's, or searched.",
+    "Degrees that are not given come from the recipe, or are searched.",
 )
 _SEARCH: Final = Topic(
     "Search",
     (
         Flag(
             "--recompute SPEC",
-            "evaluate this instead of searching; may be repeated: none, "
+            "evaluate only this setting; may be repeated. Megatron: none, "
             "selective:core_attn,mlp, full:uniform:4, full:block:8 (+offload=MODULES, "
-            "+offload_fraction=0.5, +cpu_offloading=LAYERS, +distribute_saved_activations); "
-            "outside Megatron none, full, selective:N (every N-th block), op:save_attention, "
+            "+offload_fraction=0.5, +cpu_offloading=LAYERS, +distribute_saved_activations). "
+            "Others: none, full, selective:N (every N-th block), op:save_attention, "
             "op:save_matmul, op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N "
-            "(+offload, …): advise rules --framework F says what is taken",
+            "(+offload, …); advise rules --framework F lists what a framework accepts",
             Kind.TEXT,
             repeated=True,
         ),
         Flag(
             "--search SCOPE",
-            "recompute (default); layout: every degree, sharding, micro batch and free option of "
-            "the same job as well; optimum: the best that the framework can be told on the job's "
-            "layout, with the proof",
+            "recompute (default): every setting on one layout; layout: every layout, sharding, "
+            "micro batch and free option as well; optimum: the best setting that the framework "
+            "can express on the job's layout, with a proof",
             Kind.CHOICE,
         ),
         Flag(
             "--memory-budget SIZE",
-            "what a rank may reserve, e.g. 76GiB; default: what the GPU gives",
+            "memory that a rank may reserve, e.g. 76GiB; default: all usable memory of the GPU",
             Kind.TEXT,
         ),
     ),
@@ -121,63 +121,63 @@ _OUTPUT: Final = Topic(
         _WRITTEN,
         Flag(
             "--top N",
-            "the N best rows. Without it json and csv have all, a page the 10 best except "
-            "those that another row beats in memory and time, or runs like",
+            "show the N best rows; default: all in json and csv; in a table the 10 best, "
+            "without dominated rows and rows with the same result as another",
             Kind.NUMBER,
         ),
-        Flag("--front", "the Pareto front of memory and time alone: page, json, csv"),
+        Flag("--front", "only the rows on the Pareto front of memory and time"),
         Flag(
             "--price-per-gpu-hour X",
-            "what 10^12 tokens cost, in the currency of X",
+            "show what 10^12 tokens cost, in the currency of X",
             Kind.DECIMAL,
         ),
-        Flag("--show-rejected", "settings that the framework refuses, and why"),
+        Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
-            "where each GiB and each millisecond of row N goes (default 1)",
+            "show where each GiB and each millisecond of row N goes (default 1)",
             Kind.OPTIONAL,
             default=1,
         ),
         Flag(
             "--verify [N]",
-            "the N best (default 3) rehearsed by Megatron Core on fake tensors: peaks predicted "
-            "beside rehearsed; needs the extra `megatron`",
+            "rehearse the N best rows (default 3) with Megatron Core on fake tensors, and "
+            "compare the peaks; needs the extra `megatron`",
             Kind.OPTIONAL,
             default=3,
         ),
         Flag(
             "--against OTHER",
-            "compare with a release (0.13), with this request under other flags ('--tp 8'), or "
-            "with another request: what advise diff shows, as table or json",
+            "compare with another release (0.13), with other flags ('--tp 8') or with another "
+            "request, as advise diff does; table or json",
             Kind.TEXT,
         ),
-        Flag("--plot FILE", "a picture, as .png, .svg or .pdf", Kind.FILE),
+        Flag("--plot FILE", "draw a picture: .png, .svg or .pdf", Kind.FILE),
         Flag(
             "--plot-kind KIND",
-            "of all rows: ranking (default), pareto, time; of one row: waterfall, stages, "
-            "timeline, layer",
+            "which picture: ranking (default), pareto or time of all rows; waterfall, stages, "
+            "timeline or layer of one row",
             Kind.CHOICE,
         ),
         Flag(
             "--trace FILE",
-            "the step of a row for Perfetto and chrome://tracing, as .json or .json.gz",
+            "write the predicted step of a row for Perfetto or chrome://tracing: .json, .json.gz",
             Kind.FILE,
         ),
         Flag(
             "--memory-snapshot FILE",
-            "its memory for pytorch.org/memory_viz and harness snapshot, as .pickle",
+            "write its predicted memory for pytorch.org/memory_viz or harness snapshot: .pickle",
             Kind.FILE,
         ),
-        Flag("--row N", "the row that these files show; default: the choice", Kind.NUMBER),
+        Flag("--row N", "the row that these files show; default: the chosen row", Kind.NUMBER),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
 RANKING: Final = Command(
     usage="advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...",
-    about="Ranks the recompute settings of a training job of Megatron, torchtitan, FSDP2, "
-    "DeepSpeed or Hugging Face by peak memory and step time, before it runs, and prints the flags "
-    "of the best one. What is not given comes from the job's preset or is chosen, and the page "
-    "says so.",
+    about="Ranks the recompute settings of a training job by peak memory and step time, before the "
+    "job runs, and prints the flags of the best one. Frameworks: Megatron, torchtitan, FSDP2, "
+    "DeepSpeed, Hugging Face. Values that are not given come from a preset or are chosen; the page "
+    "lists them.",
     examples=(
         "advise --model llama3_70b --gpus 32xH100",
         "advise --model llama3_8b --gpus 8xA100-40GB --tp 2 --global-batch-size 128 --explain",
@@ -190,30 +190,30 @@ RANKING: Final = Command(
     topics=(
         *_TOPICS,
         Topic(
-            "Other commands (advise COMMAND --help says more)",
+            "Other commands (details: advise COMMAND --help)",
             (
-                ("diff 'REQUEST' 'REQUEST'", "two requests side by side"),
+                ("diff 'REQUEST' 'REQUEST'", "compares two requests"),
                 ("lint FILE|FLAGS", "checks an existing configuration or command line"),
                 ("diagnose LOG", "says why a run failed"),
-                ("models, gpus", "lists the presets"),
-                ("recipes [MODEL]", "what was published"),
-                ("rules [WORD]", "what a release accepts, promotes and refuses"),
-                ("keys [WORD]", "every KEY, and the framework's options that mean it"),
-                ("completion SHELL", "a script for bash, zsh or fish"),
+                ("models, gpus", "lists the models; lists the GPUs"),
+                ("recipes [MODEL]", "lists the jobs that frameworks publish"),
+                ("rules [WORD]", "lists what a release accepts, promotes and refuses"),
+                ("keys [WORD]", "lists every KEY, with the options that set it"),
+                ("completion SHELL", "prints the completion script for bash, zsh or fish"),
             ),
         ),
     ),
     closing="--version, --help. Exit codes: 0 something fits, 1 nothing fits, 2 the request is "
-    "wrong (one line says why), 70 a fault of the advisor itself.",
+    "wrong (one line says why), 70 a bug in the advisor.",
 )
 _FRAMEWORK: Final = Flag("--framework F", "{choices}", Kind.CHOICE)
-_VERSION: Final = Flag("--framework-version V", "its release", Kind.TEXT)
+_VERSION: Final = Flag("--framework-version V", "the framework's release", Kind.TEXT)
 SUBCOMMANDS: Final = {
     "diff": Command(
         usage="advise diff 'REQUEST' 'REQUEST' [--format table|json] [-o FILE]",
-        about="Two requests side by side: what differs in the job and where each value comes from, "
-        "the rows that they choose, peak memory by component, step time by phase, and the flags "
-        "that change. A REQUEST is what stands behind advise on a command line, in quotes.",
+        about="Compares two requests: what differs in the job and where each value comes from, "
+        "the chosen rows, peak memory by component, step time by phase, and the flags that "
+        "change. A REQUEST is the arguments of advise, in quotes.",
         examples=(
             "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'",
             ("advise --model llama3_70b --gpus 32xH100 --against 0.13", "another release"),
@@ -237,60 +237,63 @@ SUBCOMMANDS: Final = {
                 ),
             ),
         ),
-        closing="Exit codes: 0 both could be answered, 2 a request is wrong.",
+        closing="Exit codes: 0 both requests are answered, 2 a request is wrong.",
     ),
     "lint": Command(
         usage="advise lint [--framework-version V] FILE|FLAGS",
-        about="Checks recompute settings. FILE: a shell script, Megatron-LM or NeMo YAML, a Python "
-        "recipe of Megatron Bridge or NeMo, torchtitan's TOML, DeepSpeed's JSON, Accelerate's "
-        "YAML, or code with TrainingArguments.",
+        about="Checks the recompute settings of a FILE or of FLAGS. FILE: a shell script, "
+        "Megatron-LM or NeMo YAML, a Python recipe of Megatron Bridge or NeMo, torchtitan's TOML, "
+        "DeepSpeed's JSON, Accelerate's YAML, or code with TrainingArguments.",
         examples=(
             "advise lint train.sh",
             "advise lint --recompute-granularity selective --recompute-modules core_attn mlp",
         ),
         topics=(Topic("Flags", (_VERSION,)),),
-        closing="Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a "
-        "warning (does not do what it says, or saves nothing); 2 it cannot be read.",
+        closing="Exit codes: 0 clean, or only notes; 1 an error (the setting is refused, crashes "
+        "or hangs) or a warning (it does not do what it says, or saves nothing); 2 it cannot be "
+        "read.",
     ),
     "diagnose": Command(
         usage="advise diagnose LOG",
-        about="Known failures in a training log, plain or gzip (- is standard input).",
-        closing="Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.",
+        about="Finds known failures in a training log, plain or gzip (- is standard input), and "
+        "says what they mean and how to fix them.",
+        closing="Exit codes: 0 a known failure is found, 1 none is found, 2 the log cannot be "
+        "read.",
     ),
     "models": Command(
         usage="advise models [--config-dir DIR]",
-        about="The names that --model takes.",
+        about="Lists the names that --model accepts.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
     "gpus": Command(
         usage="advise gpus [--config-dir DIR]",
-        about="The types that --gpus takes.",
+        about="Lists the types that --gpus accepts.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
     "recipes": Command(
         usage="advise recipes [MODEL] [--config-dir DIR]",
-        about="The recipes that Megatron Bridge, NeMo and Megatron-LM publish, and the setting "
-        "that they ship.",
+        about="Lists the recipes that Megatron Bridge, NeMo and Megatron-LM publish, with their "
+        "recompute settings.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
     "rules": Command(
         usage="advise rules [--framework F] [--framework-version V] [WORD]",
-        about="What a release accepts, promotes and refuses; with a WORD only the rules that have "
-        "it.",
+        about="Lists what a release accepts, promotes and refuses; with a WORD only the rules that "
+        "contain it.",
         topics=(Topic("Flags", (_FRAMEWORK, _VERSION)),),
     ),
     "keys": Command(
         usage="advise keys [--framework F] [WORD]",
-        about="Every KEY of KEY=VALUE, what it takes and its default, with the options of the "
-        "framework that mean it; with a WORD those that have it.",
+        about="Lists every KEY of KEY=VALUE with its type, its default and the framework's options "
+        "that set it; with a WORD only the keys that contain it.",
         topics=(Topic("Flags", (_FRAMEWORK,)),),
     ),
     "completion": Command(
         usage="advise completion bash|zsh|fish",
-        about="Prints a script that completes commands, flags and names in a shell.",
+        about="Prints the script that completes commands, flags and names in a shell.",
         examples=(
             ('eval "$(advise completion bash)"', "in ~/.bashrc"),
-            ('eval "$(advise completion zsh)"', "in ~/.zshrc, behind compinit"),
+            ('eval "$(advise completion zsh)"', "in ~/.zshrc, after compinit"),
             ("advise completion fish | source", "in ~/.config/fish/config.fish"),
         ),
     ),

@@ -23,9 +23,9 @@ from harness.trial.result import TrialResult
 
 COMMAND: Final = Command(
     usage="harness accuracy [flags] FOLDER...",
-    about="Reads every result below the folders (campaigns, runs, or any) and writes how good the "
-    "predictions were: peak memory, step time, overhead over `none`, the order of the settings, "
-    'what following the advisor costs, and whether "it fits" was right.',
+    about="Reads every result below the folders (campaigns, runs, or any) and writes how accurate "
+    "the predictions were: peak memory, step time, recompute overhead, the order of the settings, "
+    "the time lost by following the advisor, and whether settings fit as predicted.",
     examples=(
         ("harness accuracy campaign/h200", "into campaign/h200/accuracy.md and .csv"),
         "harness accuracy campaign/h200 --predict --half fit",
@@ -37,17 +37,21 @@ COMMAND: Final = Command(
                 Flag("--out FOLDER", "default: the first folder", Kind.FOLDER),
                 Flag(
                     "--half HALF",
-                    "only the cells of this half: fit or held_out",
+                    "only this half of the jobs: fit or held_out",
                     Kind.CHOICE,
                     choices=tuple(Half),
                 ),
-                Flag("--predict", "predict anew"),
-                Flag("--config-dir DIR", "for --predict: hardware and calibration", Kind.FOLDER),
+                Flag("--predict", "predict again, with this release of the advisor"),
+                Flag(
+                    "--config-dir DIR",
+                    "hardware and calibration for --predict",
+                    Kind.FOLDER,
+                ),
                 HELP,
             ),
-            "Predictions are those made before each run. --predict makes them anew with the "
-            "advisor as it is now (native runs on a GPU): improve it on --half fit, and report "
-            "--half held_out.",
+            "By default the predictions are those made before each run. --predict covers native "
+            "runs on a GPU. To improve the model, look only at --half fit, and report --half "
+            "held_out.",
         ),
     ),
     closing="Exit codes: 0 written, 2 the request is wrong.",

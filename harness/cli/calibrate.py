@@ -24,34 +24,33 @@ if TYPE_CHECKING:
 
 COMMAND: Final = Command(
     usage="harness calibrate [flags]",
-    about="Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
-    "collectives, at the shapes that the model presets run, and on a GPU what a lasting load "
-    "leaves of those rates; fits a calibration, checks it on shapes that the fit did not see, and "
-    "writes it with its provenance.",
+    about="Times GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
+    "collectives, in the shapes of the model presets; on a GPU also under sustained load. Fits a "
+    "calibration to them, checks it on shapes that the fit did not see, and writes it with its "
+    "provenance.",
     topics=(
         Topic(
             "Flags",
             (
                 Flag(
                     "--budget TIME",
-                    "how long to measure: 30s, 3min (default), 1h. What a small budget leaves out "
-                    "is the least valuable: efficiencies that were not measured keep a typical "
-                    "value, and the file says which.",
+                    "how long to measure: 30s, 3min (default), 1h. The most valuable cases come "
+                    "first; efficiencies that were not measured keep a typical value, and the file "
+                    "says which",
                     Kind.TEXT,
                 ),
                 Flag("--device NAME", "cuda where there is a GPU (default), else cpu", Kind.TEXT),
                 Flag(
                     "--out FILE",
-                    "default: calibrated/calibration/NAME.yaml. Samples go to FILE's name with "
-                    ".jsonl as they are measured: the same command goes on where it was stopped. A "
-                    "hardware record goes to ../hardware, so that the folder above is a "
-                    "--config-dir: advise --config-dir calibrated --gpus 8xNAME …",
+                    "default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl file beside "
+                    "it, so that the same command continues a stopped calibration. The GPU goes to "
+                    "../hardware; use both with advise --config-dir calibrated --gpus 8xNAME …",
                     Kind.TEXT,
                 ),
                 Flag(
                     "--refit FILE",
-                    "measure nothing: fit FILE again from the samples beside it, with the fit as "
-                    "it is now. Needs no GPU; takes no other option",
+                    "measure nothing: fit FILE again from the samples beside it. Needs no GPU; "
+                    "cannot be combined with other flags",
                     Kind.TEXT,
                 ),
                 HELP,
@@ -60,7 +59,7 @@ COMMAND: Final = Command(
         ),
     ),
     closing="Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line "
-    "says why), 130 or 143 interrupted: the calibration is of what was measured until then.",
+    "says why), 130 or 143 interrupted: the calibration uses what was measured until then.",
 )
 
 _MEASURING: Final = ("budget", "device", "out")

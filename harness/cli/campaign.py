@@ -33,9 +33,9 @@ _say: Final = partial(say, command="campaign")
 COMMAND: Final = Command(
     usage="harness campaign [NAME|FILE] [flags]",
     about="Runs the items of a campaign, the most valuable first, and writes each result at once. "
-    "What is done on this machine is not done again; what the budget cut short goes on with the "
-    "same command. What failed is tried again once the program has changed. Where the first run "
-    "measures nothing, the campaign ends.",
+    "An item that is done on this machine is not run again; the same command continues an item "
+    "that the budget cut short. A failed item is tried again after the program has changed. If the "
+    "first run measures nothing, the campaign ends.",
     examples=(
         "harness campaign cpu --budget 3min",
         "harness campaign h200 --budget 8min --out results/measured/h200",
@@ -51,7 +51,7 @@ COMMAND: Final = Command(
                 ),
                 Flag("--budget TIME", "30s, 8min (default), 1h", Kind.TEXT),
                 Flag("--items NAMES", "only these items, in this order", Kind.TEXT),
-                Flag("--retry", "try again what failed with this very program"),
+                Flag("--retry", "run failed items again, even with an unchanged program"),
                 Flag(
                     "--out DIR",
                     "default: campaign/NAME. Holds environment.json, campaign.jsonl (what was "
@@ -63,8 +63,8 @@ COMMAND: Final = Command(
             ),
         ),
     ),
-    closing="Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left for "
-    "another call, 4 an item failed or owes a trial (its log says why), 130 interrupted: what is "
+    closing="Exit codes: 0 all items are done, 2 the request is wrong, 3 items are left for "
+    "another call, 4 an item failed or lacks a trial (its log says why), 130 interrupted: what is "
     "finished is kept.",
 )
 _LEFT: Final = 3

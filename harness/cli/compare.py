@@ -20,12 +20,12 @@ LIMIT: Final = Flag(
     repeated=True,
 )
 ALLOW_ENV_CHANGE: Final = Flag(
-    "--allow-env-change", "compare across environments, differences printed first"
+    "--allow-env-change", "compare across environments; the differences are printed first"
 )
 COMMAND: Final = Command(
     usage="harness compare [flags] RESULTS...",
-    about="Judges results (folders of runs, or result.json files) against the goldens of the same "
-    "workloads, worst first.",
+    about="Compares results (folders of runs, or result.json files) with the goldens of the same "
+    "workloads, and prints the worst first.",
     examples=(
         "harness compare runs/NAME",
         "harness compare runs/NAME --golden results/golden --limit step_time_seconds=3%",
@@ -35,8 +35,8 @@ COMMAND: Final = Command(
             "What is compared",
             text="A result belongs to the golden of its workload (model, layout, batch, precision, "
             "recompute); GPUs, torch, CUDA, driver, NCCL, Transformer Engine, allocator settings "
-            "and power limit must be the same. On a CPU memory and loss are judged; its times are "
-            "shown, and are no measure.",
+            "and power limit must be the same. On a CPU only memory and loss are judged; its times "
+            "are shown.",
         ),
         Topic(
             "Flags",
@@ -51,7 +51,7 @@ COMMAND: Final = Command(
                 ALLOW_ENV_CHANGE,
                 Flag(
                     "--allow-unmatched",
-                    "trials or goldens without the other are listed, no more",
+                    "a trial without a golden, or a golden without a trial, is only listed",
                 ),
                 Flag("--exact-loss", "losses must be equal bit by bit"),
                 Flag("--strict", "a stale golden fails (exit 1)"),
@@ -63,21 +63,19 @@ COMMAND: Final = Command(
             (
                 (
                     "FAIL",
-                    "regression: no change is excluded (99 %), the 95 % interval reaches the "
-                    "limit, and the estimate two thirds of it: a slowdown as large as the limit "
-                    "is caught",
+                    'regression: "no change" is excluded at 99 %, the 95 % interval of the change '
+                    "reaches the limit, and the change is at least two thirds of the limit",
                 ),
                 ("ERROR", "a run failed (oom, timeout, nccl_error, nan, no_data, failed)"),
                 (
                     "UNSTABLE",
-                    "the measurement itself is not to be trusted, or a log that was read was cut "
-                    "short",
+                    "the measurement cannot be trusted, or its log was cut short",
                 ),
-                ("OPEN", "inconclusive: more repeats"),
+                ("OPEN", "inconclusive: more repeats are needed"),
                 ("REFUSED", "the environment differs"),
-                ("GONE, NEW", "in one of the two only"),
+                ("GONE, NEW", "only in the goldens; only in the results"),
                 ("STALE", "better than the golden by more than the limit"),
-                ("PASS", "the interval is inside the limit"),
+                ("PASS", "the interval of the change is inside the limit"),
                 ("INFO", "a CPU time: shown, not judged"),
             ),
         ),
@@ -89,8 +87,8 @@ COMMAND: Final = Command(
                 ("2", "the request is wrong"),
                 (
                     "3",
-                    "no verdict: unstable, inconclusive, no golden, vanished trials, environment "
-                    "differs",
+                    "no verdict: unstable, inconclusive, no golden, missing trials, or another "
+                    "environment",
                 ),
                 ("4", "a run failed (and no regression was found)"),
             ),

@@ -12,9 +12,9 @@ from advisor.report.command_help import Command, Flag, Kind, help_page
 from advisor.report.text import on_screen
 
 CONFIG_DIR: Final = Flag(
-    "--config-dir DIR", "searched before ./configs and the packaged configuration", Kind.FOLDER
+    "--config-dir DIR", "folder searched before ./configs and the packaged configs", Kind.FOLDER
 )
-HELP: Final = ("--help", "this page")
+HELP: Final = ("--help", "show this page")
 
 
 class Parser(ArgumentParser):
@@ -33,7 +33,7 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
-        raise UserError("arguments", self.prog, message, f"{self.prog} --help says more")
+        raise UserError("arguments", self.prog, message, f"see {self.prog} --help")
 
     def read(self, argv: Sequence[str]) -> Namespace:
         """Flags and other words in any order; UserError with the nearest for an unknown flag."""

@@ -32,9 +32,10 @@ from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
 COMMAND: Final = Command(
-    usage="harness golden update|list|show|export|import [arguments]; harness golden COMMAND "
-    "--help says more",
-    about="Goldens are baselines kept as reviewable files; only this command changes them.",
+    usage="harness golden update|list|show|export|import [arguments]; details: harness golden "
+    "COMMAND --help",
+    about="Makes and shows goldens: baselines in files that can be reviewed. Only this command "
+    "changes them.",
     examples=(
         ('harness golden update --reason "torch 2.8" runs/NAME', "from measured results"),
         "harness golden list",
@@ -47,14 +48,14 @@ COMMAND: Final = Command(
 )
 _LAYOUT: Final = Flag(
     "--layout NAME",
-    f"{', '.join(Layout)}; default: {FIRST}, of a file that is read what it is",
+    f"{', '.join(Layout)}; default: that of the file, {FIRST} for a new one",
     Kind.CHOICE,
     choices=tuple(Layout),
 )
 _WRITING: Final = (
     Flag("--reason WHY", "why the baseline changes; kept in the file", Kind.TEXT, required=True),
     Flag("--to FOLDER", f"where goldens are (default {FOLDER})", Kind.FOLDER),
-    Flag("--diff FILE", "write old and new of every value there, as JSON", Kind.FILE),
+    Flag("--diff FILE", "write the old and new values to FILE, as JSON", Kind.FILE),
     Flag("--dry-run", "show what changes, write nothing"),
 )
 SUBCOMMANDS: Final = {
@@ -63,23 +64,23 @@ SUBCOMMANDS: Final = {
         about="Makes or replaces goldens from measured results.",
         topics=(Topic("Flags", _WRITING),),
     ),
-    "list": Command(usage="harness golden list [PATH...]", about="All goldens."),
-    "show": Command(usage="harness golden show FILE", about="One golden."),
+    "list": Command(usage="harness golden list [PATH...]", about="Lists all goldens."),
+    "show": Command(usage="harness golden show FILE", about="Shows one golden."),
     "export": Command(
         usage="harness golden export [flags] FILE",
-        about="A golden in the layout of another suite.",
+        about="Writes a golden in the format of another test suite.",
         topics=(Topic("Flags", (_LAYOUT, Flag("--output FILE", "instead of stdout", Kind.FILE))),),
     ),
     "import": Command(
         usage="harness golden import --reason WHY --gpus COUNTxTYPE [flags] FILE",
-        about="A golden from the layout of another suite.",
+        about="Makes a golden from the file of another test suite.",
         topics=(
             Topic(
                 "Flags",
                 (
                     Flag(
                         "--workload KEY=VALUE",
-                        "what is known of the workload, e.g. model.name=gpt3_7b; repeatable",
+                        "a field of the workload, e.g. model.name=gpt3_7b; repeatable",
                         Kind.TEXT,
                         repeated=True,
                     ),
@@ -92,7 +93,7 @@ SUBCOMMANDS: Final = {
                     _LAYOUT,
                     Flag(
                         "--first-step N",
-                        f"times before it are warm-up (default {FIRST_STEP})",
+                        f"steps before step N are warm-up (default {FIRST_STEP})",
                         Kind.NUMBER,
                     ),
                     Flag("--source TEXT", "where the file comes from", Kind.TEXT),

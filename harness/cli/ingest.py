@@ -22,13 +22,13 @@ from harness.trial.result import TrialResult, TrialStatus, reason
 _say: Final = partial(say, command="ingest")
 COMMAND: Final = Command(
     usage="harness ingest [flags] LOG... [KEY=VALUE]...",
-    about="Reads step times, TFLOP/s, tokens/s, losses and peak memory out of the logs of "
-    "Megatron-LM, Megatron Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and "
-    "keeps them as results that compare and golden read, and report where experiment= or like= "
-    "says the workload. Warm-up is dropped by the same rule as everywhere. Prints one line for "
-    "each run.",
+    about="Reads step times, TFLOP/s, tokens/s, losses and peak memory from logs of Megatron-LM, "
+    "Megatron Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and writes them as "
+    "results that harness compare and golden read. harness report reads them too if experiment= or "
+    "like= states the workload. Warm-up steps are dropped as in harness run. Prints one line per "
+    "run.",
     examples=(
-        ("harness ingest train.log", "what the log itself tells of its workload"),
+        ("harness ingest train.log", "with the workload as far as the log states it"),
         "harness ingest 'logs/*.log.gz' experiment=llama3_8b_8xh100 "
         "'recompute.settings=[selective:mlp]'",
         "harness ingest logs/job_17/ like=runs/NAME/trials/TRIAL/result.json",
@@ -41,14 +41,15 @@ COMMAND: Final = Command(
                     "LOG",
                     "a file, plain or gzip; a pattern; or a folder: the files of one run's ranks",
                 ),
-                ("framework=NAME", "whose log it is; auto (default): by its lines"),
+                ("framework=NAME", "the framework that wrote it; auto (default): by its lines"),
                 (
                     "experiment=NAME",
                     "the job preset that ran; recompute.settings=[SPEC], model.*, layout.*, job.* "
-                    "and gpus=COUNTxTYPE as for harness run. Megatron's logs tell their setting",
+                    "and gpus=COUNTxTYPE as for harness run. Logs of Megatron state the recompute "
+                    "setting themselves",
                 ),
-                ("like=RESULT", "a result.json of the same workload, instead"),
-                ("device=cuda|cpu", "cuda by default"),
+                ("like=RESULT", "a result.json of the same workload, instead of experiment="),
+                ("device=cuda|cpu", "where it ran; default: cuda"),
                 (
                     "measure.steps=200",
                     "steps after warm-up that count; measure.min_warmup_steps and others as for "
@@ -63,7 +64,7 @@ COMMAND: Final = Command(
                 Flag("--one-run", "all LOGs are files of one run"),
                 Flag(
                     "--accept-incomplete",
-                    "a log that ends before its run did is good for the steps it holds",
+                    "accept a log that ends before its run did, for the steps that it holds",
                 ),
                 Flag("--dry-run", "print what the logs say, write nothing"),
                 CONFIG_DIR,
@@ -71,8 +72,9 @@ COMMAND: Final = Command(
             ),
         ),
     ),
-    closing="Exit codes: 0 all are good, 2 the request is wrong (one line says why), 3 some hold "
-    "no measurement, or none to be trusted (cut short, no known lines, scattered), 4 a run failed.",
+    closing="Exit codes: 0 all are good, 2 the request is wrong (one line says why), 3 a log has "
+    "no measurement that can be trusted (cut short, no known lines, large scatter), 4 a run "
+    "failed.",
 )
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _OWN: Final = ("framework", "like")

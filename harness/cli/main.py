@@ -18,10 +18,10 @@ RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
 COMMAND: Final = Command(
-    usage="harness COMMAND [arguments]; harness COMMAND --help says more; harness --version",
-    about="Runs the advisor's settings on the device at hand, measures them, and compares.",
+    usage="harness COMMAND [arguments]; details: harness COMMAND --help; harness --version",
+    about="Runs recompute settings, measures them, and compares them with predictions and goldens.",
     examples=(
-        ("harness run", "a small model on whatever is here, under a minute"),
+        ("harness run", "a small model on any machine, under a minute"),
         "harness run experiment=llama3_8b_1xh200 recompute=selective_mlp",
         "harness report runs/NAME",
     ),
@@ -29,18 +29,18 @@ COMMAND: Final = Command(
         Topic(
             "Commands",
             (
-                ("run", "run settings, each in fresh processes; predicted and measured"),
-                ("compare", "a run against a golden: pass, regression, or no verdict"),
+                ("run", "run settings and print predicted and measured values"),
+                ("compare", "compare a run with its golden: pass, regression or no verdict"),
                 ("golden", "show, update, import and export goldens"),
-                ("report", "Markdown, HTML, JUnit, CSV of a run"),
+                ("report", "write Markdown, HTML, JUnit and CSV of a run"),
                 ("calibrate", "measure this machine and fit a calibration for it"),
-                ("rehearse", "one rank of a large job on one device"),
+                ("rehearse", "run single ranks of a large job on one device"),
                 ("sweep", "search settings and layouts by measurement"),
-                ("ingest", "read results of other frameworks' logs"),
-                ("campaign", "many measurements, the most valuable first, within a time budget"),
-                ("accuracy", "predicted and measured over many runs"),
-                ("snapshot", "torch's memory snapshots: measured and predicted, against time"),
-                ("completion", "a script for bash, zsh or fish"),
+                ("ingest", "read results from logs of training frameworks"),
+                ("campaign", "run many measurements, the most valuable first, within a budget"),
+                ("accuracy", "compare predictions and measurements of many runs"),
+                ("snapshot", "read torch's memory snapshots, measured and predicted"),
+                ("completion", "print the completion script for bash, zsh or fish"),
             ),
         ),
         Topic(

@@ -14,9 +14,9 @@ from harness.trial.result import TrialResult
 
 COMMAND: Final = Command(
     usage="harness rehearse model=NAME gpus=COUNTxTYPE [flags] [KEY=VALUE]...",
-    about="Runs one rank of each pipeline stage of a job of many GPUs alone: Megatron Core's own "
-    "model, schedule and optimizer shards in a process group that sends nothing. Prints what the "
-    "advisor predicts beside it.",
+    about="Runs one rank of each pipeline stage of a large job on one device: Megatron Core's own "
+    "model, schedule and optimizer shards, without communication. Prints predicted and rehearsed "
+    "memory.",
     examples=(
         "harness rehearse model=llama3_70b gpus=32xH100",
         "harness rehearse model=llama3_70b gpus=32xH100 layout=tp4_pp4_vpp5 stage=0 "
@@ -31,26 +31,26 @@ COMMAND: Final = Command(
             (
                 (
                     "model=NAME gpus=COUNTxTYPE",
-                    "as for `advise`; the job preset fills in what is not given",
+                    "as for `advise`; values that are not given come from the job preset",
                 ),
-                ("layout=tp4_pp4_vpp5_cp2_sp", "degrees; DP is what the GPUs leave"),
+                ("layout=tp4_pp4_vpp5_cp2_sp", "degrees; DP follows from the number of GPUs"),
                 ("layout.* model.* job.*", "any field, in Megatron's names"),
                 (
                     "recompute=SETTING",
-                    "or [SETTING,…], or a name from configs/recompute; default none",
+                    "one setting, [SETTING,…] or a name from configs/recompute; default: none",
                 ),
-                ("stage=all", "or a pipeline stage's number"),
+                ("stage=all", "all, or the number of a pipeline stage"),
             ),
         ),
         Topic(
-            "On what",
+            "Where it runs",
             (
                 (
                     "device=fake",
-                    "fake tensors: no device, no values, every byte counted (default)",
+                    "fake tensors (default): no device, no values, every byte counted",
                 ),
-                ("device=cuda", "one GPU, capped to the memory of the one rehearsed"),
-                ("device=cpu", "small models"),
+                ("device=cuda", "one GPU, limited to the memory of the job's GPU"),
+                ("device=cpu", "the CPU, for small models"),
                 ("steps=3", "timed steps on a real device"),
             ),
         ),
@@ -59,14 +59,14 @@ COMMAND: Final = Command(
             (
                 (
                     "name=NAME runs=FOLDER",
-                    "results go to runs/NAME; the same command goes on where it stopped",
+                    "the folder FOLDER/NAME; the same command continues a stopped run",
                 ),
             ),
         ),
         Topic("Flags", (DRY_RUN, RETRY, CONFIG_DIR, HELP)),
     ),
-    closing="What it cannot contain: communication, pipeline bubbles, NCCL's memory; see "
-    "docs/rehearsal.md.\n\nExit codes: 0 all was rehearsed, 2 the request is wrong (one line says "
+    closing="A rehearsal has no communication, no pipeline bubbles and no memory of NCCL "
+    "(docs/rehearsal.md).\n\nExit codes: 0 all was rehearsed, 2 the request is wrong (one line says "
     "why), 4 a rehearsal failed or nothing was rehearsed, 130 interrupted (143 by SIGTERM): what "
     "is finished is kept.",
 )

@@ -15,13 +15,12 @@ from harness.report.tracking.trackers import parse_trackers
 
 COMMAND: Final = Command(
     usage="harness report [flags] RUN",
-    about="Writes what a run gave (a folder of a run, or of result.json files), from its files "
-    "alone: no GPU and no torch are needed. harness run writes the same when it ends, without a "
-    "verdict.",
+    about="Writes the report of a RUN: the folder of a run, or of result.json files. It needs no "
+    "GPU and no torch. harness run writes the same report when it ends, without a verdict.",
     examples=(
         ("harness report runs/NAME", "into runs/NAME/report"),
         ("harness report runs/NAME --golden results/golden", "with the verdict first"),
-        ("harness report runs/NAME --track mlflow", "its trials to a tracker, each once"),
+        ("harness report runs/NAME --track mlflow", "sends its trials to a tracker, each once"),
     ),
     topics=(
         Topic(
@@ -31,18 +30,18 @@ COMMAND: Final = Command(
                     "report.md",
                     "for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY",
                 ),
-                ("report.html", "one file that loads nothing, figures inside"),
+                ("report.html", "one file with all figures; loads nothing else"),
                 (
                     "junit.xml",
-                    "a case for each candidate and metric: failure = regression, error = run "
-                    "failed, skipped = rule, or no verdict",
+                    "a case for each setting and metric: failure = regression, error = failed "
+                    "run, skipped = refused by a rule, or no verdict",
                 ),
-                ("trials.csv", "one row a trial (trials.parquet too, where pyarrow is installed)"),
+                ("trials.csv", "one row per trial (also trials.parquet if pyarrow is installed)"),
                 ("bmf.json", "Bencher metric format"),
                 (
                     "figures/",
-                    "memory against time, Pareto front, predicted against measured, measured "
-                    "memory over predicted memory by component, one step; as SVG and PNG",
+                    "memory against time, Pareto front, predicted against measured, memory by "
+                    "component, memory over one step; SVG and PNG",
                 ),
             ),
         ),
@@ -59,7 +58,7 @@ COMMAND: Final = Command(
                 ALLOW_ENV_CHANGE,
                 Flag(
                     "--track NAME",
-                    "hand the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
+                    "send the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
                     "WANDB_MODE says otherwise) or tensorboard (RUN/tensorboard), repeatable",
                     Kind.TEXT,
                     repeated=True,

@@ -25,13 +25,13 @@ FAILED: Final = 4
 _RETRY: Final = "--retry"
 DRY_RUN: Final = Flag(
     "--dry-run",
-    "show the trials and predictions, run nothing, write nothing; works on any machine, for the "
-    "GPUs of the job or of gpus=",
+    "show the trials and predictions; run and write nothing. Works on any machine, for the job's "
+    "GPUs or those of gpus=",
 )
 RETRY: Final = Flag(
     "--retry[=STATUS,…]",
-    "run trials again that gave no measurement (failed, out of memory, …), or those alone that "
-    "ended so, e.g. --retry=unstable",
+    "run trials without a measurement (failed, out of memory, …) again, or only those with these "
+    "statuses, e.g. --retry=unstable",
     Kind.OPTIONAL,
 )
 NO_REPORT: Final = Flag(
@@ -39,9 +39,9 @@ NO_REPORT: Final = Flag(
 )
 COMMAND: Final = Command(
     usage="harness run [flags] [KEY=VALUE]...",
-    about="Runs recompute settings of one job on the device at hand, each in fresh processes, and "
-    "prints what the advisor predicted beside what was measured. Alone it runs a small model on "
-    "whatever is here.",
+    about="Runs recompute settings of one job on this machine's device, each in a new process, and "
+    "prints predicted and measured memory and time. Without arguments it runs a small model on any "
+    "machine.",
     examples=(
         "harness run",
         ("harness run experiment=llama3_8b_1xh200", "the advisor's three best settings"),
@@ -60,28 +60,28 @@ COMMAND: Final = Command(
                 ),
                 (
                     "model=NAME gpus=COUNTxTYPE",
-                    "a model alone, what is not given at its default: the line that advise prints "
-                    "where two settings have to be measured",
+                    "a model without a preset; other values at their defaults. advise prints such "
+                    "a command when two settings must be measured",
                 ),
                 (
                     "recompute=NAME",
                     "top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …",
                 ),
-                ("recompute.top=N", "how many of the best"),
+                ("recompute.top=N", "how many of the advisor's best"),
                 ("recompute.settings=[…]", "settings as `advise` spells them"),
                 ("model.* layout.* job.*", "any field, in Megatron's names, as for `advise`"),
-                ("gpus=COUNTxTYPE", "instead of the preset's"),
+                ("gpus=COUNTxTYPE", "these GPUs instead of the preset's"),
                 ("device=auto|cuda|cpu", "where it runs"),
                 (
                     "backend=native",
-                    "who runs the training step; megatron_core: its own model, schedule and "
-                    "optimizer; command: any training command, whose log is read "
-                    "(docs/backends.md)",
+                    "what runs the training step: native (plain torch), megatron_core (its model, "
+                    "schedule and optimizer) or command (any training command, whose log is read); "
+                    "docs/backends.md",
                 ),
-                ("command='torchrun … {recompute}'", "with backend=command"),
+                ("command='torchrun … {recompute}'", "the command of backend=command"),
                 (
                     "framework=NAME",
-                    "with backend=command: megatron_lm, megatron_bridge or other",
+                    "its framework: megatron_lm, megatron_bridge or other",
                 ),
             ),
         ),
@@ -89,9 +89,9 @@ COMMAND: Final = Command(
             "How it is measured",
             (
                 ("measure.steps=10", "steps after warm-up"),
-                ("measure.repeats=1", "processes a setting"),
-                ("measure.timeout_seconds=900", "of one process"),
-                ("measure.seed=1234", "of weights and data"),
+                ("measure.repeats=1", "processes per setting"),
+                ("measure.timeout_seconds=900", "time limit of one process"),
+                ("measure.seed=1234", "seed of weights and data"),
                 (
                     "measure.*",
                     "min_warmup_steps, max_warmup_steps, warmup_tolerance, "
@@ -102,28 +102,28 @@ COMMAND: Final = Command(
         Topic(
             "Where results go",
             (
-                ("name=NAME runs=FOLDER", "instead of runs/NAME"),
+                ("name=NAME runs=FOLDER", "the folder FOLDER/NAME instead of runs/…"),
                 (
                     "track=[mlflow,wandb,tensorboard]",
-                    "there as well, by their own clients (docs/sweeps.md)",
+                    "to these trackers as well (docs/sweeps.md)",
                 ),
             ),
-            "runs/NAME is made of experiment, device and settings; the same command goes on where "
-            "it was stopped, and runs nothing twice.",
+            "Without name= the folder is named after experiment, device and settings. The same "
+            "command continues a stopped run, and runs nothing twice.",
         ),
         Topic(
             "Where it runs",
             (
-                ("launcher=local", "this machine; torchrun where the layout has several ranks"),
+                ("launcher=local", "this machine; torchrun if the layout has several ranks"),
                 (
                     "launcher=torchrun",
-                    "the same command on every machine, each with its node_rank: "
-                    "launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT; "
-                    "runs=FOLDER is shared",
+                    "several machines: start the same command on each, with its node_rank: "
+                    "launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT. All "
+                    "must see runs=FOLDER",
                 ),
                 (
                     "launcher=slurm",
-                    "an array of jobs; returns at once, and the same command collects. launcher.*: "
+                    "a job array; returns at once, and the same command collects. launcher.*: "
                     "wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, "
                     "mem, reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], "
                     "array_parallelism, max_requeues",
@@ -192,7 +192,7 @@ def execute(
     plan, folder = planned.plan, planned.folder
     total = sum(1 for _ in plan.trials())
     runner = planned.runner(flags.retry)
-    say(f"{total} {'trial' if total == 1 else 'trials'} into {folder.path}", command)
+    say(f"{total} {'trial' if total == 1 else 'trials'}; results go to {folder.path}", command)
     try:
         results = runner.run()
     except Stop as stop:
@@ -232,7 +232,7 @@ def planned_words(setting: PlannedSetting) -> str:
         return f"not run: {setting.skip}"
     if prediction is None or prediction.step_time_seconds is None:
         return ""
-    return f"predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
+    return f"predicted {prediction.step_time_seconds * 1e3:.1f} ms per step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:

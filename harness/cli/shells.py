@@ -19,7 +19,7 @@ COMMAND: Final = Command(
     about="Prints a script that completes commands, flags and names in a shell.",
     examples=(
         ('eval "$(harness completion bash)"', "in ~/.bashrc"),
-        ('eval "$(harness completion zsh)"', "in ~/.zshrc, behind compinit"),
+        ('eval "$(harness completion zsh)"', "in ~/.zshrc, after compinit"),
         ("harness completion fish | source", "in ~/.config/fish/config.fish"),
     ),
     topics=(Topic("Flags", (HELP,)),),

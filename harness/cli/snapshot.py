@@ -13,9 +13,9 @@ from harness.logs.snapshots.recorded_memory import Recording, read_recording, wo
 
 COMMAND: Final = Command(
     usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",
-    about="Reads torch's memory snapshots, as torch.cuda.memory._dump_snapshot and advise "
-    "--memory-snapshot write them: the peak of live bytes, when it is, and what it is made of; of "
-    "two snapshots the difference.",
+    about="Reads memory snapshots that torch.cuda.memory._dump_snapshot and advise "
+    "--memory-snapshot write. Prints the peak of live bytes, when it occurs and what it is made "
+    "of; with two snapshots also the difference.",
     examples=(
         "advise --model llama3_8b --gpus 8xH100 --memory-snapshot predicted.pickle",
         "harness snapshot rank0.pickle predicted.pickle --plot both.svg",
@@ -33,19 +33,19 @@ COMMAND: Final = Command(
                 Flag("--end SECONDS", "where it ends; default: its last event", Kind.DECIMAL),
                 Flag(
                     "--device N",
-                    "of MEASURED; default: the one with the highest peak",
+                    "a device of MEASURED; default: the one with the highest peak",
                     Kind.NUMBER,
                 ),
                 Flag(
                     "--stage N",
-                    "of PREDICTED; default: the one with the highest peak",
+                    "a pipeline stage of PREDICTED; default: the one with the highest peak",
                     Kind.NUMBER,
                 ),
                 HELP,
             ),
-            "A file is read as plain data: one that holds a class is refused, and nothing in it is "
-            "run. Live bytes are those that were asked for: the allocator counts each block "
-            "rounded up to 512 bytes.",
+            "Files are read as plain data: nothing in them is executed, and a file that holds a "
+            "class is refused. Live bytes are the bytes requested; the allocator rounds each block "
+            "up to 512 bytes.",
         ),
     ),
     closing="Exit codes: 0 done, 2 the request is wrong or a file is not a snapshot (one line says "

@@ -18,11 +18,11 @@ from harness.sweeps.sweep_page import dry_page, page
 _say: Final = partial(say, command="sweep")
 COMMAND: Final = Command(
     usage="harness sweep [flags] [KEY=VALUE]...",
-    about="Searches recompute settings, micro batches and layouts for the best step time and peak "
-    "memory: the advisor's best first, then where its predictions, corrected by what was measured, "
-    "promise most. What is clearly slower ends early, leaders that overlap are repeated, and it "
-    "ends when the fastest is known. Prints the Pareto front of what was measured, and writes the "
-    "report of harness run.",
+    about="Measures recompute settings, micro batches and layouts to find the best step time and "
+    "peak memory. It starts with the advisor's best, then picks the most promising by predictions "
+    "corrected with the measurements. Clearly slower trials end early, leaders with overlapping "
+    "times are repeated, and the sweep ends when the fastest is known. Prints the Pareto front, "
+    "and writes the same report as harness run.",
     examples=(
         ("harness sweep", "a tiny model on the CPU"),
         "harness sweep sweep=llama3_8b_1xh200",
@@ -42,13 +42,13 @@ COMMAND: Final = Command(
                     "sweep=NAME",
                     "configs/sweep: tiny_cpu, llama3_8b_1xh200, recompute (any experiment)",
                 ),
-                ("recompute.settings=[…]", "these settings only, else every legal one"),
+                ("recompute.settings=[…]", "only these settings; default: every legal one"),
                 (
                     "sweep.micro_batch_sizes=[1,2,4]",
-                    "else the job's own; the global batch stays",
+                    "default: the job's own; the global batch stays the same",
                 ),
                 ("sweep.layouts=true", "every legal layout of the job's GPUs as well"),
-                ("sweep.memory_budget=76GiB", "points that need more are infeasible"),
+                ("sweep.memory_budget=76GiB", "a point that needs more does not count as fitting"),
             ),
         ),
         Topic(
@@ -56,35 +56,36 @@ COMMAND: Final = Command(
             (
                 (
                     "sweep.trials=20",
-                    "points that get a result, earlier ones of the same sweep included",
+                    "points to measure, those of earlier calls included",
                 ),
                 (
                     "sweep.first=3",
-                    "so many of the advisor's best before the sampler chooses",
+                    "start with so many of the advisor's best; then the sampler chooses",
                 ),
                 (
                     "sweep.sampler=prior",
-                    "predictions corrected by what was measured; Optuna's own, which know no "
-                    "prediction: tpe|nsga2|random|brute_force",
+                    "prior: predictions corrected by measurements; without predictions, by "
+                    "Optuna: tpe, nsga2, random, brute_force",
                 ),
                 (
                     "sweep.repeats=3",
-                    "processes of a point at most: more than one only where leaders overlap",
+                    "at most so many processes per point; only leaders with overlapping times get "
+                    "more than one",
                 ),
                 (
                     "sweep.budget=2h",
-                    "wall time; no trial starts once it is spent (also --budget 2h)",
+                    "wall time after which no trial starts (also --budget 2h)",
                 ),
                 (
                     "sweep.prune=true",
                     "a trial that is clearly slower than the leader ends early",
                 ),
-                ("sweep.batch=1", "points at a time; with launcher=slurm they run side by side"),
+                ("sweep.batch=1", "points chosen at a time; launcher=slurm runs them in parallel"),
                 (
                     "sweep.min_fit_probability=0.01",
-                    "what the advisor thinks less likely to fit is not run",
+                    "points that are less likely to fit are not run",
                 ),
-                ("sweep.seed=1234", "of the sampler"),
+                ("sweep.seed=1234", "seed of the sampler"),
             ),
         ),
         Topic(
@@ -97,18 +98,18 @@ COMMAND: Final = Command(
                 ),
                 (
                     "sweep.worker_timeout_seconds=120",
-                    "a machine that is silent for so long counts as dead",
+                    "a worker that reports nothing for so long counts as dead",
                 ),
             ),
-            "The same command started again, here or on other machines, shares the work of the "
-            "sweep; nothing is run twice, whoever is killed or cut off (docs/sweeps.md). A worker "
-            "for each GPU of a machine: CUDA_VISIBLE_DEVICES=1 harness sweep …",
+            "Start the same command several times, on one machine or on many, to share the sweep. "
+            "Nothing runs twice, even when a worker is killed or loses its network "
+            "(docs/sweeps.md). One worker per GPU: CUDA_VISIBLE_DEVICES=1 harness sweep …",
         ),
         Topic(
             "As for harness run",
             text="experiment, model.*, layout.*, job.*, measure.*, launcher.*, gpus, device, name, "
-            "runs, track. The same command goes on where it was stopped, and runs nothing twice; "
-            "with a larger sweep.trials it goes further.",
+            "runs, track. The same command continues a stopped sweep; a larger sweep.trials "
+            "extends a finished one.",
         ),
         Topic(
             "Flags",
@@ -116,8 +117,8 @@ COMMAND: Final = Command(
                 Flag("--budget TIME", "sweep.budget: 30min, 2h", Kind.TEXT),
                 Flag(
                     "--dry-run",
-                    "show the points in the advisor's order, run nothing, write nothing; works on "
-                    "any machine, for the GPUs of the job or of gpus=",
+                    "show the points in the advisor's order; run and write nothing. Works on any "
+                    "machine, for the job's GPUs or those of gpus=",
                 ),
                 RETRY,
                 NO_REPORT,
