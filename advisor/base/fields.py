@@ -74,7 +74,8 @@ def parse_all(cls: type[Struct], texts: Mapping[str, str], prefix: str) -> dict[
     hints, values = field_types(cls), {}
     for key, text in texts.items():
         if key not in hints:
-            raise UserError(prefix + key, text, "is not a known key", nearest_names(key, hints))
+            near = f"{nearest_names(key, hints)} (advise keys lists all)"
+            raise UserError(prefix + key, text, "is not a known key", near)
         values[key] = parse(text, hints[key], prefix + key)
     return values
 

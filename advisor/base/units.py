@@ -105,7 +105,7 @@ def amount(value: float) -> str:
 def rate_words(tokens_per_second: float, gpu_hours: float, price: float | None) -> str:
     """What a job trains in a second, and what 10^12 tokens take: `gpu_hours`, and money where a
     GPU-hour has a `price`."""
-    money = "" if price is None else f" ({amount(gpu_hours * price)} at {price:g} each)"
+    money = "" if price is None else f" ({amount(gpu_hours * price)} at {price:g} per GPU-hour)"
     hours = f"10^12 tokens take {amount(gpu_hours)} GPU-hours{money}"
     return f"{amount(tokens_per_second)} tokens/s; {hours}."
 
@@ -168,11 +168,17 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
     close = [lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.4)]
     if near := begun[: 2 * limit] or close:
-        return f"did you mean {' or '.join(near)}?"
+        return f"did you mean {either(near)}?"
     if len(names) <= _ALL_SHOWN:
-        return f"one of {', '.join(names)}"
+        return f"use {either(names)}"
     far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
-    return f"similar: {', '.join(far)} (of {len(names)})"
+    return f"similar: {', '.join(far)}"
+
+
+def either(names: Iterable[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def likely_names(name: str, known: Iterable[str]) -> str:

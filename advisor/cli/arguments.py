@@ -179,11 +179,11 @@ def _overrides(extras: Sequence[str], parser: argparse.ArgumentParser) -> tuple[
             name = extra.partition("=")[0]
             near = _nearest(name, known_flags(parser))
             hint = f"did you mean {near}?" if near else "advise --help lists them"
-            raise UsageError(f"{name}: not a flag; {hint}")
+            raise UsageError(f"{name}: is not a flag; {hint}")
         if "=" not in extra:
             near = _nearest(extra, list(SUBCOMMANDS))
             hint = f"; did you mean {near}?" if near else ", e.g. model.num_layers=12"
-            raise UsageError(f"{extra}: neither a command nor KEY=VALUE{hint}")
+            raise UsageError(f"{extra}: is neither a command nor KEY=VALUE{hint}")
     return tuple(extras)
 
 
@@ -225,7 +225,7 @@ class _Text(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
-            raise UserError(option or self.dest, repr(values), "is empty")
+            raise UserError(option or self.dest, repr(values), "must not be empty")
         is_path = self.dest in _PATHS
         setattr(namespace, self.dest, Path(values) if is_path else values)
 

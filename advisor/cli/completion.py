@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.units import either, nearest_names
 from advisor.cli.arguments import UsageError, choices, known_flags
 from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.cli.outcome import Outcome
@@ -21,7 +21,7 @@ from advisor.report.shell_completion import (
 def completion(arguments: Sequence[str]) -> Outcome:
     """The script of a shell; UserError or UsageError where it is not one that has a script."""
     if len(arguments) != 1:
-        raise UsageError(f"completion: needs one of {', '.join(Shell)}")
+        raise UsageError(f"completion: needs {either(Shell)}")
     return Outcome(text=completion_script("advise", shell_of(arguments[0]), _table()))
 
 

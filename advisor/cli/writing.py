@@ -53,7 +53,7 @@ def check_files(options: "Options") -> None:
     if options.memory_snapshot:
         _check_path("--memory-snapshot", options.memory_snapshot, (".pickle",))
     if options.row is not None and not _shows_a_row(options):
-        raise UserError("--row", options.row, "needs a file of one row", _OF_ONE_ROW)
+        raise UserError("--row", options.row, "needs a file that shows one row", _OF_ONE_ROW)
 
 
 _OF_ONE_ROW = "add e.g. --plot out.svg --plot-kind timeline, or --trace step.json"

@@ -88,7 +88,7 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
         lines.append(rate_words(best.tokens_per_second, hours, price))
     if advice.remedies:
         reference = advice.candidates[0].evaluation
-        head = "Faster still" if advice.fits else "Outside recompute"
+        head = "Faster still" if advice.fits else "Other changes that help"
         texts = [remedy_line(remedy, reference) for remedy in advice.remedies]
         if len(texts) == 1:
             lines.append(f"{head}: {texts[0]}")
@@ -139,7 +139,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
-_OF_ANOTHER_JOB = "predicted: for the job as rehearsed, so not the peak in the ranking above"
+_OF_ANOTHER_JOB = "predicted: of the job as rehearsed, which differs from the ranking above"
 
 
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
@@ -196,7 +196,7 @@ def _notes(
     words = (
         ("~", _ESTIMATED * estimated),
         ("all rows", f"with {shared}" * bool(shared)),
-        ("folded", folded),
+        ("hidden", folded),
         ("to repeat", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
@@ -212,8 +212,8 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
     beside = untold(advice.beside_degrees)
     lost = key_values({path: value for path, value in beside.items() if path not in shared})
-    why = "the recipe is for another number of GPUs and is not used once degrees are given"
-    return f"with the degrees of a row, give {lost} too: {why}" if lost else ""
+    why = "its recipe is for another number of GPUs and is not used when degrees are given"
+    return f"to give the degrees of a row as flags, also give {lost}: {why}" if lost else ""
 
 
 _ESTIMATED = "an estimate: torch's allocator was replayed only for the other rows"
@@ -226,12 +226,16 @@ def _told(advice: Answer, rows: Rows) -> set[int]:
 
 
 def _rejected(advice: Answer) -> Block:
-    """Every refused setting with the rule that refuses it, the way out, and the source."""
-    lines: list[Block] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
+    """Refused settings with the rule that refuses them, the way out, and the source."""
+    settings_of: dict[tuple[str, str], list[str]] = {}
     for rejection in advice.rejected:
         told = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
-        source = Text(f"{rejection.rule}: {rejection.source}", "dim")
-        lines += [f"  {rejection.setting.spec}", Indented(told, 6), Indented(source, 6)]
+        source = f"{rejection.rule}: {rejection.source}"
+        settings_of.setdefault((told, source), []).append(rejection.setting.spec)
+    lines: list[Block] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
+    for (told, source), specs in settings_of.items():
+        names = Fitted(lambda width, specs=specs: dotted_lines(specs, width))
+        lines += [Indented(names, 2), Indented(told, 6), Indented(Text(source, "dim"), 6)]
     return group(*lines)
 
 
@@ -243,7 +247,7 @@ def _hint(
     parts = [count] if count else []
     parts.append(f"explain a row with --explain {shown[:2][-1].rank}")
     if advice.rejected and not show_rejected:
-        parts.append(f"{len(advice.rejected)} rejected with --show-rejected")
+        parts.append(f"{len(advice.rejected)} rejected settings with --show-rejected")
     parts.append("pictures with --plot out.svg")
     parts[0] = parts[0][:1].upper() + parts[0][1:]
     return Fitted(lambda width: dotted_lines(parts, width), "dim")

@@ -23,9 +23,9 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     if advice.candidates:
         rows.append(("", Text(_instead(advice.candidates[0], file))))
     if unsaid := _unsaid(advice, read):
-        rows.append(("unsaid", Text(unsaid)))
+        rows.append(("default", Text(unsaid)))
     if file.not_taken:
-        rows.append(("not taken", Text(_untaken(file))))
+        rows.append(("not used", Text(_untaken(file))))
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown(one))))
     return group(Text(""), beside(rows, margin=_MARGIN))
@@ -36,11 +36,11 @@ def _now(advice: Answer, file: ReadFile) -> str:
         known = all(one.key != "--recompute" for one in file.not_known)
         return (
             f"{file.file} sets "
-            f"{'no recompute' if known else 'a recompute setting whose value is not known'}"
+            f"{'no recompute' if known else 'a recompute setting, but its value is not known'}"
         )
     same = same_as_now(advice, file.recompute)
-    rank = f", row {same[0].rank}" if same else ", which is not ranked"
-    return f"{file.file} has {file.recompute}{rank}{''.join(_lines(file))}"
+    rank = f"row {same[0].rank}" if same else "not ranked"
+    return f"{file.file} sets {file.recompute} ({rank}){''.join(_lines(file))}"
 
 
 def same_as_now(advice: Answer, recompute: str | None) -> list[RankedEvaluation]:
@@ -76,7 +76,7 @@ def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
             continue
         value, usual = getattr(model, name), getattr(preset, name)
         if value != usual and spelled(value) == spelled(given.value):
-            words.append(f"{path} {spelled(value)}, not {spelled(usual)}")
+            words.append(f"{path} {spelled(value)}; the preset has {spelled(usual)}")
     return " · ".join(words)
 
 
@@ -103,13 +103,13 @@ def _instead(best: RankedEvaluation, file: ReadFile) -> str:
     switches on has to go."""
     evaluation = best.evaluation
     if evaluation.setting.spec == file.recompute:
-        return "which is row 1: nothing to change"
+        return "this is row 1: nothing to change"
     stack, job = adapter_of(evaluation.job.config.framework), evaluation.job
     flags = stack.setting_flags(evaluation.setting, job)
     if not flags:
         return "row 1 needs none of these options: remove them"
     if file.recompute is None or recomputes(evaluation.setting):
-        return f"row 1 instead: {flags}"
+        return f"for row 1 set: {flags}"
     own = stack.setting_flags(stack.parse(file.recompute), job)
-    drops = ", and drop them" if {*flags.split()} <= {*own.split()} else ""
-    return f"row 1 instead{drops}: {flags}"
+    drops = "remove these options and " if {*flags.split()} <= {*own.split()} else ""
+    return f"for row 1 {drops}set: {flags}"

@@ -65,4 +65,4 @@ def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:
     yield "seen in", f"{case.framework} {case.versions}: {case.context}"
     yield ("cause" if alone else "  cause"), case.cause
     yield ("fix" if alone else "  fix"), case.fix
-    yield ("known" if alone else "  known"), f"{case.evidence.meaning} ({case.source})"
+    yield ("status" if alone else "  status"), f"{case.evidence.meaning} ({case.source})"

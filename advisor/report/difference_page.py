@@ -27,7 +27,7 @@ def difference_page(found: Difference) -> Block:
         Text("The job", "bold"),
         Indented(_job(found.job), 2) if found.job else _SAME,
         "",
-        Text("The row that each chooses", "bold"),
+        Text("Chosen rows", "bold"),
         Indented(_rows(found), 2),
     ]
     if found.memory_bytes:
@@ -179,8 +179,8 @@ def _flags(found: Difference) -> list[Block]:
         return [Text("The flags are the same.", "bold")]
     parts: list[Block] = []
     for title, flags in (
-        ("Flags of the first alone", found.flags_only_first),
-        ("Flags of the second alone", found.flags_only_second),
+        ("Flags only in the first", found.flags_only_first),
+        ("Flags only in the second", found.flags_only_second),
     ):
         if flags:
             parts += [Text(title, "bold"), *(Fitted(partial(_whole, flag)) for flag in flags)]

@@ -125,13 +125,13 @@ def _split_words(layout: ParallelLayout) -> list[str]:
     last = layout.num_layers_in_last_pipeline_stage
     ends = (("first", first), ("last", last))
     if text:
-        return [f"split {text}"]
+        return [f"pipeline split {text}"]
     return [f"{which} stage {layers} layers" for which, layers in ends if layers is not None]
 
 
 def _sharding_words(layout: ParallelLayout) -> str:
     if layout.data_parallel_sharding is not None:
-        return f"data parallel sharding {layout.data_parallel_sharding}"
+        return f"DP sharding {layout.data_parallel_sharding}"
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
 
 

@@ -46,7 +46,7 @@ def _doubts(learned: LearnedNote) -> Iterator[str]:
     if far:
         yield (
             f"doubtful: {' and '.join(far)} times the usual scatter of such runs (different or "
-            "disturbed runs?); bands are widened by as much"
+            "disturbed runs?); bands are widened by this factor"
         )
 
 

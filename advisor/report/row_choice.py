@@ -44,9 +44,9 @@ class Rows(Struct, frozen=True, kw_only=True):
         those that are folded."""
         shown, listed = len(self.shown(candidates)), len(self._listed(candidates))
         if self.front:
-            more = f": {shown} of {listed}, --top N" if shown < listed else ""
+            more = f": {shown} of {listed}, more with --top N" if shown < listed else ""
             return f"the Pareto front of {len(candidates)} rows{more}"
-        return f"{shown} of {len(candidates)} rows: --top N" if shown < listed else ""
+        return f"{shown} of {len(candidates)} rows, more with --top N" if shown < listed else ""
 
     def folded_words(self, candidates: Sequence[RankedEvaluation]) -> str:
         """How many rows are folded and why, and how to see them; empty where none is."""
@@ -55,7 +55,7 @@ class Rows(Struct, frozen=True, kw_only=True):
             return ""
         same = sum(c.same_as is not None for c in folded)
         parts = (
-            (len(folded) - same, "dominated"),
+            (len(folded) - same, "dominated (another row is no larger and no slower)"),
             (same, "with the same result as another"),
         )
         words = [f"{_rows(number)} {why}" for number, why in parts if number]

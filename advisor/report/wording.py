@@ -136,9 +136,9 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
         return ""
     several = len({c.evaluation.job for c in advice.candidates}) > 1
     if missing_bytes(none) >= _LEAST_SHOWN:
-        what = "its layout" if several else "it"
+        what = "this layout" if several else "it"
         return f" Without recompute {what} is {_about(none)}{gib(missing_bytes(none))} GiB over."
-    here = " on its layout" if several else ""
+    here = " on this layout" if several else ""
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
     if none.fits:
@@ -207,9 +207,16 @@ def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
         "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
     )
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
-    sign = "-" if remedy.effect_bytes <= 0 else "+"
     left = missing_bytes(reference) + remedy.effect_bytes
     over = f", still {gib(left)} GiB over" if left > 0 else ""
     if not over and remedy.fit_probability < LIKELY:
         over = f", {percent(remedy.fit_probability)} likely to fit"
-    return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB{over}, {time}{why}."
+    return f"{remedy.change}: {_peak_change(remedy.effect_bytes)}{over}, {time}{why}."
+
+
+def _peak_change(effect_bytes: int) -> str:
+    """``-1.5 GiB``; where it rounds to nothing, that the peak stays."""
+    size = gib(abs(effect_bytes))
+    if size == "0.0":
+        return "the same peak"
+    return f"{'-' if effect_bytes < 0 else '+'}{size} GiB"

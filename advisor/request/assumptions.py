@@ -99,7 +99,7 @@ def _scaled(preset: Experiment, facts: Facts) -> Iterator[str]:
     layout, batch = facts.layout, "global_batch_size" not in facts.given.job_fields
     if layout is not None:
         its = "the preset's layout" + " and batch per replica" * batch
-        given = "" if layout == preset.layout else ", except what is given"
+        given = "" if layout == preset.layout else ", except for values given"
         yield f"{its}{given}; DP {layout.data_parallel_size}"
     elif batch:
         yield "the preset's global batch, scaled with the number of GPUs"
@@ -128,7 +128,7 @@ def _of_repeatable(facts: Facts) -> Iterator[str]:
     """What a run that repeats to the bit goes without, and that its kernels are not timed."""
     if not facts.config.deterministic_mode:
         return
-    yield "deterministic_mode: step times are those of the usual kernels, its own are not predicted"
+    yield "deterministic_mode: step times are those of the usual kernels, not of deterministic ones"
     without = []
     if _lends_fusion(facts) and facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         without.append("fused cross entropy")
@@ -161,7 +161,7 @@ def _of_model(facts: Facts) -> Iterator[str]:
         elif config.moe_router_force_load_balancing:
             yield "expert load: forced to be balanced (busiest/mean 1.0)"
         else:
-            yield ("expert load: balanced (busiest/mean 1.0), except in fit probabilities")
+            yield "expert load: balanced (busiest/mean 1.0); fit probabilities allow for imbalance"
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield (
@@ -174,19 +174,19 @@ def _of_model(facts: Facts) -> Iterator[str]:
 def _of_gpu(gpu: Gpu) -> Iterator[str]:
     """Memory that no source gives, or that a display shares; AMD's libraries."""
     if "memory_torch_total_gib" in gpu.assumed_fields:
-        yield f"{human_bytes(gpu.memory_bytes)} usable: no source has what torch sees of this card"
+        yield f"{human_bytes(gpu.memory_bytes)} usable: what torch sees of this GPU is unpublished"
     if not gpu.peer_to_peer:
-        yield "no display on the card, which would take of its memory"
+        yield "no display on the GPU (it would take GPU memory)"
     if gpu.vendor is Vendor.AMD:
-        yield "ROCm and RCCL need the memory that CUDA and NCCL need"
+        yield "ROCm and RCCL take as much memory as CUDA and NCCL"
 
 
 def _of_links(gpu: Gpu, num_gpus: int) -> Iterator[str]:
     """GPUs without NVLink, and a network that no reference system has."""
     if num_gpus > 1 and not gpu.is_joined:
         rate = f"{gpu.host_link_bytes_per_second / 1e9:.0f} GB/s"
-        through = "PCIe" if gpu.peer_to_peer else "the host's memory (no peer-to-peer access)"
+        through = "PCIe" if gpu.peer_to_peer else "host memory (no peer-to-peer access)"
         yield f"no NVLink: GPUs of a server exchange through {through}, {rate} each"
     if num_gpus > node_size(gpu) and "internode_gb_per_second" in gpu.assumed_fields:
         rate = f"{gpu.internode_bytes_per_second / 1e9:.0f} GB/s"
-        yield f"servers of {node_size(gpu)} GPUs, with a network of {rate} a GPU"
+        yield f"servers of {node_size(gpu)} GPUs, with a network of {rate} per GPU"

@@ -126,7 +126,9 @@ def _known_key(path: str) -> str:
     keys = {known.key for known in known_keys()}
     last = path.rpartition(".")[2]
     same = sorted(key for key in keys if key.endswith(f".{last}"))
-    return f"did you mean {same[0]}?" if same else nearest_names(path, keys)
+    if same:
+        return f"did you mean {same[0]}?"
+    return f"{nearest_names(path, keys)} (advise keys lists all)"
 
 
 def _layout_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:

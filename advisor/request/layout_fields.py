@@ -187,12 +187,13 @@ def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int
     product = degrees[0] * degrees[1] * degrees[2]
     if num_gpus % product:
         its = [name for name in _SHAPING if name not in given and values.get(name, 1) > 1]
-        unsaid = (f"{_SHORT[name]} {values[name]} (--{_SHORT[name].lower()})" for name in its)
+        unsaid = " and ".join(f"{_SHORT[name]} {values[name]}" for name in its)
+        flags = ", ".join(f"--{_SHORT[name].lower()}" for name in its)
         raise UserError(
             "layout TP x PP x CP",
             product,
             f"must divide the number of GPUs = {num_gpus}"
-            + (f", with the recipe's {' and '.join(unsaid)}" if its else ""),
+            + (f" (the recipe's {unsaid}; change with {flags})" if its else ""),
             f"nearest: {nearest_divisors(num_gpus, product)}",
         )
     return num_gpus // product

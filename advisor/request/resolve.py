@@ -325,7 +325,7 @@ def _layout(
 
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "moe_load_imbalance": assumed("balanced experts, except in fit probabilities"),
+    "moe_load_imbalance": assumed("balanced experts; fit probabilities allow for imbalance"),
     "transformer_engine_version": assumed("the newest known release"),
     "expandable_segments": assumed("off, torch's default"),
     "mean_packed_length": assumed("sequences are not packed"),

@@ -50,7 +50,7 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
             "transient",
             evaluation.peak.peak_phase,
             detail.activations.transient,
-            "working set of the pass at the peak, and what the schedule holds",
+            "working set of the pass at the peak, and what the schedule keeps",
         ),
         *(
             _term("overhead", term.name, term.num_bytes, term.source)

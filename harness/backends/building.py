@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Final, cast
 
 from advisor.base.errors import UserError
+from advisor.base.units import either
 from harness.measure.training_step import StepFactory
 from harness.trial.trial import Backend
 
@@ -17,6 +18,6 @@ def factory(backend: Backend) -> StepFactory:
             "backend",
             backend,
             "cannot run in the harness's worker yet",
-            f"one of {', '.join(IN_PROCESS)}",
+            f"use {either(IN_PROCESS)}",
         )
     return cast(StepFactory, import_module(f"harness.backends.{backend}").build)

@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     unknown = [name for name in options.tables if name not in SOURCES]
     if unknown:
-        print(f"unknown table {unknown[0]}: one of {', '.join(SOURCES)}", file=sys.stderr)
+        print(f"unknown table {unknown[0]}: use one of {', '.join(SOURCES)}", file=sys.stderr)
         return 2
     names = options.tables or list(SOURCES)
     targets = [target for name in names for target in SOURCES[name](options.folder)]

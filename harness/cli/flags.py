@@ -41,7 +41,7 @@ class Parser(ArgumentParser):
         for word in unknown:
             name = word.partition("=")[0]
             known = nearest_names(name, self._option_string_actions)
-            raise UserError(show(name), None, "not a flag", known)
+            raise UserError(show(name), None, "is not a flag", known)
         return found
 
 

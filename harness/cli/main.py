@@ -130,7 +130,7 @@ def _dispatch(arguments: list[str]) -> int:
         print("harness", installed_version())
         return 0
     if name not in MODULES:
-        return fail(f"{show(name)}: not a command; {nearest_names(name, MODULES)}")
+        return fail(f"{show(name)}: is not a command; {nearest_names(name, MODULES)}")
     command: Callable[[list[str]], int] = importlib.import_module(MODULES[name]).main
     try:
         return command(rest)

@@ -66,9 +66,9 @@ COMMAND: Final = Command(
         Topic("Flags", (DRY_RUN, RETRY, CONFIG_DIR, HELP)),
     ),
     closing="A rehearsal has no communication, no pipeline bubbles and no memory of NCCL "
-    "(docs/rehearsal.md).\n\nExit codes: 0 all was rehearsed, 2 the request is wrong (one line says "
-    "why), 4 a rehearsal failed or nothing was rehearsed, 130 interrupted (143 by SIGTERM): what "
-    "is finished is kept.",
+    "(docs/rehearsal.md).\n\nExit codes: 0 all was rehearsed, 2 the request is wrong (one line "
+    "says why), 4 a rehearsal failed or nothing was rehearsed, 130 interrupted (143 by SIGTERM): "
+    "what is finished is kept.",
 )
 
 

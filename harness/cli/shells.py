@@ -7,7 +7,7 @@ from typing import Final
 
 from advisor.base.configuration import Group, config_names
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.units import either, nearest_names
 from advisor.cli.completion import gpu_names, model_names, names_of, shell_of, values_of
 from advisor.report.command_help import Command, Flag, Topic
 from advisor.report.shell_completion import FILES, GPUS, Shell, completion_script, flag_values
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if len(argv) != 1:
         known = nearest_names("", [*Shell])
-        raise UserError("completion", None, f"needs one of {', '.join(Shell)}", known)
+        raise UserError("completion", None, f"needs {either(Shell)}", known)
     print(completion_script("harness", shell_of(argv[0]), _table()), end="")
     return 0
 

@@ -163,7 +163,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
             Column(title="#"),
             Column(title="setting", left=True, wrap=True, above=True),
             Column(title="status", left=True),
-            Column(title="kept MiB a layer", spare=1),
+            Column(title="kept MiB per layer", spare=1),
             Column(title=_MEASURED, spare=2),
             Column(title=f"peak {unit_name}"),
             Column(title=_MEASURED),

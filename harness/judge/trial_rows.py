@@ -176,7 +176,7 @@ def _unstable(results: Sequence[TrialResult]) -> str:
 def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
     if shift.noise_assumed and shift.noise:
-        return (f"one process a side: {shift.noise * 100:.2g} % between processes is assumed",)
+        return (f"one process per side: {shift.noise * 100:.2g} % between processes is assumed",)
     fewest = min(shift.processes, shift.golden_processes or shift.processes)
     if metric.timing and fewest < FEW_PROCESSES:
         return (f"few samples: {shift.processes} against {shift.golden_processes or 1} processes",)

@@ -96,7 +96,7 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
         if rehearsed.reserved is not None:
             yield f"{where}: {gib(rehearsed.reserved)} GiB reserved"
         if rehearsed.compute_seconds is not None:
-            yield f"{where}: {rehearsed.compute_seconds * 1e3:.1f} ms of compute a step"
+            yield f"{where}: {rehearsed.compute_seconds * 1e3:.1f} ms of compute per step"
         name = explained(predicted, rehearsed)
         if name:
             field = name.replace(" ", "_")

@@ -133,7 +133,7 @@ def trust(facts: Facts) -> Section:
     )
     repeats = max((len(facts.of(setting)) for setting in facts.plan.settings), default=0)
     few = "; fewer than five make intervals wide" if repeats < 5 else ""
-    prose = (f"Processes a setting: {repeats}{few}. Steps of one process are correlated.",)
+    prose = (f"Processes per setting: {repeats}{few}. Steps of one process are correlated.",)
     return Section(title="Trust", prose=prose, tables=(table,), lines=tuple(doubts))
 
 

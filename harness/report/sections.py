@@ -166,7 +166,7 @@ def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     orders = order_lines(
         {
             "peak allocated memory": [outcome.peak_allocated for outcome in found],
-            "bytes kept a layer": [outcome.saved_per_layer for outcome in found],
+            "bytes kept per layer": [outcome.saved_per_layer for outcome in found],
         }
     )
     lines = list(dict.fromkeys([*judgement(found), *orders]))  # what is missing is said once

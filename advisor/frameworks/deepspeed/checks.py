@@ -8,6 +8,7 @@ runtime/pipe/engine.py.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.base.units import either
 from advisor.frameworks.deepspeed.options import (
     AC,
     BATCH,
@@ -99,7 +100,7 @@ def _names(keys: Keys) -> Iterator[Finding]:
         f"{_AC_SOURCE}/config.py",
         level=Level.WARNING,
         cutoff=0.5,
-        otherwise=f"one of {', '.join(known)}",
+        otherwise=f"use {either(known)}",
     )
     yield from unknown_names(
         keys,

@@ -7,6 +7,7 @@ hf_argparser.py, modeling_layers.py, modeling_utils.py.
 from collections.abc import Iterator
 from typing import Any, Final
 
+from advisor.base.units import either
 from advisor.frameworks.huggingface.accelerate_checks import POLICIES
 from advisor.frameworks.huggingface.options import (
     ARGUMENTS,
@@ -104,7 +105,7 @@ def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
         reason = f"{section} without {name}: nothing is checkpointed"
         yield keys.warning(f"{rule}.unused", reason, f"{name} = True", _TRAINER, section)
     names, reason = names_in(ARGUMENTS, section), "torch's checkpoint has no such keyword"
-    hint = f"one of {', '.join(names)}"
+    hint = f"use {either(names)}"
     yield from unknown_names(
         keys, section, names, reason, _CHECKPOINT, rule=rule, cutoff=0.5, otherwise=hint
     )
@@ -162,7 +163,7 @@ def _fsdp(keys: Keys) -> Iterator[Finding]:
     at = inside.get("auto_wrap_policy", "")
     policy = keys.get(at)
     if policy is not None and policy not in POLICIES:
-        reason = f"`auto_wrap_policy` must be one of {', '.join(POLICIES)}, got {policy}"
+        reason = f"`auto_wrap_policy` must be use {either(POLICIES)}, got {policy}"
         yield keys.error("fsdp_auto_wrap_policy", reason, POLICIES[0], _ARGUMENTS, at)
     if inside and not keys.has("fsdp"):
         reason = "fsdp_config is used only with fsdp, which is not given"

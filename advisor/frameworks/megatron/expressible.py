@@ -39,15 +39,15 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
     groups = tuple(group for group in _groups(job, revision) if group.members)
     modules, regions = len(acting_labels(job.model)), len(_acting_regions(job.model, revision))
     numbers = sum(len(group.settings) for group in groups)
-    space = f"{numbers:,} settings: sets of {modules} recompute modules"
+    space = f"{numbers:,} settings: any of {modules} recompute modules"
     if regions:
-        space += f" x sets of {regions} offloaded modules"
+        space += f" x any of {regions} offloaded modules"
     if regions and _reads_fraction(revision):
         space += " x the fraction of layers that offload"
     return Decisions(
         groups=groups,
-        space=f"{space}, whole layers offloaded, block and uniform N",
-        one_for_all="no release of Megatron can say it",
+        space=f"{space}; whole layers offloaded; full recompute with block or uniform N",
+        one_for_all="no release of Megatron has an option for it",
     )
 
 

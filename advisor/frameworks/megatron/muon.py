@@ -31,7 +31,7 @@ FIRST_RELEASE: Final = (0, 16)
 """Of megatron-core, with optimizer/muon.py."""
 
 STATIC_LABELS: Final = StaticLabels(
-    weights=("16-bit weights", "2 bytes a parameter"),
+    weights=("16-bit weights", "2 bytes per parameter"),
     gradients=("main gradients", "contiguous gradient buffer"),
     optimizer=("fp32 master weights and Adam moments", "12 bytes per parameter, sharded"),
 )

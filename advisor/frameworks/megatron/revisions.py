@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.units import either
 from advisor.frameworks.names import Framework
 
 
@@ -218,7 +219,7 @@ def releases(framework: str) -> tuple[Revision, ...]:
             "job.framework",
             framework,
             "does not build on Megatron Core",
-            f"one of {', '.join(_RELEASES)}",
+            f"use {either(_RELEASES)}",
         )
     return _RELEASES[framework]
 
@@ -252,7 +253,7 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
         "--framework-version",
         version_text,
         f"is not a known version of {framework}",
-        f"one of {', '.join(revision.version for revision in known)}",
+        f"use {either(revision.version for revision in known)}",
     )
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.base.units import either
 from advisor.frameworks.defaults import AdapterDefaults
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import (
@@ -113,7 +114,7 @@ class TorchStack(AdapterDefaults):
             "--framework-version",
             text,
             f"is not a known version of {self.framework}",
-            f"one of {', '.join(self.versions)}",
+            f"use {either(self.versions)}",
         )
 
     def rules_overview(self, version: str) -> RulesOverview:
@@ -208,12 +209,12 @@ class TorchStack(AdapterDefaults):
         yield from foreign_word(self.framework, setting, self.granularities, self.source)
         if setting.policy is not None and setting.policy not in self.policies:
             reason = f"{self.framework} has no policy {setting.policy}"
-            fix = f"one of {', '.join(self.policies)}" if self.policies else "none"
+            fix = f"use {either(self.policies)}" if self.policies else "use none"
             yield Problem("op.unknown_policy", reason, fix, self.source)
         for option in setting.options:
             if option not in self.options:
                 reason = f"{self.framework} has no option {option}"
-                fix = f"one of {', '.join(self.options)}" if self.options else "leave it out"
+                fix = f"use {either(self.options)}" if self.options else "leave it out"
                 yield Problem("option.unknown_to_framework", reason, fix, self.source)
         yield from shared_problems(setting, job)
         if setting.granularity in self.granularities:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType
+from advisor.base.units import either
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.decisions import decisions
 from advisor.frameworks.torch.rules import Problem, block_shape
@@ -54,4 +55,4 @@ def _unknown_names(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         named = {name for one in own for name in (*one.kept, *one.on_host)}
         for name in sorted(named - known.keys() - {INPUT}):
             reason = f"a block has no call {name} whose output can be kept"
-            yield Problem("blocks.unknown", reason, f"one of {', '.join(known)}", _SOURCE)
+            yield Problem("blocks.unknown", reason, f"use {either(known)}", _SOURCE)

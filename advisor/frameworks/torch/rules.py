@@ -10,7 +10,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
-from advisor.base.units import divisors
+from advisor.base.units import divisors, either
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
@@ -235,11 +235,11 @@ def context_ranks(
     UserError where `num_gpus` are no multiple, or the framework has no such kind."""
     ranks, kind = given.get(_CP, 1), given.get(_CP_KIND) or kinds[0]
     if ranks < 1 or num_gpus % ranks:
-        legal = f"one of {', '.join(map(str, divisors(num_gpus)))}"
+        legal = f"use {either(map(str, divisors(num_gpus)))}"
         relation = f"must divide the number of GPUs = {num_gpus}"
         raise UserError(f"layout.{_CP}", ranks, relation, legal)
     if kind not in kinds:
-        relation = f"{framework} has no such context parallelism"
+        relation = f"is a kind of context parallelism that {framework} does not have"
         raise UserError(f"layout.{_CP_KIND}", kind, relation, " or ".join(kinds))
     return ranks, kind
 
@@ -321,7 +321,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         reason = (
             "the optimizer steps in the backward of each microbatch, so gradients cannot accumulate"
         )
-        fix = "one microbatch a step, or leave job.optimizer_in_backward out"
+        fix = "use one microbatch per step, or leave job.optimizer_in_backward out"
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
     if third and int(job.gpu.cuda_capability) != _HOPPER:
@@ -376,5 +376,5 @@ def foreign_word(
 ) -> Iterator[Problem]:
     """A granularity that the framework has no option for."""
     if setting.granularity not in known:
-        reason = f"{framework} has no option for {setting.granularity}"
-        yield Problem("setting.unknown_to_framework", reason, f"one of {', '.join(known)}", source)
+        reason = f"{framework} has no setting {setting.granularity}"
+        yield Problem("setting.unknown_to_framework", reason, f"use {either(known)}", source)

@@ -68,7 +68,7 @@ def _fields(keys: Keys) -> Iterator[Finding]:
             _MANAGER,
             rule=f"{section}.unknown_field",
             cutoff=0.5,
-            otherwise=f"one of {', '.join(names[:4])}, …",
+            otherwise=f"fields are {', '.join(names[:4])}, …",
         )
     reason, fix = "{key} = {value!r} is no section", "write [{}] and its keys below it"
     for section in SECTIONS:

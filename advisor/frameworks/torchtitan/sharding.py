@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.units import divisors, either
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.rules import Problem, context_problems, context_ranks, given_sharding
 from advisor.job.job import Job
@@ -52,7 +52,7 @@ def titan_layout(
             f"layout.{_TP}",
             tp,
             f"must divide the number of GPUs = {num_gpus}",
-            f"one of {', '.join(map(str, divisors(num_gpus)))}",
+            f"use {either(map(str, divisors(num_gpus)))}",
         )
     cp, kind = context_ranks(Framework.TORCHTITAN, given, num_gpus // tp, kinds)
     return ParallelLayout(

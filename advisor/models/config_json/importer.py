@@ -241,7 +241,7 @@ def _activation(config: HuggingFaceConfig, key: str, default: str, gated: bool) 
     name = config.get(key, str, default)
     if name not in table:
         legal = ", ".join(sorted(table))
-        raise config.refuse(key, "is not a modelled activation", f"one of {legal}")
+        raise config.refuse(key, "is not a modelled activation", f"use one of {legal}")
     return table[name]
 
 

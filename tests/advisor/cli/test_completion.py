@@ -125,4 +125,4 @@ def test_another_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{program}" in (told := capsys.readouterr().err)
         assert "has no script; " in told
         assert run(["completion"]) == 2
-        assert "bash, zsh, fish" in capsys.readouterr().err
+        assert "bash, zsh or fish" in capsys.readouterr().err

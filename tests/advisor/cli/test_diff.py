@@ -72,7 +72,12 @@ def test_the_same_from_python() -> None:
 def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["diff", JOB, f"{JOB} --tp 8"]) == 0
     text = capsys.readouterr().out
-    for words in ("layout.tensor_model_parallel_size", "given", "reserved", "Flags of the second"):
+    for words in (
+        "layout.tensor_model_parallel_size",
+        "given",
+        "reserved",
+        "Flags only in the second",
+    ):
         assert words in text
     assert main.main(["diff", JOB, JOB]) == 0
     assert "The flags are the same." in capsys.readouterr().out

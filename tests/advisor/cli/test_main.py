@@ -202,12 +202,12 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--tpp", "4"], "--tpp: not a flag; did you mean --tp?"),
-        (["--tpp=4"], "--tpp: not a flag; did you mean --tp?"),
+        (["--tpp", "4"], "--tpp: is not a flag; did you mean --tp?"),
+        (["--tpp=4"], "--tpp: is not a flag; did you mean --tp?"),
         (["--tensor-model-parallel", "4"], "did you mean --tensor-model-parallel-size?"),
-        (["--tensor", "4"], "--tensor: not a flag"),
+        (["--tensor", "4"], "--tensor: is not a flag"),
         (["--recompute-granularity", "full"], "did you mean --recompute?"),
-        (["--xyzzy"], "--xyzzy: not a flag; advise --help lists them"),
+        (["--xyzzy"], "--xyzzy: is not a flag; advise --help lists them"),
         (["--tp", "four"], "--tp = four: is not a whole number; write e.g. --tp 1"),
         (["--tp", "4.0"], "--tp = 4.0: is not a whole number"),
         (["--tp", "0"], "--tp = 0: must be at least 1"),
@@ -230,9 +230,9 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         ),
         (["--top", "0"], "--top = 0: must be at least 1"),
         (["--explain", "0"], "--explain = 0: must be at least 1"),
-        (["--memory-budget", ""], "--memory-budget = '': is empty"),
-        (["lnt"], "lnt: neither a command nor KEY=VALUE; did you mean lint?"),
-        (["llama3_8b"], "llama3_8b: neither a command nor KEY=VALUE, e.g."),
+        (["--memory-budget", ""], "--memory-budget = '': must not be empty"),
+        (["lnt"], "lnt: is neither a command nor KEY=VALUE; did you mean lint?"),
+        (["llama3_8b"], "llama3_8b: is neither a command nor KEY=VALUE, e.g."),
         (
             ["--plot", "out.bmp"],
             "--plot = out.bmp: must name a picture file; end the name in .png, .svg, .pdf",
@@ -246,7 +246,7 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--price-per-gpu-hour", "$2"], "is not a decimal number; write e.g. --price-per"),
         (["--plot-kind", "pareto"], "--plot-kind = pareto: needs --plot FILE"),
         (["--plot-kind", "paret"], "--plot-kind = paret: is unknown; did you mean pareto?"),
-        (["--row", "2"], "--row = 2: needs a file of one row"),
+        (["--row", "2"], "--row = 2: needs a file that shows one row"),
     ],
 )
 def test_wrong_flags_are_one_line(
@@ -664,4 +664,4 @@ def test_lint_fails_on_errors_and_warnings(
     assert cli.main(["lint", *flags.split(), "--disable-bias-linear"]) == code
     capsys.readouterr()
     assert cli.main(["lint", "--help"]) == 0
-    assert "Exit codes: 0 clean or notes only; 1 an error" in capsys.readouterr().out
+    assert "Exit codes: 0 clean, or only notes; 1 an error" in capsys.readouterr().out

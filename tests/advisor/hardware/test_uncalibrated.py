@@ -90,10 +90,10 @@ def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[s
         return " ".join(capsys.readouterr().out.split())
 
     amd = page("--model", "qwen3_8b", "--gpus", "16xMI300X")
-    assert "AMD's port of Transformer Engine (ROCm/TransformerEngine) like NVIDIA's" in amd
+    assert "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's" in amd
     assert "servers of 8 GPUs, with a network of 50 GB/s a GPU" in amd
     geforce = page("--model", "qwen3_0.6b", "--gpus", "2xRTX4090")
-    assert "exchange through the host's memory (no peer-to-peer access), 31 GB/s each" in geforce
+    assert "exchange through host memory (no peer-to-peer access), 31 GB/s each" in geforce
     assert "uncalibrated, step time ±50 %" in geforce
     alone = page("--model", "qwen3_0.6b", "--gpus", "1xA10")
     assert "22.00 GiB usable: no source has what torch sees of this card" in alone

@@ -135,8 +135,8 @@ def test_form_of_the_page(tight: Answer) -> None:
         " model.recompute_num_layers=null\n"
         " # left to the recipe: sequence 0\n"
         "\n"
-        "Explain a row with --explain 0 · 0 rejected with --show-rejected · pictures with --plot"
-        " out.svg\n"
+        "Explain a row with --explain 0 · 0 rejected settings with --show-rejected ·\n"
+        "pictures with --plot out.svg\n"
     )
 
 
@@ -171,7 +171,7 @@ def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Answer) -> 
     assert (
         "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over; row 2 (none) is"
         " 58.0 GiB\nover.\n"
-        "Outside recompute:\n"
+        "Other changes that help:\n"
         "  - VPP 10 instead of 5: -1.5 GiB, still 0.5 GiB over, -0.8 % step time (less warm-up in"
         " flight).\n"
         "  - micro batch 1 instead of 2: -1.5 GiB, still 0.5 GiB over" in text
@@ -213,7 +213,7 @@ def test_an_answer_without_candidates_shows_the_rejections(tight: Answer) -> Non
 
 def test_top_limits_the_rows_and_says_so(tight: Answer) -> None:
     text = plain(tight, rows=Rows(top=2))
-    assert "2 of 5 rows: --top N" in text
+    assert "2 of 5 rows, more with --top N" in text
     assert " 3  full:uniform:1" not in text
     assert "core_attn" not in text
 
@@ -360,7 +360,7 @@ def test_layout_words() -> None:
     )
     assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"
     split = {"pipeline_model_parallel_layout": "Ett|tttL"}
-    text = "TP 1 · PP 2 · split Ett|tttL · DP 1 · distributed optimizer"
+    text = "TP 1 · PP 2 · pipeline split Ett|tttL · DP 1 · distributed optimizer"
     assert layout_words(ParallelLayout(pipeline_model_parallel_size=2, **split)) == text
     last = ParallelLayout(num_layers_in_last_pipeline_stage=1)
     assert "last stage 1 layers" in layout_words(last)

@@ -43,23 +43,24 @@ def test_what_is_folded_is_counted_and_named(crowded: Answer) -> None:
     assert "full:block:3 " not in text
     assert "\n     same result: 2 full:block:2\n" in text
     assert (
-        "\nfolded  1 row dominated, 1 row with the same result as another: --top 16 shows all\n"
-    ) in text
-    assert "10 of 16 rows: --top N · explain a row with --explain 4" in text
+        "hidden 1 row dominated (another row is no larger and no slower), 1 row with the same "
+        "result as another: --top 16 shows all"
+    ) in " ".join(text.split())
+    assert "10 of 16 rows, more with --top N · explain a row with --explain 4" in text
 
 
 def test_all_rows_of_top_are_there_and_nothing_is_folded(crowded: Answer) -> None:
     text = text_of(crowded, Rows(top=16))
     assert all(f"\n {rank:>2}  full:block:{rank} " in text for rank in range(1, 17))
     assert "alike" not in text
-    assert "folded" not in text
+    assert "hidden" not in text
     assert " rows: --top" not in text
 
 
 def test_the_front_says_that_it_is_one(crowded: Answer) -> None:
     assert "The Pareto front of 16 rows · explain" in text_of(crowded, Rows(front=True))
     cut = text_of(crowded, Rows(front=True, top=3))
-    assert "The Pareto front of 16 rows: 3 of 15, --top N" in cut
+    assert "The Pareto front of 16 rows: 3 of 15, more with --top N" in cut
 
 
 def test_rows_say_what_no_column_says(make_advice, make_evaluation) -> None:

@@ -157,7 +157,7 @@ def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
         assert found.layout is not None
         assert not found.layout.tp_comm_overlap
         assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
-        assert any("its own are not predicted" in words for words in found.assumptions)
+        assert any("not of deterministic ones" in words for words in found.assumptions)
         assert any("fused cross entropy" in words for words in found.assumptions)
 
 
@@ -178,7 +178,7 @@ def test_a_recipes_framework_is_not_taken_where_it_lacks_what_is_given() -> None
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"pipeline_model_parallel_size": 8}, "with the recipe's CP 2 (--cp); nearest: 8"),
+        ({"pipeline_model_parallel_size": 8}, "the recipe's CP 2; change with --cp); nearest: 8"),
         ({"overrides": ("job.fp8_param_gather=true",)}, "--precision fp8_current, or leave it out"),
         ({"overrides": ("job.torch_compile=true",)}, "megatron_lm; leave it out, or --framework"),
     ],

@@ -129,4 +129,4 @@ def test_the_proof_stands_in_json_and_on_the_page(capsys: pytest.CaptureFixture[
     assert (
         "Proven with predicted step times: no setting in this space that fits is faster than row 1"
     ) in page
-    assert "no release of Megatron can say it" in page
+    assert "no release of Megatron has an option for it" in page

@@ -88,7 +88,7 @@ def test_kinds_leave_out_what_is_judged_only() -> None:
 
 def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert scores.main(["simumax"]) == 2
-    assert "one of korthikanti2022" in capsys.readouterr().err
+    assert "use one of korthikanti2022" in capsys.readouterr().err
 
 
 def test_targets_are_predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,11 @@ def test_what_is_no_duration(text: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--buget", "3min"], "--buget: not a flag; did you mean --budget"),
+        (["--buget", "3min"], "--buget: is not a flag; did you mean --budget"),
         (["--budget"], "argument --budget: expected one argument"),
         (["--device", "tpu"], "must be one of cuda, cpu"),
         (["--out", "x.json"], "must be a YAML file; write x.yaml"),
-        (["now"], "now: not a flag"),
+        (["now"], "now: is not a flag"),
         (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: cannot be combined with --refit"),
     ],
 )

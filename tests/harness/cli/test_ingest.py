@@ -197,7 +197,7 @@ def test_the_command_line() -> None:
         (["absent.log"], "LOG = absent.log: matches no file"),
         (["empty"], "is a folder without logs"),
         (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
-        (["a.log", "--one-rum"], "not a flag; did you mean --one-run"),
+        (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
         (["a.log", "--config-dir"], "argument --config-dir: expected one argument"),
         (["a.log", "gpus=8"], "gpus"),
         (["a.log", "name=../esc"], "name = ../esc: must be the name of one folder"),

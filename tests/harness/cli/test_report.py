@@ -69,7 +69,7 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
         ((str(ROOT / "configs"),), "must hold a run or a result.json"),
         ((str(RECORDED), "--golden", "nowhere.json"), "file = nowhere.json: cannot be read"),
         ((str(RECORDED), "--limit", "step_tme=3%"), "is not a metric; did you mean"),
-        ((str(RECORDED), "--no-such"), "--no-such: not a flag; did you mean"),
+        ((str(RECORDED), "--no-such"), "--no-such: is not a flag; did you mean"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_2(

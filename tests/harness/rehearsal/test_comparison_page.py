@@ -25,7 +25,7 @@ def test_a_real_device_tells_time_and_reserved_memory() -> None:
     found = replace(PEAKS, reserved=13 * GIB, compute_seconds=0.25)
     shown = page(wanted, {wanted.settings[0].trial.name: result(wanted.settings[0].trial, found)})
     assert "none, stage 0: 13.00 GiB reserved" in shown
-    assert "none, stage 0: 250.0 ms of compute a step" in shown
+    assert "none, stage 0: 250.0 ms of compute per step" in shown
 
 
 def test_a_failure_is_told() -> None:

@@ -87,4 +87,4 @@ def hardware_remarks(job: Job) -> Iterator[str]:
     """Whose Transformer Engine runs on AMD."""
     engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     if engine and _is_amd(job.gpu):
-        yield "AMD's port of Transformer Engine (ROCm/TransformerEngine) like NVIDIA's"
+        yield "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's"

@@ -181,7 +181,7 @@ def test_every_nemo_1_is_one(text: str) -> None:
 def test_the_newest_nemo_is_2_and_3_is_not_known() -> None:
     assert resolve_revision(Framework.NEMO, "") is SECOND is resolve_revision(Framework.NEMO, "2.5")
     assert SECOND.label == "NeMo 2 (megatron-core 0.14)"
-    with pytest.raises(UserError, match="one of 1, 2"):
+    with pytest.raises(UserError, match="use 1 or 2"):
         resolve_revision(Framework.NEMO, "3")
 
 
