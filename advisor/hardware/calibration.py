@@ -187,7 +187,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
         for field in (*EFFICIENCIES, *SHARED_EFFICIENCIES):
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
-                raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
+                raise UserError(f"calibration.{field}", value, "must be above 0 and at most 1")
         for field in AT_MOST_ONE:
             if getattr(self, field) > 1.0:
                 raise UserError(f"calibration.{field}", getattr(self, field), "must be at most 1")

@@ -21,7 +21,9 @@ from advisor.base.units import GIB, nearest_names
 from advisor.hardware.gpu import Gpu, HostProcessor, Vendor
 
 _FLAG: Final = "--gpus"
-_OTHERS: Final = "(advise gpus lists all; --config-dir DIR adds DIR/hardware/NAME.yaml)"
+_OTHERS: Final = (
+    "(advise gpus lists all; add your own as DIR/hardware/NAME.yaml with --config-dir DIR)"
+)
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _NOISE: Final = frozenset(
@@ -136,8 +138,8 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
         raise UserError(
             _FLAG,
             gpu_type,
-            "is a slice of a GPU (MIG), which no preset describes",
-            "the whole GPU, or a file of your own for the slice in --config-dir",
+            "is a slice of a GPU (MIG), which has no preset",
+            "use the whole GPU, or describe the slice in --config-dir DIR/hardware/NAME.yaml",
         )
     if not hits:
         near = f"{nearest_names(gpu_type, names)} {_OTHERS}"

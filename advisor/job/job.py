@@ -256,7 +256,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "job.optimizer_offload_fraction",
                 self.optimizer_offload_fraction,
-                "must be in [0, 1]",
+                "must be between 0 and 1",
             )
 
     def _check_fp8(self) -> None:

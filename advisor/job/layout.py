@@ -83,7 +83,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
                 "layout.sequence_parallel",
                 True,
                 "needs tensor_model_parallel_size > 1",
-                "leave it off at TP 1",
+                "drop it at TP 1",
             )
         if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
             raise UserError(

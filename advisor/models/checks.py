@@ -40,9 +40,11 @@ def check_model(model: ModelFields) -> None:
     for field in ("hidden_dropout", "attention_dropout"):
         value = getattr(model, field)
         if not 0.0 <= value < 1.0:
-            raise UserError(f"model.{field}", value, "must be in [0, 1)")
+            raise UserError(f"model.{field}", value, "must be at least 0 and below 1")
     if not 0.0 < model.rotary_percent <= 1.0:
-        raise UserError("model.rotary_percent", model.rotary_percent, "must be in (0, 1]")
+        raise UserError(
+            "model.rotary_percent", model.rotary_percent, "must be above 0 and at most 1"
+        )
     if model.num_attention_heads % model.num_query_groups:
         raise UserError(
             "model.num_query_groups",

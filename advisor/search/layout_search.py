@@ -362,5 +362,7 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
             "of GPUs"
         )
         + (f" with {given}" if given else ""),
-        "leave that to be chosen" if given else "change the number of GPUs or the global batch",
+        "leave it out, so that it is chosen"
+        if given
+        else "change the number of GPUs or the global batch",
     )

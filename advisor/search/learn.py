@@ -45,7 +45,12 @@ def calibration_from(
     files = [path for path in paths if path.suffix in _YAML]
     folders = [path for path in paths if path not in files]
     if len(files) > 1:
-        raise UserError(_FLAG, show_path(files[1]), "is a second calibration file", "give one")
+        raise UserError(
+            _FLAG,
+            show_path(files[1]),
+            "cannot be given beside another calibration file",
+            "give one",
+        )
     base = read_record(Calibration, read_yaml(files[0]), files[0]) if files else shipped
     if not folders:
         return base

@@ -144,7 +144,7 @@ def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
     changes = plan_update(results, arguments.reason, arguments.to)
     if any(change.new.identity.gpus == CPU for change in changes):
-        _say("CPU times are no measure: memory and loss are the baseline")
+        _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
         count = len(change.new.processes)
         if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:

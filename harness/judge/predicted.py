@@ -222,7 +222,7 @@ def judgement(found: Sequence[SettingOutcome]) -> list[str]:
         words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
         words += f": a regret of {(1 - share) * 100:.1f} %" if share < 1 else ""
         doubted = any(outcome.status is TrialStatus.UNSTABLE for outcome in found)
-        lines.append(words + (", as far as unstable times show." if doubted else "."))
+        lines.append(words + (" (some times are unstable)." if doubted else "."))
     return lines
 
 

@@ -37,7 +37,7 @@ _RUN_AGAIN: Final = (
     Verdict.UNSTABLE,
     Verdict.INCONCLUSIVE,
 )
-CPU_TIMES: Final = "CPU times are no measure: they are shown, and memory and loss are judged."
+CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
 _MEANING: Final = {
     0: "pass",
     1: "regression",

@@ -33,7 +33,7 @@ LIMITS: Final = {
 }
 """A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
 them."""
-_NO_MEASURE: Final = "CPU times are no measure; nothing is judged by them"
+_NO_MEASURE: Final = "CPU times are not judged"
 
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")

@@ -95,7 +95,7 @@ def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
     changed = [f"{name} {now}" for name, before, now in pairs if now != before]
     if not changed:
         return ()
-    return (f"the {backend} backend runs, and is predicted, with {', '.join(changed)}",)
+    return (f"the {backend} backend (and so its predictions) uses {', '.join(changed)}",)
 
 
 def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:

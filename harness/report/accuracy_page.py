@@ -71,13 +71,15 @@ def accuracy_report(
         Section(
             title="Errors",
             prose=(
-                "Predicted over measured, minus 1: mean of the sizes, and the worst with its sign. "
-                "Overheads are ratios to `none`; their errors are in points. tau: Kendall's of "
-                "step times within a cell, mean over cells. Regret: what the advisor's first "
-                "choice costs over the best measured setting.",
-                "A cell is in the half fit or held_out by a bit of its key: a model may be "
-                "improved on the first, and is judged on the second.",
-                *(("CPU times, which say nothing about a GPU.",) if on_cpu else ()),
+                "A cell is one job on one machine; its rows are recompute settings. An error is "
+                "predicted / measured - 1; the table has the mean size and the worst, with the "
+                "number of rows. The overhead is the step time relative to `none`; its error is in "
+                "percentage points. tau: Kendall's rank correlation of predicted and measured step "
+                "times in a cell. Regret: how much slower the advisor's first choice is than the "
+                "fastest setting measured.",
+                "A hash of its key puts each cell into one of two halves: the model may be "
+                "improved on `fit`, and is judged on `held_out`.",
+                *(("All times are CPU times, which say nothing about a GPU.",) if on_cpu else ()),
             ),
             tables=(_judgements(_groups(rows)),),
         ),
@@ -98,7 +100,8 @@ def accuracy_report(
                 title="Not measured, or not trusted",
                 tables=(table,),
                 prose=(
-                    "These trials are in no mean; one out of memory is a verdict all the same.",
+                    "These trials are left out of the means. One that ran out of memory still "
+                    "counts in the table above.",
                 ),
             )
         )
@@ -114,7 +117,7 @@ def accuracy_report(
 
 
 _VERDICTS: Final = (
-    "What the advisor said (it fits with a probability of at least 90 %), and what happened."
+    'What the advisor said ("fits" is a probability of at least 90 %), and what happened.'
 )
 
 
@@ -166,10 +169,10 @@ def _verdicts(found: Iterable[Judgement]) -> Table:
     return Table(
         columns=(
             "group",
-            "fits: ran",
-            "fits: out of memory",
-            "does not: out of memory",
-            "does not: ran",
+            'said "fits": ran',
+            'said "fits": out of memory',
+            'said "does not fit": out of memory',
+            'said "does not fit": ran',
         ),
         rows=tuple(
             (one.name, str(v.fits), str(v.false_fits), str(v.refusals), str(v.false_refusals))

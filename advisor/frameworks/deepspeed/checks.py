@@ -49,7 +49,7 @@ _SECTIONS: Final = {
 }
 """Where each section is read."""
 CALLS: Final = (
-    "activation_checkpointing turns nothing on: the model must call "
+    "activation_checkpointing turns nothing on by itself: the model must call "
     "deepspeed.checkpointing.checkpoint on each block (a Hugging Face model does not)"
 )
 DEVICES: Final = ("none", "cpu", "nvme")
@@ -163,7 +163,7 @@ def _zero(keys: Keys) -> Iterator[Finding]:
     ratio = keys.get(at)
     if isinstance(ratio, int | float) and ratio < 1.0 and stage in (0, 1, 2):
         reason = "Partial offloading only supported for ZeRO Stage 3"
-        yield keys.error(rule, reason, "ratio 1.0, or stage 3", ZERO_SOURCE, at)
+        yield keys.error(rule, reason, "use ratio 1.0, or stage 3", ZERO_SOURCE, at)
 
 
 def _is_stage(value: Any) -> bool:
@@ -176,34 +176,34 @@ def _offload(keys: Keys, section: str, stages: tuple[int, ...], stage: object) -
     device, rule = keys.get(at), f"{part}.device"
     yield from no_choice(keys, at, DEVICES, OFFLOAD_SOURCE, rule=rule, fix="cpu", also=("auto",))
     if device in DEVICES[1:] and isinstance(stage, int) and stage not in stages:
-        legal, fix = ", ".join(map(str, stages)), f"stage {stages[-1]}, or drop {part}"
+        legal, fix = ", ".join(map(str, stages)), f"use stage {stages[-1]}, or drop {part}"
         reason = f"{part} is valid only with stage {legal}, and the stage is {stage}"
         yield keys.warning(f"{part}.stage", reason, fix, OFFLOAD_SOURCE, at)
     if device == "nvme" and not keys.has(f"{section}.nvme_path"):
-        reason, fix = "device = nvme without nvme_path", "nvme_path: a directory on the drive"
+        reason, fix = "device = nvme needs nvme_path", "set nvme_path to a directory on the drive"
         yield keys.error(f"{part}.nvme_path", reason, fix, OFFLOAD_SOURCE, at)
 
 
 def _checkpointing(keys: Keys) -> Iterator[Finding]:
     on = [name for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
     if on:
-        fix, source = "leave it to the model's own checkpoints", f"{_AC_SOURCE}/checkpointing.py"
+        fix, source = "use the model's own checkpointing", f"{_AC_SOURCE}/checkpointing.py"
         yield keys.finding(Level.NOTE, f"{AC}.calls", CALLS, fix, source, f"{AC}.{on[0]}")
     partition = keys.truth(f"{AC}.partition_activations")
     at, number = f"{AC}.contiguous_memory_optimization", f"{AC}.number_checkpoints"
     source = f"{_AC_SOURCE}/checkpointing.py configure"
     if keys.truth(at) and not partition:
         reason = "Contiguous Checkpointing is only available with partitioned activations"
-        yield keys.error(at, reason, "partition_activations: true", source, at)
+        yield keys.error(at, reason, "set partition_activations: true", source, at)
     elif keys.truth(at) and keys.get(number) is None:
         reason = "Must specify the number of layers with contiguous memory checkpointing"
-        fix = "number_checkpoints: how many checkpoints the model makes"
+        fix = "set number_checkpoints to the number of checkpoints in the model"
         yield keys.error(number, reason, fix, source, at)
     at, source = f"{AC}.cpu_checkpointing", f"{_AC_SOURCE}/checkpointing.py forward"
     if keys.truth(at) and not partition:
         moves = "moves the whole inputs of every rank"
         reason = f"cpu_checkpointing without partition_activations {moves}"
-        fix = "partition_activations: true where there is model parallelism"
+        fix = "set partition_activations: true if the model is split over GPUs"
         yield keys.finding(Level.NOTE, at, reason, fix, source, at)
 
 

@@ -99,12 +99,12 @@ def _fsdp(keys: Keys) -> Iterator[Finding]:
     unsupported = f"{rule} = {reshard} is not supported with FSDP{version}"
     if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
         reason, fix = (
-            f"{unsupported}, which wants a boolean",
-            "true shards again, as FULL_SHARD did",
+            f"{unsupported}, which needs true or false",
+            "use true: it reshards after the forward, as FULL_SHARD does",
         )
         yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
     if version == 1 and keys.truth(RESHARD) is not None:
-        reason = f"{unsupported}, which wants a strategy"
+        reason = f"{unsupported}, which needs a strategy"
         fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
         yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
     rule = "fsdp_forward_prefetch"

@@ -174,7 +174,7 @@ class HuggingFace(TorchStack):
                 "--recompute",
                 own.spec,
                 "cannot be written in Accelerate's file",
-                "full or full+offload, or --format flags",
+                "use full or full+offload, or --format flags",
             )
         return accelerate_file(own, job)
 

@@ -81,7 +81,7 @@ def _repeats(job: Job) -> Iterator[str]:
 def bridge_layout_overrides(job: Job, revision: Revision) -> str:
     """Overrides for the layout, batch, precision and CUDA graphs of the job.
 
-    The sequence length is left to the recipe: it stands in the model and in the data set, whose
+    The sequence length is set in the recipe: it stands in the model and in the data set, whose
     field differs by recipe.
     """
     values = job_values(job, revision)
@@ -116,5 +116,5 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
 
 def left_to_bridge(job: Job) -> str:
     """What of a job the overrides do not say, and which recipe takes those of its types."""
-    left = f"left to the recipe: sequence {job.config.seq_length}"
+    left = f"set in the recipe: sequence {job.config.seq_length}"
     return left if is_named(job) else f"{left} · {NEEDS_CONFIGURATION}"

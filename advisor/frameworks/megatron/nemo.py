@@ -102,4 +102,4 @@ def left_to_nemo(job: Job) -> str:
         "weights only in 8 bits (fp8_param_gather)": config.fp8_param_gather,
         "optimizer on the host": config.optimizer_cpu_offload,
     }
-    return f"left to the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"
+    return f"set in the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"

@@ -156,7 +156,7 @@ class TorchStack(AdapterDefaults):
                 "--framework-version",
                 version,
                 "has its own layers with experts, which are not modelled",
-                f"--framework-version {known}",
+                f"use --framework-version {known}",
             )
         return configured(self.framework, model, config, self.impl, given, self.precisions)
 

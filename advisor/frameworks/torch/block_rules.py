@@ -20,7 +20,7 @@ def block_problems(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         return
     layers = job.model.num_layers
     if len(blocks) != layers:
-        reason = f"the plan is for {len(blocks)} blocks, but the model has {layers}"
+        reason = f"the plan has {len(blocks)} blocks, but the model has {layers}"
         yield Problem("blocks.number", reason, f"use {layers}", "advisor")
         return
     yield from _unknown_calls(job)
@@ -43,7 +43,7 @@ def _unknown_calls(job: Job) -> Iterator[Problem]:
     }
     for what, there in words.items():
         if there:
-            reason = f"with {what} a block makes calls that a plan does not count"
+            reason = f"with {what} a plan of blocks cannot tell a block's calls apart"
             yield Problem("blocks.calls", reason, "full, or a policy over operators", _SOURCE)
 
 
@@ -54,5 +54,5 @@ def _unknown_names(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         own = {one for one, its in zip(blocks, job.model.layer_kinds, strict=True) if its == kind}
         named = {name for one in own for name in (*one.kept, *one.on_host)}
         for name in sorted(named - known.keys() - {INPUT}):
-            reason = f"a block has no call {name} whose output can be kept"
+            reason = f"a block has no operator {name} whose output can be kept"
             yield Problem("blocks.unknown", reason, f"use {either(known)}", _SOURCE)

@@ -325,7 +325,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
     if third and int(job.gpu.cuda_capability) != _HOPPER:
-        reason = f"FlashAttention-3 needs Hopper, which {job.gpu.name} is not"
+        reason = f"FlashAttention-3 needs a Hopper GPU, which {job.gpu.name} is not"
         fix = "job.attn_implementation=sdpa"
         yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
     layers, segments = job.model.num_layers, setting.segments
@@ -341,7 +341,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem("checkpoint_sequential.last_segment", reason, fix, source)
     number = setting.num_layers
     if number is not None and number > layers:
-        reason = f"the model has {layers} blocks, fewer than {number}"
+        reason = f"the model has only {layers} blocks"
         yield Problem("checkpoint.every_n_blocks", reason, f"at most {layers}", "advisor")
     if setting.budget is not None and job.config.precision.is_quantized:
         reason = "what torch.compile keeps of 8-bit linear layers is not modelled"

@@ -141,7 +141,7 @@ class TorchTitan(TorchStack):
             fix = "--framework-version 0.2"
             yield Problem("mode.memory_budget", reason, fix, "torchtitan 0.1.0 config")
         if setting.use_reentrant:
-            reason = "all checkpoints are non-reentrant"
+            reason = "torchtitan uses only non-reentrant checkpoints"
             yield Problem("checkpoint.reentrant", reason, "leave +use_reentrant out", self.source)
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _mode(keys: Keys) -> Iterator[Finding]:
         yield keys.error(rule, reason, f'{rule} = "{option}"', _APPLIED, _OPTION)
     elif option is not None and option != "op" and not (option.isdigit() and int(option) > 0):
         reason = f"{rule} = {option!r} is neither 'op' nor a positive number of layers"
-        yield keys.error(rule, reason, "op, or 2 for every second layer", _APPLIED, _OPTION)
+        yield keys.error(rule, reason, 'use "op", or "2" for every second layer', _APPLIED, _OPTION)
     if option is not None and mode in MODES and mode != "selective":
         rule, fix = "selective_ac_option.unused", "leave it out, or mode = selective"
         reason = f"selective_ac_option is used only with mode = selective, but mode = {mode}"

@@ -116,5 +116,5 @@ def test_flash_attention_3_is_for_hopper(capsys: pytest.CaptureFixture[str], gpu
     capsys.readouterr()
     assert main([*asked.split(), "--gpus", f"8x{gpu}"]) == 2
     error = capsys.readouterr().err
-    assert "FlashAttention-3 needs Hopper" in error
+    assert "FlashAttention-3 needs a Hopper GPU" in error
     assert "job.attn_implementation=sdpa" in error

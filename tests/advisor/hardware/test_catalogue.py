@@ -190,7 +190,7 @@ def test_the_nearest_types_are_named() -> None:
 
 
 def test_a_slice_of_a_gpu_is_no_preset() -> None:
-    with pytest.raises(UserError, match=r"is a slice of a GPU \(MIG\), which no preset describes"):
+    with pytest.raises(UserError, match=r"is a slice of a GPU \(MIG\), which has no preset"):
         load_gpu("H100-MIG-3g.40gb")
 
 

@@ -60,7 +60,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
             "is not; model.moe_token_dispatcher_type=alltoall",
         ),
         ("8xRTX4090", "--tp 2 layout.tp_comm_overlap=true", "through CUDA multicast or CUDA IPC"),
-        ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB has not"),
+        ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB does not support"),
         ("8xMI300X", "job.cuda_graph_impl=local", "captures HIP graphs"),
         (
             "8xMI300X",
@@ -70,7 +70,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
         (
             "8xMI300X",
             "--framework huggingface job.attn_implementation=flash_attention_3",
-            "FlashAttention-3 needs Hopper",
+            "FlashAttention-3 needs a Hopper GPU",
         ),
     ],
 )
@@ -91,7 +91,7 @@ def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[s
 
     amd = page("--model", "qwen3_8b", "--gpus", "16xMI300X")
     assert "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's" in amd
-    assert "servers of 8 GPUs, with a network of 50 GB/s a GPU" in amd
+    assert "servers of 8 GPUs, with a network of 50 GB/s per GPU" in amd
     geforce = page("--model", "qwen3_0.6b", "--gpus", "2xRTX4090")
     assert "exchange through host memory (no peer-to-peer access), 31 GB/s each" in geforce
     assert "uncalibrated, step time ±50 %" in geforce

@@ -60,7 +60,7 @@ def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: in
         ({"exp_avg_dtype": DType.BF16}, "set job.use_precision_aware_optimizer=true"),
         ({"main_params_dtype": DType.BF16, "use_precision_aware_optimizer": True}, "must be"),
         ({"fp8_param_gather": True}, "needs FP8"),
-        ({"optimizer_offload_fraction": 1.5}, "must be in"),
+        ({"optimizer_offload_fraction": 1.5}, "must be between"),
         (
             {"precision": Precision.MXFP8, "fp8_recipe": Fp8Recipe.DELAYED},
             "does not match job.precision=mxfp8",

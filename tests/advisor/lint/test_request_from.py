@@ -105,7 +105,7 @@ def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> Non
     script = str(CORRECT / "megatron_slurm_srun.sbatch")
     assert cli.main(["--from", script, "--gpus", "H100", "--top", "1"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "has full:uniform:1, row " in text
+    assert "sets full:uniform:1 (row " in text
     assert "--recompute-granularity in line 44" in text
     assert "row 1 needs none of these options: remove them" in text
 
@@ -297,7 +297,7 @@ def test_what_is_known_and_not_taken_is_said(
     (tmp_path / "train.sh").write_text(f"{QWEN}{words} --moe-latent-size 12\n")
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
+    assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
 
 
 def test_what_makes_the_model_another_one_unsaid_is_said(
@@ -308,7 +308,7 @@ def test_what_makes_the_model_another_one_unsaid_is_said(
     )
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "64xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "unsaid model.hidden_dropout 0.1, not 0.0 · model.attention_dropout 0.1, not 0.0" in text
+    assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
 def test_what_is_not_known_is_said_with_what_is_assumed(
@@ -324,8 +324,8 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
     cli.main(asked)
     lines = capsys.readouterr().out.split("\nfile ")[1]
     text = " ".join(lines.split())
-    assert "train.sh sets a recompute setting whose value is not known row 1 instead" in text
-    assert "not taken --clip-grad 0.0 in line 1" in text
+    assert "sets a recompute setting, but its value is not known for row 1 set" in text
+    assert "not used --clip-grad 0.0 in line 1" in text
     for says in (
         "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
         "job.cuda_graph_impl=VALUE",
@@ -787,17 +787,17 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
     [
         (
             "deepspeed t.py --deepspeed ds.json --gradient_checkpointing True",
-            "t.sh has full, row 2: --gradient_checkpointing in line 1 "
-            "row 1 instead, and drop them: --deepspeed ",
+            "t.sh sets full (row 2): --gradient_checkpointing in line 1 "
+            "for row 1 remove these options and set: --deepspeed ",
         ),
         (
             "accelerate launch --config_file a.yaml t.py",
-            "row 2: fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
+            "(row 2): fsdp_config.fsdp_activation_checkpointing in line 3 of {folder}/a.yaml "
             "row 1 needs none of these options: remove them",
         ),
         (
             f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",
-            "row 1 instead: --activation_checkpoint.mode=none",
+            "for row 1 set: --activation_checkpoint.mode=none",
         ),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     ("name", "says"),
     [
         ("llama3_7b", "--model = llama3_7b: unknown model; did you mean llama3_70b"),
-        ("qwen3", "did you mean qwen3_4b or qwen3_8b"),
+        ("qwen3", "did you mean qwen3_4b, qwen3_8b"),
         ("falcon_180b", "attention and MLP in parallel, which Megatron Core"),
         ("", "--model = '': unknown model; similar: "),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),

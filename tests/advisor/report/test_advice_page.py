@@ -133,7 +133,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         " model.cross_entropy_loss_fusion=false model.recompute_granularity=selective \\\n"
         " 'model.recompute_modules=[mlp]' model.recompute_method=null \\\n"
         " model.recompute_num_layers=null\n"
-        " # left to the recipe: sequence 0\n"
+        " # set in the recipe: sequence 0\n"
         "\n"
         "Explain a row with --explain 0 · 0 rejected settings with --show-rejected ·\n"
         "pictures with --plot out.svg\n"
@@ -346,8 +346,8 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     job = ["--model", "llama3_70b", "--gpus", "32xH100", "--recompute", "full:uniform:1"]
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
-    assert "left to the recipe" not in lm
-    comment = "# left to the recipe: sequence 4096 · mixed_precision.… works with recipes that"
+    assert "set in the recipe" not in lm
+    comment = "# set in the recipe: sequence 4096 · mixed_precision.… works with recipes that"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

@@ -146,7 +146,7 @@ def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
     assert advice.job.layout == replace(
         published.layout, tensor_model_parallel_size=8, data_parallel_size=2
     )
-    said = "the preset's layout and batch per replica, except what is given; DP 2"
+    said = "the preset's layout and batch per replica, except for values given; DP 2"
     assert said in advice.assumptions
 
 
@@ -258,9 +258,9 @@ def test_the_preset_s_own_setting_is_evaluated_and_marked() -> None:
 
 
 def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> None:
-    with pytest.raises(UserError, match=r"fused_group_mlp needs version 0.19 or main"):
+    with pytest.raises(UserError, match=r"fused_group_mlp needs --framework-version 0.19 or main"):
         ask(recompute=("none+offload=fused_group_mlp",), framework_version="0.18")
-    with pytest.raises(UserError, match=r"gdn_norm_out needs version 0.19 or main"):
+    with pytest.raises(UserError, match=r"gdn_norm_out needs --framework-version 0.19 or main"):
         ask(recompute=("selective:gdn_norm_out",), framework_version="0.18")
 
 

@@ -109,7 +109,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     [
         (["experiment=llama3_8b_1xh20"], "experiment = llama3_8b_1xh20: unknown experiment"),
         (["--retry=unsable"], "--retry = unsable: must be one of ok, unstable"),
-        (["--retri"], "--retri: is not a flag; did you mean --retry or"),
+        (["--retri"], "--retri: is not a flag; did you mean --retry, "),
         (["--config-dir"], "argument --config-dir: expected one argument"),
         (["--config-dir=absent"], "is not a folder"),
         (["name=../x"], "name = ../x: must be the name of one folder"),
@@ -185,7 +185,7 @@ def test_help_documents_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compair", "x"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("harness compair: is not a command; did you mean compare or")
+    assert line.startswith("harness compair: is not a command; did you mean compare, ")
 
 
 def test_flags_and_overrides_may_stand_anywhere() -> None:

@@ -59,7 +59,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
             self.given.put(name, value, where)
         except UserError as error:
             reason = f"{where} = {error.value} {error.relation}"
-            self.faults.append(Fault("wrong_type", reason, "give one", "argparse", place))
+            self.faults.append(Fault("wrong_type", reason, "give a valid value", "argparse", place))
             self.given.put(name, "$", where)  # a value that no rule minds
             self.given.unresolved.pop()
             return

@@ -46,7 +46,9 @@ class Unknown(Struct, frozen=True):
         """With the versions that accept the first name as the advice, where there are any."""
         if not versions:
             return self
-        return Unknown(self.names, f"{self.first} needs version {' or '.join(versions)}")
+        return Unknown(
+            self.names, f"{self.first} needs --framework-version {' or '.join(versions)}"
+        )
 
 
 def unknown(wanted: Iterable[str | None], known: Sequence[str]) -> Unknown | None:

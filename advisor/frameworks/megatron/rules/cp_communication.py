@@ -112,7 +112,7 @@ def _window(raw: RawSettings, revision: Revision) -> Problem | None:
     if not rings or raw.window_size is None:
         return None
     return Problem(
-        f"window_size = {raw.window_size} with cp_comm_type = {rings[0]}",
+        f"window_size = {raw.window_size} cannot be combined with cp_comm_type = {rings[0]}",
         _other_kinds(raw, revision),
         "AssertionError: Context parallelism does not support sliding window attention with",
     )
@@ -124,7 +124,7 @@ def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
     if not others or not _has_sinks(raw):
         return None
     return Problem(
-        f"softmax_type = {raw.softmax_type} with cp_comm_type = {others[0]}",
+        f"softmax_type = {raw.softmax_type} cannot be combined with cp_comm_type = {others[0]}",
         _other_kinds(raw, revision),
         "AssertionError: Context parallelism only supports",
     )
@@ -137,14 +137,15 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
     others = [kind for kind in _kinds(raw) if kind not in _RINGS]
     if others:
         return Problem(
-            f"multi_latent_attention with cp_comm_type = {others[0]}",
+            f"multi_latent_attention cannot be combined with cp_comm_type = {others[0]}",
             f"{_other_kinds(raw, revision)}, or [transformer_engine_version=2.15]",
             "AssertionError: Context parallelism does not support MLA with",
         )
     if not _kinds(raw) or not (raw.fp8 and raw.fp8_dot_product_attention):
         return None
     return Problem(
-        "multi_latent_attention with fp8_dot_product_attention over context-parallel ranks",
+        "multi_latent_attention cannot be combined with fp8_dot_product_attention over "
+        "context-parallel ranks",
         "[fp8_dot_product_attention], or [transformer_engine_version=2.15]",
         "ValueError: No dot product attention backend is available",
     )
@@ -159,8 +160,8 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
         since = _packed_since(raw, kind)
         if release < since:
             return Problem(
-                f"packed sequences with cp_comm_type = {kind} and Transformer Engine "
-                f"{release[0]}.{release[1]}",
+                f"packed sequences cannot be combined with cp_comm_type = {kind} and "
+                f"Transformer Engine {release[0]}.{release[1]}",
                 f"{_other_kinds(raw, revision)}, or "
                 + marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
                 "AssertionError: thd format is not supported",
@@ -174,7 +175,8 @@ _breaks = partial(function, source=_SOURCE, verdict=Verdict.CRASHES, authority=A
 _hierarchical_sizes = Guard(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
     when=_bad_hierarchy,
-    reason="hierarchical_context_parallel_sizes = {found} with context_parallel_size = "
+    reason="hierarchical_context_parallel_sizes = {found} cannot be combined with "
+    "context_parallel_size = "
     "{raw.context_parallel_size}",
     fix="give two numbers with the product {raw.context_parallel_size}: ranks of the "
     "all-to-all, then of the ring",
@@ -211,7 +213,8 @@ RULES: Final[dict[str, Rule]] = {
     "cp_needs_transformer_engine": Guard(
         summary="Context parallelism needs transformer_impl transformer_engine.",
         when=lambda raw, _: _kinds(raw) and raw.transformer_impl == "local",
-        reason="context_parallel_size = {raw.context_parallel_size} with transformer_impl = local",
+        reason="context_parallel_size = {raw.context_parallel_size} cannot be combined with "
+        "transformer_impl = local",
         fix="[transformer_impl=transformer_engine]",
         raises="AssertionError: Context parallelism is only supported by TEDotProductAttention!",
         authority=Authority.TRAINING,

@@ -31,7 +31,7 @@ def _flags(raw: RawSettings, _: Revision) -> Problem | None:
     old_spelling = raw.enable_cuda_graph or raw.external_cuda_graph
     if old_spelling and raw.cuda_graph_impl != "none":
         return Problem(
-            "enable_cuda_graph or external_cuda_graph with cuda_graph_impl = "
+            "enable_cuda_graph or external_cuda_graph cannot be combined with cuda_graph_impl = "
             f"{raw.cuda_graph_impl}",
             " and ".join(marked(name) for name in _OLD_SPELLINGS if getattr(raw, name)),
             "AssertionError: Do not use enable_cuda_graph or external_cuda_graph with cuda_graph",
@@ -61,7 +61,7 @@ def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
     if "full" in found.names:
         others = [module for module in wanted if module != "full"]
         return Problem(
-            f"{field} has full together with {names(others)}",
+            f"{field} has full, which cannot be combined with {names(others)}",
             _capture(others),
             "AssertionError: full scope cannot be used with other scopes.",
         )
@@ -90,7 +90,8 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
-            f"cuda_graph_impl = full_iteration with cuda_graph_modules {names(graphs.modules)}",
+            "cuda_graph_impl = full_iteration cannot be combined with cuda_graph_modules "
+            f"{names(graphs.modules)}",
             "[cuda_graph_modules]",
             "AssertionError: cuda_graph_modules must be empty when cuda_graph_impl=",
         )
@@ -100,7 +101,7 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     new = "AssertionError: cuda_graph_modules='full_iteration' cannot be combined with"
     old = "AssertionError: To use full iteration cuda graph, please use cuda_graph_impl=local"
     return Problem(
-        "cuda_graph_impl = transformer_engine with scope full_iteration",
+        "cuda_graph_impl = transformer_engine cannot be combined with scope full_iteration",
         "[cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
         if newer
         else "[cuda_graph_impl=local] and [cuda_graph_modules=full_iteration]",
@@ -122,11 +123,11 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
     "cuda_graph_impl": function(_impl, config(0, 0, 1390, 1716, 1958, 2222, 2446)),
     "cuda_graph_full_iteration": function(_full_iteration, config(0, 0, 0, 1738, 1980, 2237, 2461)),
     "cuda_graph_cpu_offloading": Guard(
-        summary="CUDA graphs exclude cpu_offloading; from 0.18 on a graph of the whole iteration "
+        summary="CUDA graphs refuse cpu_offloading; from 0.18 on a graph of the whole iteration "
         "allows it.",
         given=lambda raw, _: raw.cpu_offloading,
         when=_beside_cpu_offloading,
-        reason="cuda_graph_impl = {found} with cpu_offloading",
+        reason="cuda_graph_impl = {found} cannot be combined with cpu_offloading",
         fix="drop one of the two",
         raises="ValueError: CUDA graphs not supported with CPU offloading.",
         source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
@@ -156,7 +157,7 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
         )
     if "moe_preprocess" in modules and "moe_router" not in modules:
         return Problem(
-            "the graph captures moe_preprocess without moe_router",
+            "the graph captures moe_preprocess, which needs moe_router",
             _capture((*graphs_of(raw, revision).modules, "moe_router")),
             "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
         )
@@ -335,17 +336,18 @@ def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
 
 _OF_RECOMPUTE: Final[dict[str, Rule]] = {
     "cuda_graph_any_recompute": Guard(
-        summary="Up to 0.15 CUDA graphs exclude recompute, except TE graphs of attn with "
+        summary="Up to 0.15 CUDA graphs refuse recompute, except TE graphs of attn with "
         "selective (0.15).",
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
         when=_beside_any_recompute,
-        reason="CUDA graphs ({found}) with recompute_granularity = {raw.recompute_granularity}",
+        reason="CUDA graphs ({found}) cannot be combined with recompute_granularity = "
+        "{raw.recompute_granularity}",
         fix="drop one of the two, or [>=0.16]",
         raises="ValueError: CUDA graphs not supported with activation recomputation.",
         source=config(1173, 1270, 1402, 0, 0, 0, 0),
     ),
     "cuda_graph_attn_recompute": Guard(
-        summary="In 0.15 a TE graph of attn excludes recompute inside attention.",
+        summary="In 0.15 a TE graph of attn refuses recompute inside attention.",
         given=_attention_alone,
         when=lambda raw, _: [
             module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
@@ -359,13 +361,13 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         summary="Full recompute works only with a graph of the whole iteration.",
         given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
         when=_kind_without_full,
-        reason="full recompute with cuda_graph_impl = {found}",
+        reason="full recompute cannot be combined with cuda_graph_impl = {found}",
         fix="use selective recompute, or a graph of the full iteration",
         raises="AssertionError: full recompute is only supported with full iteration CUDA graph.",
         source=config(0, 0, 0, 1781, 2023, 2298, 2522),
     ),
     "cuda_graph_router_recompute": Guard(
-        summary="A TE graph of moe_router excludes recompute of moe.",
+        summary="A TE graph of moe_router refuses recompute of moe.",
         given=_around_router,
         when=lambda raw, _: replayed(raw, "moe"),
         reason="the graph captures moe_router, but moe is recomputed around it",
@@ -374,7 +376,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),
     ),
     "cuda_graph_attention_dropout": Guard(
-        summary="core_attn recomputed inside a graph excludes attention dropout.",
+        summary="core_attn recomputed inside a graph needs attention dropout 0.",
         given=lambda raw, _: raw.attention_dropout and replayed(raw, "core_attn"),
         when=lambda raw, revision: _captures(raw, revision, "attn"),
         reason="core_attn is recomputed inside a CUDA graph and attention_dropout = "
@@ -385,7 +387,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1805, 2047, 2321, 2545),
     ),
     "cuda_graph_hidden_dropout": Guard(
-        summary="mlp or moe recomputed inside a graph excludes hidden dropout.",
+        summary="mlp or moe recomputed inside a graph needs hidden dropout 0.",
         given=lambda raw, _: raw.hidden_dropout,
         when=lambda raw, revision: [
             label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)
@@ -398,7 +400,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1812, 2054, 2329, 2553),
     ),
     "cuda_graph_router_jitter": Guard(
-        summary="moe recomputed inside a graph excludes moe_input_jitter_eps.",
+        summary="moe recomputed inside a graph refuses moe_input_jitter_eps.",
         given=lambda raw, _: raw.moe_input_jitter_eps is not None and replayed(raw, "moe"),
         when=lambda raw, revision: _captures(raw, revision, "moe"),
         reason="moe is recomputed inside a CUDA graph and moe_input_jitter_eps = "
@@ -423,21 +425,21 @@ def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
     most = raw.fine_grained_offloading_max_inflight_offloads
     if graphs.impl == "full_iteration" and (most is None or most < 0):
         return Problem(
-            "offload_modules with a full-iteration graph and no "
+            "offload_modules with a full-iteration graph needs "
             "fine_grained_offloading_max_inflight_offloads",
             "set fine_grained_offloading_max_inflight_offloads to 0 or more",
             "AssertionError: fine_grained_offloading_max_inflight_offloads must be a non-negative",
         )
     if "moe" in graphs.modules:
         return Problem(
-            "offload_modules with a graph that captures moe",
+            "offload_modules cannot be combined with a graph that captures moe",
             "drop one of the two",
             "AssertionError: Token-drop MoE is temporarily not supported with activation",
         )
     if raw.cuda_graph_warmup_steps > 0:
         return None
     return Problem(
-        "offload_modules with cuda_graph_warmup_steps = 0",
+        "offload_modules cannot be combined with cuda_graph_warmup_steps = 0",
         "set cuda_graph_warmup_steps 3",
         "AssertionError: cuda_graph_warmup_steps must be greater than 0 when enabling",
     )
@@ -450,17 +452,17 @@ def _local_graph_offload(
     fix = "use cuda_graph_impl transformer_engine, or drop the offload"
     if not revision.at_least(0, 19):
         return Problem(
-            "offload_modules with cuda_graph_impl = local",
+            "offload_modules cannot be combined with cuda_graph_impl = local",
             fix,
             "AssertionError: fine-grained activation offloading is only supported with",
         )
     local = "AssertionError: fine-grained activation offloading with cuda_graph_impl='local'"
     if outside:
-        reason = f"offload of {names(outside)} with cuda_graph_impl = local"
+        reason = f"offload of {names(outside)} cannot be combined with cuda_graph_impl = local"
         return Problem(reason, fix, f"{local} only supports offload_modules")
     if captured:
         return None
-    reason = "offload_modules with cuda_graph_impl = local that captures whole layers"
+    reason = "offload_modules cannot be combined with local CUDA graphs of whole layers"
     return Problem(reason, fix, f"{local} is not")
 
 

@@ -29,7 +29,7 @@ def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
 
 
 def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The flex dispatcher on DeepEP excludes moe_pad_expert_input_to_capacity."""
+    """The flex dispatcher on DeepEP refuses moe_pad_expert_input_to_capacity."""
     deepep = raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16)
     flex = raw.moe_token_dispatcher_type == "flex" and deepep
     if not flex or not raw.moe_pad_expert_input_to_capacity:
@@ -37,7 +37,8 @@ def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     new = "ValueError: Flex token dispatcher with deepep backend does not support"
     old = "ValueError: Flex token dispatcher does not support moe_pad_expert_input_to_capacity"
     return Problem(
-        "moe_token_dispatcher_type = flex on DeepEP with moe_pad_expert_input_to_capacity",
+        "moe_token_dispatcher_type = flex on DeepEP cannot be combined with "
+        "moe_pad_expert_input_to_capacity",
         "[moe_token_dispatcher_type=alltoall], or [moe_pad_expert_input_to_capacity]",
         new if revision.at_least(0, 16) else old,
     )
@@ -47,7 +48,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
     "expert_parallel_needs_experts": Guard(
         summary="expert_model_parallel_size > 1 needs num_moe_experts.",
         when=lambda raw, _: raw.expert_model_parallel_size != 1 and raw.num_moe_experts is None,
-        reason="expert_model_parallel_size = {raw.expert_model_parallel_size} in a dense model",
+        reason="expert_model_parallel_size = {raw.expert_model_parallel_size} needs a MoE model",
         fix="[expert_model_parallel_size]",
         raises="ValueError: num_moe_experts must be non None to use expert-parallel.",
         source=config(704, 739, 808, 1048, 1180, 1326, 1468),
@@ -55,7 +56,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
     "experts_are_positive": Guard(
         summary="num_moe_experts must be at least 1.",
         when=lambda raw, _: raw.num_moe_experts is not None and raw.num_moe_experts <= 0,
-        reason="num_moe_experts = {raw.num_moe_experts}",
+        reason="num_moe_experts = {raw.num_moe_experts} must be at least 1",
         fix="[num_moe_experts]",
         raises="ValueError: num_moe_experts must be non-negative.",
         source=config(707, 742, 811, 1051, 1231, 1389, 1531),
@@ -63,7 +64,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
     "expert_size_needs_experts": Guard(
         summary="moe_ffn_hidden_size needs num_moe_experts (up to 0.17).",
         when=lambda raw, _: raw.moe_ffn_hidden_size is not None and raw.num_moe_experts is None,
-        reason="moe_ffn_hidden_size = {raw.moe_ffn_hidden_size} in a dense model",
+        reason="moe_ffn_hidden_size = {raw.moe_ffn_hidden_size} needs num_moe_experts",
         fix="[moe_ffn_hidden_size]",
         raises="AssertionError: moe_ffn_hidden_size must be None when num_experts is not set.",
         source=config(716, 751, 820, 1060, 1240, 0, 0),
@@ -87,7 +88,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         summary="moe_shared_expert_overlap needs the alltoall dispatcher (from 0.18 on flex "
         "works too).",
         when=_shared_overlap_dispatchers,
-        reason="moe_shared_expert_overlap with moe_token_dispatcher_type = "
+        reason="moe_shared_expert_overlap cannot be combined with moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
         fix="[moe_token_dispatcher_type=alltoall], or [moe_shared_expert_overlap]",
         raises="ValueError: moe_shared_expert_overlap only works with {found} token",
@@ -99,7 +100,8 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             raw.moe_expert_capacity_factor is not None
             and raw.moe_router_load_balancing_type not in _AUXILIARY
         ),
-        reason="moe_expert_capacity_factor with moe_router_load_balancing_type = "
+        reason="moe_expert_capacity_factor cannot be combined with "
+        "moe_router_load_balancing_type = "
         "{raw.moe_router_load_balancing_type}",
         fix="[moe_router_load_balancing_type=aux_loss], or [moe_expert_capacity_factor]",
         raises="ValueError: moe_expert_capacity_factor only works with aux_loss",
@@ -111,7 +113,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             raw.moe_pad_expert_input_to_capacity
             and (raw.moe_expert_capacity_factor is None or raw.moe_expert_capacity_factor < 0)
         ),
-        reason="moe_pad_expert_input_to_capacity without moe_expert_capacity_factor",
+        reason="moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor",
         fix="[moe_pad_expert_input_to_capacity], or set moe_expert_capacity_factor",
         raises="ValueError: moe_expert_capacity_factor must be set to use moe_pad_expert_input",
         source=config(753, 804, 883, 1133, 1313, 1511, 1688),
@@ -142,7 +144,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
     if raw.moe_token_dispatcher_type not in _WITHOUT_PADDING:
         return None
     return Problem(
-        f"the router pads for quantization with moe_token_dispatcher_type = "
+        "router padding for quantization cannot be combined with moe_token_dispatcher_type = "
         f"{raw.moe_token_dispatcher_type}",
         "[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         "ValueError: allgather and alltoall_seq dispatcher does not support",
@@ -158,7 +160,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
             and _expert_tensor_parallel(raw) != 1
             and str(_expert_tensor_parallel(raw))
         ),
-        reason="add_bias_linear in a MoE model with expert_tensor_parallel_size = {found}",
+        reason="add_bias_linear in a MoE model needs expert_tensor_parallel_size = 1, not {found}",
         fix="[add_bias_linear=false], or [expert_tensor_parallel_size=1]",
         raises="AssertionError: Bias in Moe is only supported when ETP==1",
         source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
@@ -168,7 +170,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: (
             raw.moe_router_enable_expert_bias and raw.moe_router_score_function != "sigmoid"
         ),
-        reason="moe_router_enable_expert_bias with moe_router_score_function = "
+        reason="moe_router_enable_expert_bias cannot be combined with moe_router_score_function = "
         "{raw.moe_router_score_function}",
         fix="[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
         raises="ValueError: Expert bias for aux-loss-free routing only supports sigmoid",
@@ -183,7 +185,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
             and not raw.moe_router_pre_softmax
             and raw.moe_router_load_balancing_type != "sinkhorn"
         ),
-        reason="moe_router_topk = 1 without moe_router_pre_softmax",
+        reason="moe_router_topk = 1 needs moe_router_pre_softmax",
         fix="[moe_router_pre_softmax=true]",
         raises="ValueError: Please use --moe-router-pre-softmax when topk is 1.",
         source=config(1140, 1237, 1343, 1640, 1882, 2111, 2335),
@@ -198,20 +200,22 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
         return None
     if raw.full:
         return Problem(
-            "full recompute with overlap_moe_expert_parallel_comm",
+            "full recompute cannot be combined with overlap_moe_expert_parallel_comm",
             "use selective recompute, or [overlap_moe_expert_parallel_comm]",
             f"AssertionError: disable full recomputation when enabling {_OVERLAP}",
         )
     if raw.recompute_method is not None:
         return Problem(
-            f"recompute_method = {raw.recompute_method} with overlap_moe_expert_parallel_comm",
+            f"recompute_method = {raw.recompute_method} cannot be combined with "
+            "overlap_moe_expert_parallel_comm",
             "[recompute_method], or [overlap_moe_expert_parallel_comm]",
             f"AssertionError: disable recomputation method when enabling {_OVERLAP}",
         )
     if raw.recompute_num_layers is None:
         return None
     return Problem(
-        f"recompute_num_layers = {raw.recompute_num_layers} with overlap_moe_expert_parallel_comm",
+        f"recompute_num_layers = {raw.recompute_num_layers} cannot be combined with "
+        "overlap_moe_expert_parallel_comm",
         "[recompute_num_layers], or [overlap_moe_expert_parallel_comm]",
         f"AssertionError: recompute_num_layers must be None when enabling {_OVERLAP}",
     )
@@ -229,14 +233,14 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
         old = "MTP layernum only supports 1 when enabling"
         new = "MTP supports at most one layer when enabling"
         return Problem(
-            f"mtp_num_layers = {layers} with overlap_moe_expert_parallel_comm",
+            f"mtp_num_layers = {layers} cannot be combined with overlap_moe_expert_parallel_comm",
             "[mtp_num_layers]" if alone else "[mtp_num_layers=1], or [mtp_num_layers]",
             f"AssertionError: {new if newest else old} overlap_moe_expert_parallel_comm.",
         )
     if layers == 0 or not alone:
         return None
     return Problem(
-        "an MTP layer with overlap_moe_expert_parallel_comm and no pipeline",
+        "an MTP layer with overlap_moe_expert_parallel_comm needs a pipeline",
         "[mtp_num_layers], or [>=0.18]",
         "AssertionError: Pipeline model parallel size must be larger than 1 when enabling",
     )
@@ -254,7 +258,7 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
     what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
     capture = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
     return Problem(
-        f"overlap_moe_expert_parallel_comm with a CUDA graph that {what}",
+        f"overlap_moe_expert_parallel_comm cannot be combined with a CUDA graph that {what}",
         f"[cuda_graph_impl=transformer_engine] and {capture}",
         "AssertionError: CUDA graph scope on moe and mlp is not supported with",
     )
@@ -268,7 +272,8 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
             raw.pipeline_model_parallel_size != 1
             and raw.virtual_pipeline_model_parallel_size is None
         ),
-        reason="overlap_moe_expert_parallel_comm with pipeline_model_parallel_size = "
+        reason="overlap_moe_expert_parallel_comm cannot be combined with "
+        "pipeline_model_parallel_size = "
         "{raw.pipeline_model_parallel_size} and no virtual_pipeline_model_parallel_size",
         fix="set virtual_pipeline_model_parallel_size, or [overlap_moe_expert_parallel_comm]",
         raises="AssertionError: If enabling EP A2A overlap, virtual_pipeline_model_parallel_size "
@@ -278,7 +283,8 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_needs_experts": _overlap(
         summary="The overlap needs expert parallelism.",
         when=lambda raw, _: raw.expert_model_parallel_size <= 1,
-        reason="overlap_moe_expert_parallel_comm with expert_model_parallel_size = "
+        reason="overlap_moe_expert_parallel_comm cannot be combined with "
+        "expert_model_parallel_size = "
         "{raw.expert_model_parallel_size}",
         fix="[overlap_moe_expert_parallel_comm]",
         raises="AssertionError: overlap_moe_expert_parallel_comm is only supported with expert "
@@ -288,7 +294,8 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_dispatcher": _overlap(
         summary="The overlap needs the alltoall or the flex dispatcher.",
         when=lambda raw, _: raw.moe_token_dispatcher_type not in ("alltoall", "flex"),
-        reason="overlap_moe_expert_parallel_comm with moe_token_dispatcher_type = "
+        reason="overlap_moe_expert_parallel_comm cannot be combined with "
+        "moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
         fix="[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         raises="AssertionError: overlap_moe_expert_parallel_comm is supported with alltoall/flex "
@@ -299,19 +306,19 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         _overlap_full_recompute, config(0, 1318, 1461, 1872, 2114, 2419, 2689)
     ),
     "expert_overlap_moe_recompute": _overlap(
-        summary="The overlap excludes moe in recompute_modules (from 0.17 on).",
+        summary="The overlap refuses moe in recompute_modules (from 0.17 on).",
         # Megatron looks at the list whatever the granularity.
         when=lambda raw, _: "moe" in raw.effective_modules or raw.moe_layer_recompute,
-        reason="recompute_modules has moe with overlap_moe_expert_parallel_comm",
+        reason="recompute of moe cannot be combined with overlap_moe_expert_parallel_comm",
         fix="recompute moe_act instead, or [overlap_moe_expert_parallel_comm]",
         raises="AssertionError: disable moe in recompute_modules when enabling "
         "overlap_moe_expert_parallel_comm",
         source=config(0, 0, 0, 0, 2123, 2428, 2698),
     ),
     "expert_overlap_shared_experts": _overlap(
-        summary="The overlap excludes moe_shared_expert_overlap.",
+        summary="The overlap refuses moe_shared_expert_overlap.",
         when=lambda raw, _: raw.moe_shared_expert_overlap,
-        reason="moe_shared_expert_overlap with overlap_moe_expert_parallel_comm",
+        reason="moe_shared_expert_overlap cannot be combined with overlap_moe_expert_parallel_comm",
         fix="[moe_shared_expert_overlap]",
         raises="AssertionError: disable moe_shared_expert_overlap when enabling "
         "overlap_moe_expert_parallel_comm",
@@ -322,7 +329,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
     "delayed_wgrad_needs_overlap": Guard(
         summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (from 0.14 on).",
         when=lambda raw, _: raw.delay_wgrad_compute and not raw.overlap_moe_expert_parallel_comm,
-        reason="delay_wgrad_compute without overlap_moe_expert_parallel_comm",
+        reason="delay_wgrad_compute needs overlap_moe_expert_parallel_comm",
         fix="[delay_wgrad_compute]",
         raises="AssertionError: overlap_moe_expert_parallel_comm must be enabled when enabling "
         "delay_wgrad_compute",

@@ -53,15 +53,15 @@ HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
         asked=lambda job: job.layout.tp_comm_overlap,
         missing=lambda gpu: _is_amd(gpu) or not gpu.peer_to_peer,
         reason="tp_comm_overlap writes to other GPUs' memory through CUDA multicast or CUDA IPC, "
-        "which {gpu} has not",
+        "which {gpu} does not support",
         fix="layout.tp_comm_overlap=false",
         source="Transformer Engine 2.20 pytorch/module/base.py initialize_ub",
     ),
     "cuda_graphs_gpu": HardwareRule(
-        summary="CUDA graphs on AMD are HIP's, of which nothing is modelled.",
+        summary="CUDA graphs become HIP graphs on AMD, which are not modelled.",
         asked=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
         missing=_is_amd,
-        reason="cuda_graph_impl on {gpu} captures HIP graphs, of which nothing is modelled",
+        reason="cuda_graph_impl on {gpu} captures HIP graphs, which are not modelled",
         fix="job.cuda_graph_impl=none",
         source="docs/gpus.md",
     ),

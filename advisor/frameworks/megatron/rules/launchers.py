@@ -60,7 +60,8 @@ _offload_needs_te_impl = _argument(
     summary="Offload of modules needs transformer_impl transformer_engine.",
     given=lambda raw, _: raw.fine_grained_activation_offloading,
     when=lambda raw, _: raw.transformer_impl != "transformer_engine",
-    reason="fine_grained_activation_offloading with transformer_impl = {raw.transformer_impl}",
+    reason="fine_grained_activation_offloading cannot be combined with transformer_impl = "
+    "{raw.transformer_impl}",
     fix="[transformer_impl=transformer_engine], or [fine_grained_activation_offloading] and "
     "[offload_modules]",
     raises="AssertionError: Fine-grained activation offloading is only supported with",
@@ -83,7 +84,8 @@ def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Problem 
         return None
     newer = revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 19)
     return Problem(
-        "deterministic_mode with cross_entropy_loss_fusion, whose kernels are not deterministic",
+        "deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels are "
+        "not deterministic",
         "[cross_entropy_loss_fusion], or [deterministic_mode]",
         "AssertionError: --deterministic-mode requires: cross_entropy_loss_fusion=False"
         if newer
@@ -96,10 +98,10 @@ RULES: Final[dict[str, Rule]] = {
         _deterministic_loss_fusion, arguments(1365, 1538, 1653), authority=Authority.LAUNCHER
     ),
     "deterministic_tp_overlap": _argument(
-        summary="From 0.19 on --deterministic-mode excludes --tp-comm-overlap.",
+        summary="From 0.19 on --deterministic-mode refuses --tp-comm-overlap.",
         given=lambda raw, revision: raw.deterministic_mode and revision.at_least(0, 19),
         when=lambda raw, _: raw.tp_comm_overlap,
-        reason="deterministic_mode with tp_comm_overlap",
+        reason="deterministic_mode cannot be combined with tp_comm_overlap",
         fix="[tp_comm_overlap], or [deterministic_mode]",
         raises="AssertionError: --deterministic-mode requires: ",
         source="megatron-core 0.19.2 training/determinism.py:26",
@@ -118,7 +120,7 @@ RULES: Final[dict[str, Rule]] = {
         summary="--distribute-saved-activations needs tensor parallelism.",
         given=lambda raw, _: raw.distribute_saved_activations,
         when=lambda raw, _: raw.tensor_model_parallel_size <= 1,
-        reason="distribute_saved_activations with tensor_model_parallel_size = "
+        reason="distribute_saved_activations cannot be combined with tensor_model_parallel_size = "
         "{raw.tensor_model_parallel_size}",
         fix="drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
         raises="AssertionError: can distribute recomputed activations only across tensor model "
@@ -129,7 +131,8 @@ RULES: Final[dict[str, Rule]] = {
         summary="--distribute-saved-activations needs full recompute.",
         given=lambda raw, _: raw.distribute_saved_activations,
         when=lambda raw, _: not raw.full and (raw.recompute_granularity or "none"),
-        reason="distribute_saved_activations with recompute_granularity = {found}",
+        reason="distribute_saved_activations cannot be combined with recompute_granularity = "
+        "{found}",
         fix="drop distribute_saved_activations, or use full recompute",
         raises="AssertionError: distributed recompute activations is only application to full "
         "recompute",
@@ -138,7 +141,8 @@ RULES: Final[dict[str, Rule]] = {
     "selective_with_method": _argument(
         summary="--recompute-method cannot be combined with selective recompute.",
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
-        reason="recompute_method = {raw.recompute_method} with recompute_granularity = selective",
+        reason="recompute_method = {raw.recompute_method} cannot be combined with "
+        "recompute_granularity = selective",
         fix="[recompute_method]",
         raises="AssertionError: recompute method is not yet supported for selective recomputing",
         source=arguments(1191, 1371, 1386),
@@ -160,7 +164,8 @@ RULES: Final[dict[str, Rule]] = {
             raw.expandable_segments and revision.number in ((0, 14), (0, 15))
         ),
         when=lambda raw, revision: graphs_of(raw, revision).on and graphs_of(raw, revision).impl,
-        reason="CUDA graphs ({found}) with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        reason="CUDA graphs ({found}) cannot be combined with "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         fix="[expandable_segments], or [>=0.16] (with NCCL_GRAPH_REGISTER=0)",
         raises="AssertionError: expandable_segments:True may not be safe when using CUDA Graphs "
         "with",
@@ -221,7 +226,7 @@ def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     what = "grad reduce" if raw.overlap_grad_reduce else "param gather"
     return Problem(
-        f"optimizer = muon with overlap_{what.replace(' ', '_')}",
+        f"optimizer = muon cannot be combined with overlap_{what.replace(' ', '_')}",
         f"{' and '.join(marked(name, 'false') for name in overlaps)}, or [optimizer=dist_muon]",
         f"AssertionError: Muon optimizer does not support overlap {what}.",
     )
@@ -233,7 +238,9 @@ def _muon_fp16(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     who = "ValueError: emerging optimizer" if revision.at_least(0, 18) else "Exception: muon"
     return Problem(
-        f"optimizer = {raw.optimizer} with fp16", "use --bf16", f"{who} with fp16 is not supported."
+        f"optimizer = {raw.optimizer} cannot be combined with fp16",
+        "use --bf16",
+        f"{who} with fp16 is not supported.",
     )
 
 
@@ -253,7 +260,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         summary="optimizer_cpu_offload needs the precision-aware optimizer.",
         given=lambda raw, _: raw.optimizer_cpu_offload,
         when=lambda raw, _: not raw.use_precision_aware_optimizer,
-        reason="optimizer_cpu_offload without use_precision_aware_optimizer",
+        reason="optimizer_cpu_offload needs use_precision_aware_optimizer",
         fix="[use_precision_aware_optimizer=true], or [optimizer_cpu_offload]",
         raises="AssertionError: The optimizer cpu offload must be used in conjunction with",
         source="megatron-core 0.19.2 training/arguments.py:1803",
@@ -270,7 +277,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         summary="Muon keeps tensors whole: no distributed optimizer up to 0.17.",
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
-        reason="optimizer = {raw.optimizer} with use_distributed_optimizer",
+        reason="optimizer = {raw.optimizer} cannot be combined with use_distributed_optimizer",
         fix="[use_distributed_optimizer]; dist_muon deals whole tensors to data-parallel ranks",
         raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
         source=_ARGUMENTS,
@@ -291,7 +298,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     "muon_precision_aware": _muon(
         summary="The precision-aware optimizer and its offload work only with Adam.",
         when=lambda raw, _: raw.use_precision_aware_optimizer,
-        reason="use_precision_aware_optimizer with optimizer = {raw.optimizer}",
+        reason="use_precision_aware_optimizer cannot be combined with optimizer = {raw.optimizer}",
         fix="[use_precision_aware_optimizer], or [optimizer=adam]",
         raises="AssertionError: --use-precision-aware-optimizer only supported with adam",
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
@@ -331,8 +338,7 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         summary="NeMo 1's own transformer needs a method for selective recompute as well.",
         given=lambda raw, _: not raw.mcore_gpt,
         when=lambda raw, _: raw.selective and raw.recompute_method is None,
-        reason="activations_checkpoint_granularity = selective without "
-        "activations_checkpoint_method",
+        reason="activations_checkpoint_granularity = selective needs activations_checkpoint_method",
         fix="add activations_checkpoint_method uniform, or train Megatron Core's (mcore_gpt true)",
         raises='ValueError: activations_checkpoint_method should be "uniform" or "block" when '
         "using",

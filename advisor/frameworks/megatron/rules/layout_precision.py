@@ -59,7 +59,7 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
     if raw.fp8_recipe == "mxfp8":
         return None
     return Problem(
-        f"fp8_output_proj with fp8_recipe = {raw.fp8_recipe or 'delayed'}",
+        f"fp8_output_proj cannot be combined with fp8_recipe = {raw.fp8_recipe or 'delayed'}",
         "[fp8_recipe=mxfp8], or [fp8_output_proj]",
         "ValueError: fp8_output_proj requires fp8_recipe='mxfp8'",
     )
@@ -74,7 +74,8 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: (
             raw.defer_embedding_wgrad_compute and raw.pipeline_model_parallel_size <= 1
         ),
-        reason="defer_embedding_wgrad_compute with pipeline_model_parallel_size = 1",
+        reason="defer_embedding_wgrad_compute cannot be combined with "
+        "pipeline_model_parallel_size = 1",
         fix="[defer_embedding_wgrad_compute]",
         raises="ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is "
         "not",
@@ -99,12 +100,13 @@ RULES: Final[dict[str, Rule]] = {
         source=config(661, 696, 758, 940, 1072, 1211, 1339),
     ),
     "gated_delta_net_context_parallel": Guard(
-        summary="Gated-delta-net attention excludes context parallelism in 0.16 and 0.17.",
+        summary="Gated-delta-net attention refuses context parallelism in 0.16 and 0.17.",
         when=lambda raw, _: (
             raw.experimental_attention_variant == "gated_delta_net"
             and raw.context_parallel_size != 1
         ),
-        reason="gated_delta_net with context_parallel_size = {raw.context_parallel_size}",
+        reason="gated_delta_net cannot be combined with context_parallel_size = "
+        "{raw.context_parallel_size}",
         fix="[context_parallel_size=1], or [>=0.18]",
         raises="AssertionError: Gated delta net does not support context parallel for now",
         source=config(0, 0, 0, 983, 1115, 0, 0),
@@ -112,7 +114,7 @@ RULES: Final[dict[str, Rule]] = {
     "fp8_delayed_bf16_layers": Guard(
         summary="Delayed scaling cannot keep the first and last layers in bf16.",
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
-        reason="first_last_layers_bf16 with fp8_recipe = delayed",
+        reason="first_last_layers_bf16 cannot be combined with fp8_recipe = delayed",
         fix="[fp8_recipe=tensorwise], or [first_last_layers_bf16]",
         raises="ValueError: Delayed scaling does not support first / last layer in BF16.",
         source=config(669, 704, 766, 990, 1122, 1260, 1402),
@@ -125,7 +127,7 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: (
             raw.fp8 and raw.fp8_recipe == "custom" and not raw.fp8_quantizer_factory
         ),
-        reason="fp8_recipe = custom without fp8_quantizer_factory",
+        reason="fp8_recipe = custom needs fp8_quantizer_factory",
         fix="give --fp8-quantizer-factory package.module.function, or a built-in recipe",
         raises="ValueError: fp8_quantizer_factory must be provided when fp8_recipe is 'custom'.",
         source=config(0, 0, 0, 1019, 1151, 1289, 1431),
@@ -133,16 +135,16 @@ RULES: Final[dict[str, Rule]] = {
     "fp8_param_needs_fp8": Guard(
         summary="fp8_param (--fp8-param-gather) needs fp8.",
         when=lambda raw, _: raw.fp8_param and not raw.fp8,
-        reason="fp8_param is on and fp8 is not",
+        reason="fp8_param needs fp8, which is off",
         fix="[fp8_param] (--fp8-param-gather), or set fp8 (--fp8-format hybrid)",
         raises="ValueError: fp8_param must be used together with fp8 mode.",
         source=config(698, 733, 795, 1027, 1159, 1297, 1439),
     ),
     "fp8_output_proj": function(_fp8_output_proj, config(0, 0, 0, 0, 0, 1300, 1442)),
     "fp4_with_fp8": Guard(
-        summary="fp4 and fp8 exclude each other.",
+        summary="fp4 and fp8 cannot be combined.",
         when=lambda raw, _: raw.fp4 and raw.fp8,
-        reason="fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set",
+        reason="fp4 = {raw.fp4} and fp8 = {raw.fp8} cannot be combined",
         fix="[fp4], or [fp8]",
         raises="ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
         source=config(0, 0, 802, 1034, 1166, 1312, 1454),

@@ -27,9 +27,9 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         source=config(757, 808, 887, 1137, 1317, 1527, 1707),
     ),
     "cpu_offloading_pipeline": _layers(
-        summary="cpu_offloading excludes pipeline parallelism.",
+        summary="cpu_offloading cannot be combined with pipeline parallelism.",
         when=lambda raw, _: raw.pipeline_model_parallel_size != 1,
-        reason="cpu_offloading with pipeline_model_parallel_size = "
+        reason="cpu_offloading cannot be combined with pipeline_model_parallel_size = "
         "{raw.pipeline_model_parallel_size}",
         fix="drop cpu_offloading, or use pipeline_model_parallel_size 1",
         raises="ValueError: Currently there is no support for Pipeline parallelism with CPU "
@@ -37,9 +37,10 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         source=config(764, 815, 894, 1144, 1324, 1534, 1714),
     ),
     "cpu_offloading_recompute": _layers(
-        summary="cpu_offloading excludes recompute.",
+        summary="cpu_offloading cannot be combined with recompute.",
         when=lambda raw, _: raw.recompute_granularity is not None,
-        reason="cpu_offloading with recompute_granularity = {raw.recompute_granularity}",
+        reason="cpu_offloading cannot be combined with recompute_granularity = "
+        "{raw.recompute_granularity}",
         fix="drop one of the two",
         raises="ValueError: CPU offloading does not work when activation recomputation is enabled",
         source=config(769, 820, 899, 1149, 1329, 1539, 1719),
@@ -83,7 +84,7 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
         return None
     if raw.cpu_offloading:
         return Problem(
-            "moe_paged_stash with cpu_offloading",
+            "moe_paged_stash cannot be combined with cpu_offloading",
             "drop one of the two",
             "ValueError: moe_paged_stash cannot be enabled with cpu_offloading.",
         )
@@ -101,9 +102,9 @@ _modules = partial(Guard, given=lambda raw, _: raw.fine_grained_activation_offlo
 
 MODULE_RULES: Final[dict[str, Rule]] = {
     "offload_with_cpu_offloading": _modules(
-        summary="Offload of modules excludes offload of whole layers.",
+        summary="Offload of modules cannot be combined with offload of whole layers.",
         when=lambda raw, _: raw.cpu_offloading,
-        reason="fine_grained_activation_offloading with cpu_offloading",
+        reason="fine_grained_activation_offloading cannot be combined with cpu_offloading",
         fix="drop one of the two",
         raises="AssertionError: fine_grained_activation_offloading cannot be enabled with "
         "cpu_offloading.",
@@ -112,7 +113,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     "offload_needs_modules": _modules(
         summary="fine_grained_activation_offloading needs offload_modules.",
         when=lambda raw, revision: not raw.offload_modules and revision.offload_modules,
-        reason="fine_grained_activation_offloading without offload_modules",
+        reason="fine_grained_activation_offloading needs offload_modules",
         fix="name some of {found}",
         raises="AssertionError: ",
         source=config(0, 0, 0, 1272, 1452, 1662, 1852),
@@ -128,7 +129,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     "offload_attn_proj": _modules(
         summary="attn_proj can be offloaded only together with core_attn.",
         when=lambda raw, _: offloaded(raw, "attn_proj") and not offloaded(raw, "core_attn"),
-        reason="offload_modules has attn_proj without core_attn, whose backward reads the same "
+        reason="offload of attn_proj needs offload of core_attn, whose backward reads the same "
         "tensor",
         fix="add core_attn to offload_modules",
         raises="ValueError: attn_proj cannot be set to offload_modules alone without core_attn",

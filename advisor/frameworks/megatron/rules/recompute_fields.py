@@ -56,7 +56,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "full_needs_method": Guard(
         summary="Full recompute needs a recompute_method.",
         when=lambda raw, _: raw.full and raw.recompute_method is None,
-        reason="recompute_granularity = full without recompute_method",
+        reason="recompute_granularity = full needs recompute_method",
         fix="add recompute_method uniform (every layer) or block (the first N layers of a chunk)",
         raises="ValueError: Using recompute_granularity: full so recompute_method must be",
         source=config(786, 837, 916, 1166, 1346, 1556, 1736),
@@ -64,7 +64,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "full_needs_num_layers": Guard(
         summary="Full recompute needs recompute_num_layers (except in NeMo 1's own transformer).",
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None and raw.mcore_gpt,
-        reason="recompute_granularity = full without recompute_num_layers",
+        reason="recompute_granularity = full needs recompute_num_layers",
         fix="add recompute_num_layers 1",
         raises="ValueError: When using recompute_granularity: full recompute_num_layers must be "
         "between",
@@ -73,7 +73,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "selective_num_layers": Guard(
         summary="Selective recompute takes no recompute_num_layers.",
         when=lambda raw, _: raw.selective and raw.recompute_num_layers is not None,
-        reason="recompute_granularity = selective with recompute_num_layers = "
+        reason="recompute_granularity = selective cannot be combined with recompute_num_layers = "
         "{raw.recompute_num_layers}",
         fix="drop recompute_num_layers: selective recompute acts on every layer",
         raises="ValueError: When using recompute_granularity: selective recompute_num_layers must "
@@ -81,10 +81,11 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(799, 850, 929, 1179, 1359, 1569, 1749),
     ),
     "distribute_with_sequence_parallel": Guard(
-        summary="distribute_saved_activations and sequence_parallel exclude each other.",
+        summary="distribute_saved_activations cannot be combined with sequence_parallel.",
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: raw.distribute_saved_activations and raw.sequence_parallel,
-        reason="distribute_saved_activations with sequence_parallel, which already splits them",
+        reason="distribute_saved_activations cannot be combined with sequence_parallel, which "
+        "already splits them",
         fix="drop distribute_saved_activations",
         raises="ValueError: distribute_saved_activations: True must be false when sequence "
         "parallel is",

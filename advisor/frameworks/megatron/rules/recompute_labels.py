@@ -29,14 +29,14 @@ def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     if not revision.at_least(0, 14):
         return Problem(
-            f"recompute of {names(labels)} with fp8, which megatron-core 0.13 cannot do",
+            f"megatron-core 0.13 cannot recompute {names(labels)} with fp8",
             f"drop {names(labels)}, or use megatron-core 0.14 with a recipe other than delayed",
             "ValueError: moe_act and layernorm recompute cannot work with fp8.",
         )
     if not raw.delayed_scaling:
         return None
     return Problem(
-        f"recompute of {names(labels)} with fp8_recipe = delayed",
+        f"recompute of {names(labels)} cannot be combined with fp8_recipe = delayed",
         f"drop {names(labels)}, or use fp8_recipe tensorwise, blockwise or mxfp8",
         "ValueError: Delayed scaling does not support moe_act and layernorm recompute for fp8.",
     )
@@ -46,7 +46,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "moe_act_needs_grouped_gemm": Guard(
         summary="moe_act needs moe_grouped_gemm.",
         when=lambda raw, _: lists(raw, "moe_act") and not raw.moe_grouped_gemm,
-        reason="recompute_modules has moe_act and moe_grouped_gemm is off",
+        reason="recompute of moe_act needs moe_grouped_gemm, which is off",
         fix="drop moe_act, or set moe_grouped_gemm in a mixture-of-experts model",
         raises="ValueError: moe_act in recompute_modules is only supported with moe_grouped_gemm.",
         source=config(825, 884, 963, 1213, 1393, 1603, 1784),
@@ -54,7 +54,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     "mla_up_proj_needs_mla": Guard(
         summary="mla_up_proj needs multi-latent attention.",
         when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
-        reason="recompute_modules has mla_up_proj, but the model has no multi-latent attention",
+        reason="recompute of mla_up_proj needs a model with multi-latent attention",
         fix="drop mla_up_proj",
         raises="ValueError: mla_up_proj in recompute_modules is only supported with",
         source=config(830, 889, 968, 1218, 1398, 1608, 1789),
@@ -73,7 +73,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 0, 0, 0, 1795),
     ),
     "shared_experts_overlap": Guard(
-        summary="shared_experts recompute excludes moe_shared_expert_overlap.",
+        summary="shared_experts recompute cannot be combined with moe_shared_expert_overlap.",
         given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
         when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
         reason="recompute_modules has shared_experts and moe_shared_expert_overlap is on",
@@ -85,10 +85,10 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         _fp8_layernorm, config(846, 914, 993, 1243, 1423, 1633, 1823)
     ),
     "moe_layer_recompute_with_full": Guard(
-        summary="The deprecated moe_layer_recompute excludes full recompute (from 0.12 on).",
+        summary="The deprecated moe_layer_recompute refuses full recompute (from 0.12 on).",
         given=lambda _, revision: revision.at_least(0, 12),
         when=lambda raw, _: raw.moe_layer_recompute and raw.full,
-        reason="moe_layer_recompute with recompute_granularity = full",
+        reason="moe_layer_recompute cannot be combined with recompute_granularity = full",
         fix="drop moe_layer_recompute: full recompute covers the MoE layers",
         raises="ValueError: Do not set --moe-layer-recompute with full recompute granularity.",
         source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
@@ -107,7 +107,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
     ),
     "mhc_with_mlp": _on_main(
-        summary="mhc excludes mlp.",
+        summary="mhc cannot be combined with mlp.",
         when=lambda raw, _: replayed(raw, "mhc") and replayed(raw, "mlp"),
         reason="recompute_modules has both mhc and mlp",
         fix="drop one of the two",
@@ -124,32 +124,32 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: ",
     ),
     "mhc_with_offload": _on_main(
-        summary="mhc excludes offload of modules.",
+        summary="mhc cannot be combined with offload of modules.",
         when=lambda raw, _: replayed(raw, "mhc") and raw.fine_grained_activation_offloading,
-        reason="recompute_modules has mhc with fine_grained_activation_offloading",
+        reason="recompute of mhc cannot be combined with fine_grained_activation_offloading",
         fix="drop one of the two",
         raises="NotImplementedError: 'mhc' in recompute_modules + "
         "fine_grained_activation_offloading is",
     ),
     "mhc_with_full": _on_main(
-        summary="enable_mhc_connections excludes full recompute.",
+        summary="enable_mhc_connections cannot be combined with full recompute.",
         when=lambda raw, _: raw.enable_mhc_connections and raw.full,
-        reason="full recompute with enable_mhc_connections",
+        reason="full recompute cannot be combined with enable_mhc_connections",
         fix="use selective recompute with mhc",
         raises="NotImplementedError: enable_mhc_connections is not yet compatible with full "
         "activation",
     ),
     "mhc_with_pipeline": _on_main(
-        summary="enable_mhc_connections excludes pipeline parallelism.",
+        summary="enable_mhc_connections cannot be combined with pipeline parallelism.",
         when=lambda raw, _: raw.enable_mhc_connections and raw.pipeline_model_parallel_size != 1,
-        reason="enable_mhc_connections with pipeline_model_parallel_size = "
+        reason="enable_mhc_connections cannot be combined with pipeline_model_parallel_size = "
         "{raw.pipeline_model_parallel_size}",
         fix="use pipeline_model_parallel_size 1",
         raises="NotImplementedError: enable_mhc_connections does not support "
         "pipeline_model_parallel_size",
     ),
     "gdp_offload_and_recompute": _on_main(
-        summary="Offload of gdp_qkv excludes recompute of gdp_in_proj.",
+        summary="Offload of gdp_qkv cannot be combined with recompute of gdp_in_proj.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=lambda raw, _: replayed(raw, "gdp_in_proj") and "gdp_qkv" in raw.offload_modules,
         reason="offload_modules has gdp_qkv and recompute_modules gdp_in_proj",

@@ -66,7 +66,7 @@ class Plan:
     def wrap(self, block: nn.Module) -> nn.Module:
         """The next block under its Way; what the one before has on the host travels beside it."""
         if self._number == len(BLOCKS):
-            raise ValueError(f"the plan is for {len(BLOCKS)} blocks, and there are more")
+            raise ValueError(f"the plan has {len(BLOCKS)} blocks, but the model has more")
         wrapped, copies = checkpointed(block, BLOCKS[self._number])
         if self._before is not None:
             wrapped.register_forward_hook(partial(_beside_next_block, self._before))

@@ -510,7 +510,7 @@ def test_a_label_that_the_release_lacks_names_those_that_have_it(make_job) -> No
     (rejection, *_) = check(parse_setting("selective:gdn_norm_out"), make_job(), lm("0.16"))
     assert rejection.rule == "recompute_modules"
     assert "megatron-core 0.16" in rejection.reason
-    assert rejection.fix == "gdn_norm_out needs version 0.19 or main"
+    assert rejection.fix == "gdn_norm_out needs --framework-version 0.19 or main"
     assert rejection.source == "megatron-core 0.16.1 transformer_config.py:1207"
 
 

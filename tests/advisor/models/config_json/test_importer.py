@@ -285,7 +285,11 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (LLAMA3_8B, {"vocab_size": None}, "vocab_size = None: is missing"),
         (LLAMA3_8B, {"head_dim": -1}, "head_dim = -1: must be at least 1"),
         (LLAMA3_8B, {"num_key_value_heads": 5}, "model.num_query_groups = 5: must divide"),
-        (LLAMA3_8B, {"attention_dropout": 1.5}, "model.attention_dropout = 1.5: must be in [0, 1)"),
+        (
+            LLAMA3_8B,
+            {"attention_dropout": 1.5},
+            "model.attention_dropout = 1.5: must be at least 0 and below 1",
+        ),
         (LLAMA3_8B, {"tie_word_embeddings": "no"}, "tie_word_embeddings = no: must be true or"),
         (LLAMA3_8B, {"model_type": "dbrx"}, "model_type = dbrx: is not a supported model family"),
         (LLAMA3_8B, {"model_type": None}, "model_type = None: is not a supported model family"),
