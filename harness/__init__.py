@@ -1,9 +1,10 @@
-"""Runs the advisor's settings on the device at hand, measures them, and compares.
+"""Runs recompute settings, measures them, and compares them with predictions and goldens.
 
     outcome = harness.run(experiment="tiny_cpu", measure={"steps": 5})
     harness.compare(list(outcome.results.values()), golden="results/golden").exit_code
 
-The calls do what the commands of the same names do, with typed results in place of exit codes.
+The calls do what the commands of the same names do, and return typed results instead of exit
+codes.
 Importing this loads nothing: each name is imported when it is first used.
 """
 

@@ -69,8 +69,8 @@ _RATES: Final = (
 
 
 class Recompute(Struct, frozen=True, kw_only=True):
-    """A recompute setting: `spec` is what `--recompute` takes, the rest its parts in the words of
-    Megatron or of the PyTorch stacks; null and empty where the framework has no such word.
+    """A recompute setting: `spec` is its spelling for `--recompute`; the other fields are its parts
+    in the words of Megatron or of the PyTorch stacks, null or empty if the framework has none.
 
     effective_modules: those that Megatron recomputes after its own promotion. num_layers is
     Megatron's recompute_num_layers, or the number behind selective and uniform elsewhere.
@@ -102,7 +102,7 @@ class AdvisedModel(ModelFields, frozen=True, kw_only=True):
 
 class AdvisedGpus(GpuFields, frozen=True, kw_only=True):
     """How many GPUs, of which type, and what its datasheet says: peaks are dense FLOP/s, bandwidths
-    bytes/s in one direction a GPU."""
+    bytes/s per GPU in one direction."""
 
     count: int
     type: str
@@ -123,33 +123,47 @@ class AdvisedJob(JobConfig, frozen=True, kw_only=True):
 
 
 class RecipeNote(Struct, frozen=True, kw_only=True):
-    """The published recipe that the job builds on, and in what that is for another job, a line
-    each; empty where there is none."""
+    """The published recipe that the job builds on, and a line for each value in which the recipe
+    is for another job; empty without a recipe."""
 
     name: str = ""
     differs: tuple[str, ...] = ()
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One setting on one layout, with its place: rank 1 is best.
+    """One recompute setting on one layout, with predicted memory and time.
 
-    changes: what it changes beside the job of the usual answer to the request (of the first row
-    where that answer has no layout of its own), ``GROUP.FIELD`` -> value. fits: no rank runs out
-    of memory with a probability of at least 90 %. pareto: no other needs less of memory or time
-    and no more of the other; dominated_by: else the rank of one that does. same_as: rank of the
-    first that runs alike: its peak in tenths of a GiB and, to 0.05 %, its step time. folded: a page
-    does without it because of these two. preset: the setting that the job's recipe ships with.
-    budget_bytes: what a rank may reserve. Peaks are of the worst rank; peak_allocated_bytes
-    compares with torch.cuda.max_memory_allocated. replayed: what is reserved is of a replay of
-    torch's allocator, else with what allocators usually leave unused. saved_bytes_per_layer: bytes
-    that a layer of each kind keeps of one microbatch. recompute_overhead: step time over that of
-    the same job without recompute, less one. tflops_per_gpu and mfu count no replays (Megatron's
-    convention), hfu does. gpu_hours_per_trillion_tokens: hours of all GPUs for 10**12 tokens, steps
-    alone; price_per_trillion_tokens: the same times the price of a GPU-hour, null without one.
-    basis: what the row rests on; measured: what a run of just this setting gave, where
-    --calibration names one: the other figures are predicted all the same.
-    flags: what to paste, by framework; job_flags: before them, where the candidate's job is another
-    than the first's, whose flags are Advice.job_flags.
+    Attributes:
+        rank: place in the ranking; 1 is the best.
+        changes: fields in which the row's job differs from that of the usual answer to the request
+            (or from the first row's), ``GROUP.FIELD`` -> value.
+        fits: whether the probability that no rank runs out of memory is at least 90 %.
+        pareto: whether no other row needs less of memory or time and no more of the other.
+        dominated_by: rank of a row that is no larger and no slower.
+        same_as: rank of the first row with the same peak (to 0.1 GiB) and step time (to 0.05 %).
+        folded: whether a page hides the row, because it is dominated or the same as another.
+        preset: whether the job's recipe ships with this setting.
+        note: remarks on the row.
+        budget_bytes: memory that a rank may reserve.
+        peak_allocated_bytes: peak of the worst rank; compares with
+            torch.cuda.max_memory_allocated.
+        peak_reserved_bytes: peak reserved memory of the worst rank.
+        replayed: whether the reserved peak comes from a replay of torch's allocator; otherwise
+            what allocators usually leave unused is added.
+        stages: memory of a rank of each pipeline stage.
+        saved_bytes_per_layer: bytes that a layer of each kind keeps of one microbatch.
+        step_time_low_seconds, step_time_high_seconds: the band of the step time.
+        recompute_overhead: step time over that of the same job without recompute, minus 1.
+        tflops_per_gpu, mfu: without replayed FLOPs (Megatron's convention).
+        hfu: with replayed FLOPs.
+        gpu_hours_per_trillion_tokens: hours of all GPUs for 10**12 tokens, of steps only.
+        price_per_trillion_tokens: these hours times the price of a GPU-hour; null without one.
+        basis: what the figures rest on.
+        measured: what a run of this setting gave, if --calibration names one; the other figures
+            stay predicted.
+        flags: flags to paste, by framework.
+        job_flags: flags of the job that stand before them, if the row's job differs from the first
+            row's (whose flags are Advice.job_flags).
     """
 
     rank: int
@@ -197,8 +211,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class RejectedSetting(Struct, frozen=True, kw_only=True):
-    """A setting that the framework refuses or that cannot act: by which rule, why, what would be
-    right, and the source that says so."""
+    """A setting that the framework refuses or that has no effect: the rule, the reason, what to do,
+    and the source."""
 
     recompute: Recompute
     rule: str
@@ -250,9 +264,9 @@ class UnknownOption(ReadOption, frozen=True, kw_only=True):
 
 
 class ReadFile(Struct, frozen=True, kw_only=True):
-    """The file that the job was taken from: the setting that it has in the spelling of
-    ``--recompute`` (null where it says none) and the options that say it; options that were read
-    and that no prediction takes; those whose value is not known."""
+    """The file of ``--from``: its setting in the spelling of ``--recompute`` (null if it states
+    none) with the options that state it; options that the prediction does not use; options whose
+    value is not known."""
 
     file: str
     line: int
@@ -263,18 +277,28 @@ class ReadFile(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """The answer to one request: every legal setting, best first, and what else would help.
+    """The answer to one request: every legal setting, best first, and other changes that help.
 
-    fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many
-    settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
-    candidate that was asked about. job_flags: of the best candidate's job, by framework: layout,
-    batch, precision, graphs, dispatcher, overlap and loss, to stand before its `flags`. origin:
-    where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
-    of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
-    the layout that the usual answer has not, and beside the precision that it would not have in 16
-    bits, where a recipe for it says more. toss: two rows to measure before one is chosen, where the
-    difference between them is not known. read_from: the file of ``--from``. optimum: the proof of
-    ``--search optimum``. stopped: whether a search was, so that its rows are the best so far.
+    Attributes:
+        fits: whether any setting fits.
+        job: the job with every value looked up.
+        assumptions: values that the advisor chose itself.
+        evaluated: number of settings that were evaluated.
+        candidates: the ranking, best first.
+        rejected: settings that the framework refuses, with the rule and what to do.
+        remedies: other changes that make the job faster, or make it fit.
+        verdict: the chosen row and why, in a sentence.
+        job_flags: flags of the best candidate's job, by framework: layout, batch, precision, CUDA
+            graphs, dispatcher, overlap and loss. They stand before the candidate's `flags`.
+        origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe
+            NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
+        differences: fields in which the job differs from the usual answer although only layout or
+            precision was given.
+        toss: two rows to measure before one is chosen, if predictions cannot separate them.
+        explain: bytes and seconds of the row that was asked for.
+        read_from: the file of ``--from``.
+        optimum: the proof of ``--search optimum``.
+        stopped: whether the search was stopped; its rows are then the best found so far.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -314,7 +338,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str) -> "Advice":
-        """The advice that `to_json` wrote; keys of later releases are passed over. UserError where
+        """The advice that `to_json` wrote; keys of later releases are ignored. UserError if
         the text is something else."""
         advice = from_text(cls, text, "advice")
         if advice.schema_version != SCHEMA_VERSION:
@@ -324,11 +348,11 @@ class Advice(Struct, frozen=True, kw_only=True):
         return advice
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a candidate, raw bytes and seconds: the columns of `--format csv`."""
+        """One flat row per candidate, in bytes and seconds: the columns of `--format csv`."""
         return [_row(self.job, candidate) for candidate in self.candidates]
 
     def to_dataframe(self) -> Any:
-        """`rows` as a pandas.DataFrame; UserError where pandas is not installed."""
+        """`rows` as a pandas.DataFrame; UserError if pandas is not installed."""
         return require("pandas", "to_dataframe", "report").DataFrame(self.rows())
 
     def _repr_html_(self) -> str:

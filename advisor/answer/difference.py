@@ -35,11 +35,13 @@ _FIGURES: Final = (
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """The row that one answer chooses: the first that fits, else the first; figures are null and
-    empty where nothing could be evaluated.
+    """The chosen row of one answer: the first that fits, else the first. Its figures are null or
+    empty if nothing could be evaluated.
 
-    request: what was asked, in words. memory_bytes: of the worst rank at its peak, by component.
-    flags: what tells the framework the job and the setting, option by option.
+    Attributes:
+        request: the request as text.
+        memory_bytes: peak memory of the worst rank, by component.
+        flags: the framework's flags of job and setting, one option each.
     """
 
     request: str

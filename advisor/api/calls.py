@@ -25,30 +25,30 @@ def advise(
     price_per_gpu_hour: float | None = None,
     **keywords: Unpack[RequestKeywords],
 ) -> Advice:
-    """Every legal recompute setting of a job, best first: what `advise --format json` answers.
+    """Rank every legal recompute setting of a job: what `advise --format json` answers.
 
     Args:
-        request: instead of model, gpus and keywords.
+        request: the whole job, instead of model, gpus and keywords.
         model: preset (``llama3_70b``), path of a YAML file or of a Hugging Face config.json,
             ModelSpec, or a mapping of its fields (``base`` names a preset to start from).
         gpus: ``COUNTxTYPE``, e.g. ``32xH100``.
-        top: so many candidates; all of them where None.
-        explain: rank of the candidate whose bytes and seconds are explained.
-        verify: so many of the best are rehearsed by Megatron Core, which must be installed.
-        price_per_gpu_hour: for `Candidate.price_per_trillion_tokens`, in whatever currency.
+        top: number of candidates to return; None returns all.
+        explain: rank of the candidate whose bytes and seconds are to be explained.
+        verify: number of candidates to rehearse with Megatron Core, which must be installed.
+        price_per_gpu_hour: for `Candidate.price_per_trillion_tokens`, in any currency.
         keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
             ``memory_budget="60GiB"``, ``recompute=["none", "selective:mlp"]``,
             ``search="layout"``, ``overrides={"model.num_layers": 12}``.
 
-    Sizes in the answer are bytes, times seconds. Raises UserError where the request is wrong; that
-    nothing fits is an answer (`Advice.fits`).
+    Sizes in the answer are bytes, times seconds. Raises UserError if the request is wrong. If
+    nothing fits, `Advice.fits` is False.
     """
     if request is None:
         request = request_of(model, gpus, keywords)
     elif not isinstance(request, Request):
         raise UserError("request", show(request), "must be a Request")
     elif model or gpus or keywords:
-        raise UserError("request", None, "says the whole job", "give only the Request, or keywords")
+        raise UserError("request", None, "is the whole job", "give only the Request, or keywords")
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
         if number is not None:
             at_least_one(number, name)
@@ -63,9 +63,9 @@ def advise(
 def evaluate(
     recompute: str, *, model: ModelSource, gpus: str, **keywords: Unpack[JobKeywords]
 ) -> Candidate:
-    """Memory and time of one setting of a job, e.g. ``evaluate("selective:mlp", model=…, gpus=…)``.
+    """Predict memory and time of one setting: ``evaluate("selective:mlp", model=…, gpus=…)``.
 
-    model, gpus, keywords: as for `advise`. Raises UserError where the request is wrong or the
+    model, gpus, keywords: as for `advise`. Raises UserError if the request is wrong or the
     framework refuses the setting.
     """
     request = request_of(model, gpus, {**keywords, "recompute": recompute})
@@ -79,8 +79,8 @@ def json_schema() -> dict[str, Any]:
 
 
 def diff(first: Advice, second: Advice) -> Difference:
-    """What differs between two answers and the rows that they choose: what `advise diff --format
-    json` answers, second less first; bytes and seconds."""
+    """Compare two answers and their chosen rows, as `advise diff --format json` does. Differences
+    are second minus first, in bytes and seconds."""
     return difference(first, second)
 
 

@@ -14,9 +14,10 @@ from advisor.request.request import Request, SearchScope
 
 
 class JobKeywords(TypedDict, total=False):
-    """The job: every flag of `advise` that says something of it. One that is left out, or None, is
-    the recipe's or chosen. The short names are the flags' (tp is tensor_model_parallel_size);
-    memory_budget is text with its unit (``60GiB``); calibration names folders of measured runs."""
+    """Every flag of `advise` that describes the job. A keyword that is left out, or None, comes
+    from the recipe or is chosen. tp, pp, … are short names as in the flags (tp is
+    tensor_model_parallel_size); memory_budget is text with a unit (``60GiB``); calibration names
+    folders of measured runs."""
 
     seq_length: int | None
     micro_batch_size: int | None
@@ -47,8 +48,8 @@ class JobKeywords(TypedDict, total=False):
 
 
 class RequestKeywords(JobKeywords, total=False):
-    """The job, and what is searched: settings to rank instead of all (recompute), and whether
-    layouts vary too or the optimum is proven (search, ``recompute``, ``layout``, ``optimum``)."""
+    """JobKeywords and the search: recompute, the settings to rank instead of all; search,
+    ``recompute``, ``layout`` or ``optimum``."""
 
     recompute: str | Sequence[str]
     search: str | None

@@ -20,7 +20,7 @@ def command() -> int:
         import traceback
 
         traceback.print_exc()
-        print("advise: this is a fault of the advisor: please report it", file=sys.stderr)
+        print("advise: this is a bug in the advisor: please report it", file=sys.stderr)
         return FAULT
     gc.freeze()
     return code

@@ -120,7 +120,8 @@ def gpu_names(config_dir: Path | None = None) -> tuple[str, ...]:
 
 
 def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
-    """The GPU type that a name or a part of it means; UserError with the nearest names."""
+    """The GPU type of a name or of an unambiguous part of it. UserError, with similar names, if
+    there is none."""
     gpu_type = convert(gpu_type, str, "", "gpu_type")
     name = resolve_gpu(gpu_type, config_dir)
     document = load_config(Group.HARDWARE, name, config_dir, _FLAG)

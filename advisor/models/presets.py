@@ -27,7 +27,7 @@ from advisor.models.config_json.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
-_OTHERS = "(advise models lists all; --model takes a config.json or a YAML file as well)"
+_OTHERS = "(advise models lists all; --model also takes a config.json or a YAML file)"
 _YAML = (".yaml", ".yml")
 
 
@@ -57,10 +57,11 @@ ModelSource: TypeAlias = str | os.PathLike[str] | ModelSpec | Mapping[str, objec
 
 
 def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec:
-    """The model that `--model` names: a preset, a YAML file, or a config.json (file or folder).
+    """The model of a preset's name, a YAML file, or a config.json (file or folder).
 
-    A preset's name comes first; case and dashes do not matter. A mapping holds what a YAML file
-    would, with its `name`. UserError where there is no such model, or a field is wrong.
+    A preset wins over a file of the same name; case and dashes of its name do not matter. A mapping
+    has the keys of such a YAML file, with `name`. UserError if there is no such model, or if a
+    field is wrong.
     """
     if isinstance(source, ModelSpec):
         return source

@@ -7,7 +7,7 @@ from advisor.models.model_fields import ModelFields
 
 
 class ModelSpec(ModelFields, frozen=True, kw_only=True):
-    """A model whose fields have been checked against each other, with what follows from them."""
+    """A model: fields that were checked against each other, and sizes that follow from them."""
 
     def __post_init__(self) -> None:
         check_model(self)

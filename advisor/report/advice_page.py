@@ -1,6 +1,7 @@
 """The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
@@ -234,7 +235,7 @@ def _rejected(advice: Answer) -> Block:
         settings_of.setdefault((told, source), []).append(rejection.setting.spec)
     lines: list[Block] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
     for (told, source), specs in settings_of.items():
-        names = Fitted(lambda width, specs=specs: dotted_lines(specs, width))
+        names = Fitted(partial(dotted_lines, specs))
         lines += [Indented(names, 2), Indented(told, 6), Indented(Text(source, "dim"), 6)]
     return group(*lines)
 

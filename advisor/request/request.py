@@ -19,12 +19,14 @@ class SearchScope(StrEnum):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """Raw values of `advise`; None means: not given, take the preset's or choose.
+    """A request to `advise`, before anything is looked up. None is a value that is not given: it
+    comes from the preset or is chosen.
 
-    takes_recipe: whether a published recipe may say what is not given; else it is the framework's
-    default, as for a launch script, and no degree is searched. unsaid: paths of values among the
-    others that are the framework's default, which nobody has said. calibration: folders of measured
-    runs to learn from, and a calibration file.
+    Attributes:
+        calibration: folders of measured runs to learn from, and at most one calibration file.
+        takes_recipe: whether values that are not given may come from a published recipe; otherwise
+            they are the framework's defaults, as for a launch script, and no degree is searched.
+        unsaid: paths of the given values that are only defaults of the framework.
     """
 
     model: "ModelSource"

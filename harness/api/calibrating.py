@@ -16,16 +16,17 @@ def calibrate(
     out: str | Path | None = None,
     refit: str | Path | None = None,
 ) -> Outcome | None:
-    """What `harness calibrate` does: the calibration, its file, and what a small budget left out.
+    """Measure this machine and fit a calibration, as `harness calibrate` does. Returns the
+    calibration, its file, and what a small budget left out.
 
     Args:
         budget_seconds: how long to measure.
-        device: ``cuda`` where there is a GPU, else ``cpu``, where None.
-        out: the YAML file; ``calibrated/calibration/NAME.yaml`` where None. Samples lie beside it:
-            the same call goes on where it was stopped.
+        device: ``cuda`` or ``cpu``; None takes the GPU if there is one.
+        out: the YAML file; None means ``calibrated/calibration/NAME.yaml``. Samples are written
+            beside it, so that the same call continues a stopped one.
         refit: measure nothing: fit this file again from the samples beside it.
 
-    None on ranks other than 0 of a torchrun. UserError where nothing could be measured.
+    Returns None on ranks other than 0 of a torchrun. UserError if nothing could be measured.
     """
     if refit is not None:
         from harness.calibration.refit import refit as fitted_again

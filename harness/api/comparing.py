@@ -23,7 +23,8 @@ def compare(
     exact_loss: bool = False,
     strict: bool = False,
 ) -> Comparison:
-    """What `harness compare` says of results, worst first; `Comparison.exit_code` sums it up.
+    """Compare results with goldens, worst first, as `harness compare` does; `Comparison.exit_code`
+    is the verdict.
 
     Args:
         results: folders of runs, result.json files, or results themselves (`run(…).results`).

@@ -51,15 +51,15 @@ def ingest(
     config_dir: str | Path | None = None,
     **keywords: object,
 ) -> tuple[Ingested, ...]:
-    """What `harness ingest` does: a result for every log, kept below ``runs``.
+    """Read a result from every log into ``runs``, as `harness ingest` does.
 
     Args:
         logs: files, patterns, or folders of one run's ranks.
         overrides: ``["experiment=NAME", …]`` or a mapping, as for `harness.run`.
-        framework: whose log it is; ``auto``: by its lines.
+        framework: the framework that wrote the logs; ``auto`` tells it by their lines.
         like: a result.json of the same workload, instead of ``experiment``.
         one_run: all logs are of one run.
-        accept_incomplete: a log that ends before its run did is good for the steps it holds.
+        accept_incomplete: accept a log that ends before its run did, for the steps it holds.
         dry_run: write nothing.
         config_dir: searched before ./configs and the packaged configuration.
         keywords: the same keys, e.g. ``experiment="llama3_8b_8xh100"``, ``device="cpu"``,

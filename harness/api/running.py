@@ -42,8 +42,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """A run: its folder, the trials that were planned with what the advisor predicted of each, and
-    the results by trial name in the order in which they ran (none after a dry run)."""
+    """A run: its folder, the plan with each trial's prediction, and the results by trial name in
+    the order in which they ran (empty after a dry run)."""
 
     folder: Path
     plan: RunPlan
@@ -51,7 +51,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """Whether every trial has its final result; a cluster's may still be in the queue."""
+        """Whether every trial has its final result; on a cluster some may still be queued."""
         return len(self.results) == sum(1 for _ in self.plan.trials())
 
     @property
@@ -61,7 +61,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
         return self.finished and exit_code(statuses) == 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a trial that has a result, measured beside predicted: the columns of the
+        """One flat row per trial that has a result, measured and predicted: the columns of the
         report's trials.csv. Sizes are bytes, times seconds."""
         from harness.report.export import trial_rows
         from harness.report.facts import load_facts
@@ -69,7 +69,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
         return trial_rows(load_facts(self.folder)) if self.results else []
 
     def to_dataframe(self) -> Any:
-        """`rows` as a pandas.DataFrame; UserError where pandas is not installed."""
+        """`rows` as a pandas.DataFrame; UserError if pandas is not installed."""
         return require("pandas", "to_dataframe", "report").DataFrame(self.rows())
 
 
@@ -82,12 +82,12 @@ def run(
     config_dir: str | Path | None = None,
     **keywords: object,
 ) -> RunOutcome:
-    """What `harness run` does: each setting in fresh processes, measured.
+    """Run and measure each setting in a new process, as `harness run` does.
 
     Args:
         overrides: ``["measure.steps=5", …]`` as on the command line, or ``{"measure.steps": 5}``.
-        dry_run: plan and predict, run nothing, write nothing.
-        retry: run trials again that gave no measurement; or those that ended so (``"unstable"``).
+        dry_run: only plan and predict; run and write nothing.
+        retry: run trials without a measurement again; or only those of a status (``"unstable"``).
         report: write `report` into the run's folder, once every trial has its result.
         config_dir: searched before ./configs and the packaged configuration.
         keywords: the same keys, groups as mappings: ``experiment="llama3_8b_1xh200"``,
@@ -136,12 +136,12 @@ def rehearse(
     config_dir: str | Path | None = None,
     **keywords: object,
 ) -> RunOutcome:
-    """What `harness rehearse` does: one rank of each pipeline stage, alone on one device.
+    """Run one rank of each pipeline stage on one device, as `harness rehearse` does.
 
     overrides, dry_run, retry, config_dir: as for `run`. keywords: ``model="llama3_70b"``,
     ``gpus="32xH100"``, ``layout="tp4_pp4_vpp5"``, ``recompute=["none", "selective:mlp"]``,
     ``stage=0``, ``device="fake"``, ``steps=3``, ``job={"seq_length": 8192}``, ``runs``, ``name``.
-    UserError where the request is wrong or Megatron Core is not installed.
+    UserError if the request is wrong or Megatron Core is not installed.
     """
     planned = plan_rehearsal(plain_overrides(overrides, keywords), _path(config_dir))
     return _outcome(planned, dry_run, retry)
@@ -186,7 +186,7 @@ def hand_over(folder: Path, trackers: tuple[TrackerName, ...], command: str = "r
 def run_folder(runs: str, name: str) -> RunFolder:
     """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
     if os.path.basename(name) != name or name in (".", ".."):
-        raise UserError("name", name, "must be the name of one folder")
+        raise UserError("name", name, "must be a folder name without a path")
     return RunFolder(Path(runs) / name)
 
 

@@ -9,11 +9,13 @@ from harness.judge.update import FOLDER, plan_update, write
 
 
 def load_run(folder: str | Path) -> RunOutcome:
-    """A run that was made before, from its folder alone: needs neither a GPU nor torch.
+    """Load a finished run from its folder. Needs no GPU and no torch.
 
-    folder: of `harness run`, or any folder of result.json files; where these were not planned by
-    `harness run`, the plan is of their settings, with the predictions that they hold. UserError
-    where it holds none, or a trial twice.
+    Args:
+        folder: the folder of `harness run`, or any folder of result.json files. The plan of results
+            that `harness run` did not plan has their settings and predictions.
+
+    UserError if the folder holds no result, or a trial twice.
     """
     from harness.report.facts import load_facts
 
@@ -24,11 +26,16 @@ def load_run(folder: str | Path) -> RunOutcome:
 def update_goldens(
     results: Results | Sequence[Results], *, reason: str, to: str | Path = FOLDER
 ) -> tuple[Path, ...]:
-    """Make or replace the goldens of `results`, as `harness golden update` does; their files.
+    """Make or replace the goldens of `results`, as `harness golden update` does. Returns their
+    files.
 
-    results: folders of runs, result.json files, or results themselves. reason: why the baseline
-    changes; it is kept in the file. to: the folder of goldens. UserError where the repeats of a
-    workload are no baseline: all must be ok, or all out of memory.
+    Args:
+        results: folders of runs, result.json files, or results themselves.
+        reason: why the baseline changes; it is kept in the file.
+        to: the folder of goldens.
+
+    UserError if the repeats of a workload cannot be a baseline: all must be ok, or all out of
+    memory.
     """
     changes = plan_update(loaded_of(results).results, reason, Path(to))
     write(changes)

@@ -55,10 +55,15 @@ class PlannedSweep(Struct, frozen=True, kw_only=True):
 
 
 class SweepOutcome(Struct, frozen=True, kw_only=True):
-    """A sweep: its folder, what came of every point in the order in which they were chosen (none
-    after a dry run), and the points that no other beats in both step time and peak memory, the
-    fastest first. points: all of them, in the advisor's order. ended: why it ended, in a sentence;
-    settled: because the fastest is known."""
+    """The results of a sweep.
+
+    Attributes:
+        points: all points, in the advisor's order.
+        outcomes: results by point, in the order in which they were chosen; empty after a dry run.
+        front: the Pareto front of step time and peak memory, the fastest first.
+        ended: why the sweep ended, in a sentence.
+        settled: whether it ended because the fastest point is known.
+    """
 
     folder: Path
     points: tuple[Point, ...]
@@ -77,11 +82,11 @@ def sweep(
     config_dir: str | Path | None = None,
     **keywords: object,
 ) -> SweepOutcome:
-    """What `harness sweep` does: the advisor's best first, then what Optuna asks for.
+    """Find the fastest points by measuring, as `harness sweep` does.
 
     overrides, dry_run, retry, config_dir and keywords as for `harness.run`, and
     ``sweep={"trials": 30, "micro_batch_sizes": [1, 2]}``; a name, ``sweep="llama3_8b_1xh200"``, is
-    a file of configs/sweep. Times are seconds, sizes bytes. UserError where the request is wrong.
+    a file of configs/sweep. Times are seconds, sizes bytes. UserError if the request is wrong.
     """
     folder = None if config_dir is None else Path(config_dir)
     planned = plan_sweep(hydra_overrides(overrides, keywords), folder, dry_run=dry_run)
@@ -116,15 +121,15 @@ def plan_sweep(
         raise UserError(
             "measure.repeats",
             config.measure.repeats,
-            "must be 1: a sweep repeats the leaders that overlap",
+            "must be 1: a sweep itself repeats leaders whose times overlap",
             "sweep.repeats limits how often",
         )
     if config.backend is Backend.COMMAND:
         raise UserError(
             "backend",
             config.backend,
-            "a command chooses layout and batch itself",
-            "backend=native, or `harness run backend=command`",
+            "cannot be swept: a command chooses layout and batch itself",
+            "use backend=native, or harness run backend=command",
         )
     machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)

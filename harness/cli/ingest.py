@@ -148,7 +148,7 @@ def _figures(result: TrialResult) -> list[str]:
     """Medians over the steps, the largest peaks of all ranks, the last loss."""
     assert result.times is not None
     count, dropped = len(result.times.seconds), len(result.times.warmup_seconds)
-    found = [f"{count} {'step' if count == 1 else 'steps'} after {dropped}"]
+    found = [f"{count} {'step' if count == 1 else 'steps'} after {dropped} of warm-up"]
     found.append(f"{median(result.times.seconds) * 1e3:.1f} ms")
     rates = result.reported
     if rates and rates.tflops_per_gpu:

@@ -220,7 +220,7 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
         found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))
-    where = Fitted(lambda _: [f"into {folder.path}"])
+    where = Fitted(lambda _: [f"results go to {folder.path}"])
     notes = [f"Note: {text}." for text in plan.assumptions]
     return on_screen(group(title, where, "", Indented(found, 2), "", *notes))
 

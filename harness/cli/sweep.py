@@ -149,7 +149,8 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     space, plan, folder = planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
     number = len(space.legal)
-    _say(f"at most {min(planned.options.trials, number)} of {number} points into {folder.path}")
+    most = min(planned.options.trials, number)
+    _say(f"at most {most} of {number} points; results go to {folder.path}")
     work = planned.sweep(flags.retry)
     try:
         ended = work.run()

@@ -37,8 +37,13 @@ _OPEN: Final = (Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Rows, worst first. environments: what differs, or is not known, of each trial's environment.
-    commands: workload key -> command that runs it again."""
+    """Results compared with goldens.
+
+    Attributes:
+        rows: one row per metric of a trial, worst first.
+        environments: what differs, or is not known, in the environment of each trial.
+        commands: the command that runs a workload again, by its key.
+    """
 
     rows: tuple[Row, ...]
     environments: tuple[EnvironmentChange, ...] = ()
@@ -51,8 +56,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 pass, 1 regression, 3 no verdict, 4 a run failed. A regression that is certain stands
-        whatever else happened; then a run that failed; then what has no verdict."""
+        """0 pass, 1 regression, 3 no verdict, 4 a run failed. Of several, a regression counts
+        first, then a failed run, then a missing verdict."""
         found = {row.verdict for row in self.rows}
         if Verdict.REGRESSION in found or (self.options.strict and Verdict.STALE in found):
             return REGRESSED
@@ -205,7 +210,7 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
         return _row(subject, Verdict.PASS, "oom, as in the golden")
     if result.status in (TrialStatus.INCOMPLETE, TrialStatus.PRUNED):
         return _row(subject, Verdict.UNSTABLE, what)
-    fitted = " (it fits in the golden)" if result.status is TrialStatus.OOM else ""
+    fitted = " (the golden fits)" if result.status is TrialStatus.OOM else ""
     return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
 
 

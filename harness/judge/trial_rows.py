@@ -159,7 +159,7 @@ def _loss_row(about: Row, processes: tuple[Process, ...], golden: Golden, option
         limit=limit,
         two_sided=True,
         shown=(f"{worst.golden:.6g}", f"{worst.new:.6g}"),
-        reason=f"furthest at step {worst.step}; {worst.steps} compared",
+        reason=f"largest difference at step {worst.step}; {worst.steps} steps compared",
     )
 
 

@@ -219,7 +219,7 @@ def _check_room(job: Job, machine: Machine) -> None:
             raise UserError(
                 "gpus",
                 job.num_gpus,
-                f"there {'is 1 GPU' if here == 1 else f'are {here} GPUs'} here",
+                f"this machine has {'1 GPU' if here == 1 else f'{here} GPUs'}",
                 f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
             )
         return
@@ -231,7 +231,7 @@ def _check_room(job: Job, machine: Machine) -> None:
             Device.CPU,
             f"{job.model.name} needs {human_bytes(needed)} for weights, gradients and optimizer, "
             f"but this machine has {human_bytes(room)}",
-            "experiment=tiny_cpu runs anywhere; model.num_layers=2 cuts the model",
+            "use experiment=tiny_cpu, or cut the model with model.num_layers=2",
         )
 
 

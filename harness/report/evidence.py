@@ -154,4 +154,4 @@ def failures(facts: Facts) -> tuple[Section, ...]:
         words = " ".join(result.evidence.message.split())
         lines += [f"{names[name]}  {name}  {result.status}: {words}"]
         lines += [f"    {line}" for line in result.evidence.log_tail]
-    return (Section(title="Last words", lines=tuple(lines), folded=True),) if lines else ()
+    return (Section(title="Last log lines", lines=tuple(lines), folded=True),) if lines else ()

@@ -130,7 +130,7 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
         *zip(*line, strict=True), color=SKY, zorder=1, drawstyle="steps-post", label="Pareto front"
     )
     groups = (
-        ("not beaten in both", "o", BLUE, [at[one.number] for one in best]),
+        ("Pareto front", "o", BLUE, [at[one.number] for one in best]),
         ("dominated", "s", FAINT, [at[o.number] for o in shown if o not in best]),
     )
     for label, marker, colour, places in groups:

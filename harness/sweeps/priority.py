@@ -129,7 +129,7 @@ class PriorPolicy:
     def _end(self, ahead: list[Point], history: History, standing: Standing) -> Action:
         if history.running:
             return Wait()
-        left = f" Points that may run and have no result: {len(ahead)}." if ahead else ""
+        left = f" Points not yet measured: {len(ahead)}." if ahead else ""
         leader = standing.leader
         if leader is None:
             why = Ending.TRIALS if ahead else Ending.EXHAUSTED
@@ -137,10 +137,12 @@ class PriorPolicy:
         rivals = standing.rivals(MARGIN, _HALF)
         if rivals:
             names = ", ".join(point.label for point in (leader, *rivals))
-            words = f"After sweep.repeats = {self._rules.repeats} these may be as fast: {names}."
+            words = (
+                f"After sweep.repeats = {self._rules.repeats} these may be equally fast: {names}."
+            )
             return End(why=Ending.TIED, words=words + left)
         if ahead:
-            words = f"All sweep.trials = {self._rules.trials} are run.{left}"
+            words = f"All sweep.trials = {self._rules.trials} have run.{left}"
             return End(why=Ending.TRIALS, words=words)
         unstable = any(
             one.status is TrialStatus.UNSTABLE for one in history.finished[leader].values()

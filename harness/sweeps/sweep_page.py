@@ -44,7 +44,8 @@ def dry_page(title: str, space: Space, folder: Path) -> str:
         [*_names(space, point), *_predicted(space.planned[point].trial.prediction)]
         for point in space.legal
     ]
-    lines = [title, f"{len(rows)} points into {folder}", "", *_table((*_NAMES, *_FORECAST), rows)]
+    where = f"{len(rows)} points; results go to {folder}"
+    lines = [title, where, "", *_table((*_NAMES, *_FORECAST), rows)]
     return on_screen(group(*lines, "", *_not_run(space), *_assumptions(space)))
 
 

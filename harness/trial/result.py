@@ -13,11 +13,10 @@ SCHEMA_VERSION = 1
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. Only `ok`, `unstable` and `pruned` carry times; every status is a final
-    answer.
+    """How a trial ended. Every status is final; only `ok`, `unstable` and `pruned` have times.
 
-    `pruned` is one that a sweep ended early, clearly slower than another: its times are of fewer
-    steps. `incomplete` is a log that was read and breaks off before its run's end.
+    `pruned`: a sweep ended the trial early because it was clearly slower than another; its times
+    are of fewer steps. `incomplete`: a log that breaks off before its run's end.
     """
 
     OK = "ok"
@@ -190,9 +189,11 @@ SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 class TrialResult(Struct, frozen=True, kw_only=True):
     """`result.json` of one trial, written once and atomically.
 
-    trial and environment are plain JSON objects (Trial as written before the run; fingerprint of
-    software, hardware and clocks). `loss` is the training loss per measured step. `stages`:
-    what a rehearsal found of each.
+    Attributes:
+        trial: the Trial as written before the run, a plain JSON object.
+        environment: fingerprint of software, hardware and clocks, a plain JSON object.
+        loss: training loss of each measured step.
+        stages: peaks of each pipeline stage, of a rehearsal.
     """
 
     name: str

@@ -45,9 +45,7 @@ from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
 
 _PIPELINE = "needs a PipelineModule, whose engine owns the checkpoints"
-_TRAINER = (
-    "transformers' layers are checkpointed by torch; DeepSpeed's section does nothing to them"
-)
+_TRAINER = "torch checkpoints transformers' layers; DeepSpeed's section has no effect on them"
 _ALONE = (
     "partition_activations splits over the model-parallel group, which has one rank here: it "
     "saves nothing and copies every input"

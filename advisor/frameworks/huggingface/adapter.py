@@ -48,7 +48,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
-_FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"
+_FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
 
 
 class HuggingFace(TorchStack):
@@ -109,8 +109,8 @@ class HuggingFace(TorchStack):
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
         if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
-            reason = "4.x checkpoints every layer"
-            fix = "full, or --framework-version 5"
+            reason = "transformers 4.x checkpoints every layer"
+            fix = "use full, or --framework-version 5"
             source = "transformers 5.23.0 modeling_utils.py"
             yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
         if job.config.sync_each_batch and job.config.framework_version == "4":
@@ -121,8 +121,8 @@ class HuggingFace(TorchStack):
                 "transformers 5.23.0 trainer.py",
             )
         if setting.offloads and job.config.framework_version == "4":
-            reason = "4.x passes every keyword to torch, which has no offload"
-            fix = "full, or --framework-version 5"
+            reason = "transformers 4.x passes every keyword to torch, which has no offload"
+            fix = "use full, or --framework-version 5"
             source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
             yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
 

@@ -117,7 +117,7 @@ def _values(keys: Keys, section: str) -> Iterator[Finding]:
     rule, switches = "checkpointing_kwargs", [f"{section}.use_reentrant"]
     if keys.release == "4":
         source = "transformers 4.57.1 modeling_utils.py"
-        reason = "4.x passes every keyword to torch, which does not have this one"
+        reason = "transformers 4.x passes every keyword to torch, which does not know this one"
         for name in {*keys.under(section)} & {"every_n_layers", "offload"}:
             at = f"{section}.{name}"
             yield keys.error(f"{rule}.{name}", f"{name}: {reason}", "transformers 5", source, at)

@@ -27,7 +27,7 @@ def block_problems(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
     yield from _unknown_names(blocks, job)
     away = any(one.on_host for one in blocks)
     if away and (job.config.torch_compile or job.layout.tensor_model_parallel_size > 1):
-        reason = "only eager blocks without tensor parallelism can be copied to the host"
+        reason = "only eager blocks without tensor parallelism can be offloaded to the host"
         yield Problem("blocks.on_host", reason, "leave the ~ out", _SOURCE)
 
 

@@ -50,7 +50,7 @@ _FLOAT8_NOTE = (
     "float8: all linear layers except the output, parameters gathered in 16 bits (torchao)"
 )
 _COMPILE_NOTE = "needs compile.enable; blocks are compiled one by one instead of wrapped"
-_APPLY_NOTE = "0.3 has no option for it: call apply_plan where parallelize calls apply_ac"
+_APPLY_NOTE = "torchtitan has no option for it: call apply_plan where parallelize calls apply_ac"
 
 
 class TorchTitan(TorchStack):
@@ -128,16 +128,16 @@ class TorchTitan(TorchStack):
             source = "torchtitan models/deepseek_v3/model/args.py"
             yield Problem("moe.use_grouped_mm", reason, fix, source)
         if granularity is Granularity.SELECTIVE and version == "0.3":
-            reason = "0.3 removed checkpoints of every n-th layer"
+            reason = "torchtitan 0.3 removed checkpoints of every n-th layer"
             fix = "op:torchtitan, or --framework-version 0.2"
             source = "torchtitan pull request 2357"
             yield Problem("selective_ac_option.layer_frequency", reason, fix, source)
         if granularity is Granularity.BLOCKS and version == "0.1":
-            reason = "0.1 does not accept custom checkpoints"
+            reason = "torchtitan 0.1 does not accept custom checkpoints"
             fix = "--framework-version 0.2"
             yield Problem("blocks.version", reason, fix, "torchtitan 0.1.0 config")
         if granularity is Granularity.BUDGET and version == "0.1":
-            reason = "0.1 has no mode memory_budget"
+            reason = "torchtitan 0.1 has no mode memory_budget"
             fix = "--framework-version 0.2"
             yield Problem("mode.memory_budget", reason, fix, "torchtitan 0.1.0 config")
         if setting.use_reentrant:

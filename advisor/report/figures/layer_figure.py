@@ -26,7 +26,7 @@ MOST_LAYERS: Final = 3
 FATES: Final = {
     Fate.KEPT: Look("kept on the GPU", GREEN),
     Fate.OFFLOADED: Look("offloaded to the host", YELLOW, "...."),
-    Fate.REPLAYED: Look("dropped, made again by a replay", REPLAY.colour, REPLAY.hatch),
+    Fate.REPLAYED: Look("dropped, recomputed by a replay", REPLAY.colour, REPLAY.hatch),
 }
 _LINE: Final = 0.2
 """Inches of an operator."""

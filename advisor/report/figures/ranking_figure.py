@@ -53,7 +53,7 @@ def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
         color=GREY,
         linewidth=1,
         zorder=1,
-        label="not beaten in both",
+        label="Pareto front",
     )
     for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
         points = [_point(c) for c in shown if c.evaluation.fits is fits]

@@ -96,7 +96,7 @@ def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[s
     assert "exchange through host memory (no peer-to-peer access), 31 GB/s each" in geforce
     assert "uncalibrated, step time ±50 %" in geforce
     alone = page("--model", "qwen3_0.6b", "--gpus", "1xA10")
-    assert "22.00 GiB usable: no source has what torch sees of this card" in alone
+    assert "22.00 GiB usable: what torch sees of this GPU is unpublished" in alone
     assert "NVLink" not in alone
 
 

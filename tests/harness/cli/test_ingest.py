@@ -200,7 +200,7 @@ def test_the_command_line() -> None:
         (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
         (["a.log", "--config-dir"], "argument --config-dir: expected one argument"),
         (["a.log", "gpus=8"], "gpus"),
-        (["a.log", "name=../esc"], "name = ../esc: must be the name of one folder"),
+        (["a.log", "name=../esc"], "name = ../esc: must be a folder name without a path"),
         (["a.log", "device=tpu"], "must be one of cuda, cpu"),
         (["a.log", "like=absent.json"], "cannot be read"),
         (["a.log", "like=a.log", "experiment=tiny_cpu"], "give one of them"),

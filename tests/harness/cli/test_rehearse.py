@@ -66,7 +66,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         (("modle=x",), "did you mean model"),
         ((*TINY, "layout=tp3"), "layout"),
         ((*TINY, "stage=2"), "there are 2 stages"),
-        ((*TINY, "name=a/b"), "must be the name of one folder"),
+        ((*TINY, "name=a/b"), "must be a folder name without a path"),
         ((*TINY, "--dry"), "not a flag"),
     ],
 )

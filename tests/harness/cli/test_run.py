@@ -112,7 +112,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["--retri"], "--retri: is not a flag; did you mean --retry, "),
         (["--config-dir"], "argument --config-dir: expected one argument"),
         (["--config-dir=absent"], "is not a folder"),
-        (["name=../x"], "name = ../x: must be the name of one folder"),
+        (["name=../x"], "name = ../x: must be a folder name without a path"),
         (["device=cuda"], "device = cuda: the driver sees no GPU"),
         (["measure.steps=x"], "measure.steps = x: is not an integer"),
         (

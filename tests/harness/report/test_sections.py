@@ -214,7 +214,7 @@ def test_a_gpu_that_is_not_described_has_no_mfu(gpu_facts: Facts) -> None:
 
 
 def test_the_last_words_are_there_and_folded(gpu_facts: Facts) -> None:
-    one = section(make_document(gpu_facts, ()), "Last words")
+    one = section(make_document(gpu_facts, ()), "Last log lines")
     assert one.folded
     assert any("3.00 GiB" in line or "CUDA out of memory" in line for line in one.lines)
     assert "    | a | b |" in one.lines

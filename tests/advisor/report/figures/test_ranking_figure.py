@@ -39,7 +39,7 @@ def test_scatter_has_units_ranks_and_the_budget(tight: Answer) -> None:
     assert "(s)" in axes.get_ylabel()
     assert sorted(text.get_text() for text in axes.texts) == ["1", "2", "3", "4", "5"]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["not beaten in both", "fits", "does not fit", "budget 77.0 GiB"]
+    assert legend == ["Pareto front", "fits", "does not fit", "budget 77.0 GiB"]
 
 
 def test_equal_points_share_a_label(tight: Answer) -> None:
