@@ -174,7 +174,7 @@ def test_keywords_mean_what_flags_mean(
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
         (
             {"request": Request(model="llama3_8b", gpus="8xH100")},
-            "request: says the whole",
+            "request: is the whole",
         ),
     ],
 )

@@ -116,7 +116,10 @@ def test_a_rehearsal_and_a_sweep_are_planned(tmp_path: Path) -> None:
         (lambda: harness.run(experimnt="x"), "experimnt = x: is not a known key; did you mean"),
         (lambda: harness.run(retry="sometimes"), "--retry = sometimes: must be one of"),
         (lambda: harness.run(overrides=[3]), "overrides = \\[3\\]: must be text"),
-        (lambda: harness.run(measure={"repeats": 2}, name="../a"), "name = ../a: must be the name"),
+        (
+            lambda: harness.run(measure={"repeats": 2}, name="../a"),
+            "name = ../a: must be a folder name",
+        ),
         (lambda: harness.sweep(measure={"repeats": 2}), "measure.repeats = 2: must be 1"),
         (lambda: harness.rehearse(gpus="8xH100"), "model = \\(none\\): is missing"),
         (lambda: harness.compare("nowhere"), "nowhere"),

@@ -16,8 +16,7 @@ _SECTION: Final = "mixed_precision"
 OPTIMIZER_RECIPE: Final = f"{_SECTION}.fp8_recipe"
 """Which Bridge copies over the optimizer's configuration before it finalizes that."""
 NEEDS_CONFIGURATION: Final = (
-    f"{_SECTION}.… works with recipes that hold a configuration there, as perf_recipes do; "
-    "recipes that hold a name refuse it"
+    f"{_SECTION}.… needs a recipe whose {_SECTION} is a configuration (perf_recipes), not a name"
 )
 _HALF: Final = "torch.float16"
 _ENDS: Final = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")

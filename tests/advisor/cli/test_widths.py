@@ -35,6 +35,10 @@ LINES = (
     f"{QWEN} huggingface --show-rejected",
     "--model llama3_70b --gpus 8xA100-40GB",
     "--model llama3_8b --gpus 8xH100 --search layout",
+    "--from tests/advisor/lint/configurations/jobs/axolotl.yaml --gpus 8xH100",
+    "--from tests/advisor/lint/configurations/jobs/deepspeed_auto.sh --gpus 8xH100",
+    "lint tests/advisor/lint/configurations/faulty/megatron_one_branch_wrong.sh",
+    "diagnose tests/docs/files/train.log",
 )
 
 

@@ -347,7 +347,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
     assert "set in the recipe" not in lm
-    comment = "# set in the recipe: sequence 4096 · mixed_precision.… works with recipes that"
+    comment = "# set in the recipe: sequence 4096 · mixed_precision.… needs a recipe whose"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

@@ -50,8 +50,9 @@ def test_one_line_for_each_log(
     assert cli.main(["ingest", "good.log", "cut.log", "oom.log", "garbage.log"]) == 4
     shown = capsys.readouterr().out.splitlines()
     assert shown == [
-        "ok          megatron_lm      good.log  8 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
-        "53.92 GiB allocated  56.75 GiB reserved  loss 8.123",
+        "ok          megatron_lm      good.log  8 steps after 4 of warm-up  1230.0 ms  "
+        "412.3 TFLOP/s/GPU  53.92 GiB allocated  56.75 GiB reserved",
+        "            loss 8.123",
         "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
         "--accept-incomplete uses it anyway (after step 9 of",
         "            12)",

@@ -14,6 +14,7 @@ LINES = (
     "run --dry-run experiment=llama3_8b_1xh200 device=cuda",
     "sweep --dry-run sweep=llama3_8b_1xh200",
     "rehearse --dry-run model=llama3_70b gpus=32xH100",
+    "ingest --dry-run tests/harness/logs/recorded/deepspeed.log",
     "golden list results/golden",
     f"golden show {GOLDEN}",
     "accuracy results/measured/h200 --out {out}",

@@ -130,7 +130,7 @@ def test_losses_are_compared_at_the_same_training_step(make_repeats: Any, golden
     shifted = make_repeats(loss=(2.9, 2.8, 2.7, 2.6), warmup=4)  # one step later
     row = row_of(compare(shifted, [golden]), LOSS)
     assert row.verdict is Verdict.PASS
-    assert row.reason.endswith("; 3 compared")
+    assert row.reason.endswith("; 3 steps compared")
     off = compare(make_repeats(loss=(3.0, 2.9, 2.5, 2.7)), [golden])
     assert row_of(off, LOSS).verdict is Verdict.REGRESSION
     assert "step 6" in row_of(off, LOSS).reason

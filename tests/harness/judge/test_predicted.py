@@ -17,6 +17,7 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.run_plan import RunPlan
+from tests.advisor.cli.test_widths import WIDTHS
 
 MakePlan = Callable[..., RunPlan]
 
@@ -149,6 +150,16 @@ def test_errors_that_cannot_be_said() -> None:
     assert Pair(measured=1.0).error is None
     assert Pair(predicted=0.0, measured=0.0).error == 0.0
     assert Pair(predicted=1.0, measured=0.0).error is None
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_of_the_page_is_wider_than_it(
+    make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    plan = replace(make_plan(4), assumptions=("the times are of a CPU and are shown",))
+    text = page(plan, results(plan, 0.010, 0.012, "oom", 0.016))
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_the_page(make_plan: MakePlan) -> None:

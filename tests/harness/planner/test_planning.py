@@ -191,9 +191,13 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
 @pytest.mark.parametrize(
     ("overrides", "machine", "says"),
     [
-        (["experiment=llama3_8b_8xh100"], H200, "gpus = 8: there is 1 GPU here; e.g. gpus=1xH200"),
-        (["experiment=llama3_70b_64xh100"], EIGHT, "gpus = 64: there are 8 GPUs here"),
-        (["experiment=gpt3_175b_64xa100"], CPU, "experiment=tiny_cpu runs anywhere"),
+        (
+            ["experiment=llama3_8b_8xh100"],
+            H200,
+            "gpus = 8: this machine has 1 GPU; e.g. gpus=1xH200",
+        ),
+        (["experiment=llama3_70b_64xh100"], EIGHT, "gpus = 64: this machine has 8 GPUs"),
+        (["experiment=gpt3_175b_64xa100"], CPU, "use experiment=tiny_cpu"),
         (
             ["experiment=llama3_8b_8xh100", "gpus=1xH100"],
             EIGHT,

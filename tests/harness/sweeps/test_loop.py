@@ -251,5 +251,5 @@ def test_a_dry_run_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *SPACE, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("tiny_cpu on cpu (dry run)\n6 points into")
+    assert capsys.readouterr().out.startswith("tiny_cpu on cpu (dry run)\n6 points; results go to")
     assert not (tmp_path / "runs").exists()

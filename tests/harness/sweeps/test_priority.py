@@ -105,7 +105,7 @@ def test_the_budget_and_the_number_of_trials_end_it() -> None:
     few = policy(trials=1, first=1).next(History(finished=as_predicted(POINTS[5])))
     assert isinstance(few, End)
     assert few.why is Ending.TRIALS
-    assert "Points that may run and have no result: " in few.words
+    assert "Points not yet measured: " in few.words
 
 
 def test_where_nothing_is_measured_it_ends_without_a_leader() -> None:
