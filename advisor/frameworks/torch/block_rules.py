@@ -20,7 +20,8 @@ def block_problems(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         return
     layers = job.model.num_layers
     if len(blocks) != layers:
-        reason = f"the plan has {len(blocks)} blocks, but the model has {layers}"
+        planned = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
+        reason = f"the plan has {planned}, but the model has {layers}"
         yield Problem("blocks.number", reason, f"use {layers}", "advisor")
         return
     yield from _unknown_calls(job)

@@ -26,6 +26,7 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
+from advisor.hardware.gpu import Gpu
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import Activation, CpCommType, TransformerImpl
@@ -124,7 +125,7 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield from _context_parallel_jobs(job)
     yield replace(job, config=replace(job.config, flat_parameters=True))
     third = replace(job.config, attn_implementation=AttnImplementation.FLASH_ATTENTION_3)
-    yield replace(job, config=third, gpu=replace(job.gpu, compute_capability=8.0))
+    yield replace(job, config=third, gpu=_ampere(job.gpu))
     if stack.framework == Framework.HUGGINGFACE:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
     if stack.framework != Framework.TORCHTITAN:
@@ -138,7 +139,12 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(job, layout=cut, model=experts)
     yield replace(job, layout=halves, model=replace(job.model, num_query_groups=1))
     yield replace(job, layout=replace(halves, tp_comm_overlap=True))
-    yield replace(job, model=experts, gpu=replace(job.gpu, compute_capability=8.0))
+    yield replace(job, model=experts, gpu=_ampere(job.gpu))
+
+
+def _ampere(gpu: Gpu) -> Gpu:
+    """A GPU before Hopper; only its generation matters here."""
+    return replace(gpu, name="A100-SXM-80GB", compute_capability=8.0)
 
 
 def _context_parallel_jobs(job: Job) -> Iterator[Job]:

@@ -330,27 +330,31 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
     layers, segments = job.model.num_layers, setting.segments
     if segments is not None and segments > layers:
-        reason = f"{segments} segments of {layers} blocks: range() arg 3 must not be zero"
-        fix = f"at most {layers}"
+        reason = (
+            f"{segments} segments of {layers} blocks: torch fails (range() arg 3 must not be zero)"
+        )
+        fix = f"use at most {layers}"
         source = f"{_CHECKPOINT} checkpoint_sequential"
         yield Problem("checkpoint_sequential.segments", reason, fix, source)
     if segments == 1:
-        reason = "one segment checkpoints nothing: the last one is never checkpointed"
-        fix = "at least 2"
+        reason = "one segment checkpoints nothing: the last segment is never checkpointed"
+        fix = "use at least 2"
         source = f"{_CHECKPOINT} checkpoint_sequential"
         yield Problem("checkpoint_sequential.last_segment", reason, fix, source)
     number = setting.num_layers
     if number is not None and number > layers:
         reason = f"the model has only {layers} blocks"
-        yield Problem("checkpoint.every_n_blocks", reason, f"at most {layers}", "advisor")
+        yield Problem("checkpoint.every_n_blocks", reason, f"use at most {layers}", "advisor")
     if setting.budget is not None and job.config.precision.is_quantized:
         reason = "what torch.compile keeps of 8-bit linear layers is not modelled"
-        yield Problem("budget.float8", reason, "full or an operator policy", "advisor")
+        yield Problem("budget.float8", reason, "use full or an operator policy", "advisor")
     elif setting.budget is not None:
         unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
         if unknown:
             reason = f"what torch.compile does with {unknown} is not modelled"
-            yield Problem("budget.unknown_graph", reason, "full or an operator policy", "advisor")
+            yield Problem(
+                "budget.unknown_graph", reason, "use full or an operator policy", "advisor"
+            )
 
 
 def block_shape(job: Job) -> RankShape:

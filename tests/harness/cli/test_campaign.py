@@ -34,7 +34,7 @@ def test_what_is_left_has_a_code_of_its_own(
     words = ["campaign", str(path), "--budget=1s", "--items=later", "--out", str(tmp_path / "out")]
     assert main(words) == 3
     said = capsys.readouterr()
-    assert "needs 500 s, 0 left" in said.err
+    assert "needs 500 s, 0 s left" in said.err
     assert [line.split()[0] for line in said.out.splitlines()[1:]] == ["later"]
 
 
