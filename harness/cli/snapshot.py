@@ -102,7 +102,7 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
     if len(found) == 2:
         first, second = (one.peak_bytes for one in found)
         share = f" ({signed_percent(second / first - 1)})" if first else ""
-        yield f"difference, {names[1]} less {names[0]}: {second - first:+,} bytes{share}"
+        yield f"difference, {names[1]} minus {names[0]}: {second - first:+,} bytes{share}"
     yield from _kinds(found, names)
 
 

@@ -137,7 +137,7 @@ def _judgements(found: Iterable[Judgement]) -> Table:
             "group",
             "cells",
             "settings",
-            "kept a layer",
+            "kept per layer",
             "allocated",
             "reserved",
             "step time",

@@ -207,7 +207,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
         if (one := find_calibration(name)) is not None
     ]
     made = []
-    for title, pairs in (("kept a layer", kept), ("peak allocated", peak)):
+    for title, pairs in (("kept per layer", kept), ("peak allocated", peak)):
         if pairs:
             scale, unit = unit_of([number for pair in pairs for number in pair])
             made.append(

@@ -173,7 +173,7 @@ def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     lines += [calibration_line(name, find_calibration(name)) for name in calibration_names(facts)]
     lines += [f"Note: {text}." for text in facts.plan.assumptions]
     quantities = [
-        _quantity("kept a layer", found, [o.saved_per_layer for o in found], human_bytes),
+        _quantity("kept per layer", found, [o.saved_per_layer for o in found], human_bytes),
         _quantity("peak allocated", found, [o.peak_allocated for o in found], human_bytes),
         _quantity(timed("step time", facts), found, [o.step_time for o in found], milliseconds),
     ]

@@ -70,7 +70,7 @@ def _fields(keys: Keys) -> Iterator[Finding]:
             cutoff=0.5,
             otherwise=f"fields are {', '.join(names[:4])}, …",
         )
-    reason, fix = "{key} = {value!r} is no section", "write [{}] and its keys below it"
+    reason, fix = "{key} = {value!r} must be a section", "write [{}] and its keys below it"
     for section in SECTIONS:
         yield from illegal_values(
             keys, (section,), _is_section, reason, fix.format(section), _MANAGER

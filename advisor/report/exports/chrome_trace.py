@@ -37,8 +37,8 @@ _PARTS: Final = {
     "waiting": "waiting for the host processor",
 }
 _NOTES: Final = (
-    "One rank a pipeline stage. Parts of a pass stand in a fixed order: when within the pass each "
-    "runs is not predicted. Live memory reaches the highest of a pass in its middle."
+    "One rank per pipeline stage. The parts of a pass are drawn in a fixed order; their order within "
+    "the pass is not predicted. Live memory is drawn with its peak in the middle of a pass."
 )
 Event = dict[str, Any]
 

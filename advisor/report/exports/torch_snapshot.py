@@ -79,8 +79,8 @@ def _words(details: Sequence[Detail], worst: int) -> str:
     there = words[details[worst]]
     others = [words[one] for one in Detail if one in details and one is not details[worst]]
     if not others:
-        return f"a block of what is kept is {there}"
-    return f"a block of what is kept is {there} on stage {worst}, {' or '.join(others)} elsewhere"
+        return f"one block of kept memory is {there}"
+    return f"one block of kept memory is {there} on stage {worst}, {' or '.join(others)} elsewhere"
 
 
 class _Frames:

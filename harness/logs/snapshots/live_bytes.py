@@ -90,7 +90,7 @@ class _Walk:
     def changed(self, event: object) -> Iterator[Change]:
         """What an event changes: nothing where it is about something else."""
         if not isinstance(event, dict):
-            raise NotPlainError("an event is no dict")
+            raise NotPlainError("an event is not a dict")
         action = event.get("action")
         if action not in ("alloc", "free_requested", "free_completed"):
             return

@@ -30,14 +30,14 @@ class NotPlainError(ValueError):
 def read_plain(path: Path) -> object:
     """The data of a file; UserError where it is none, is too large, or holds more than data."""
     if not path.is_file():
-        raise UserError(str(path), None, "is no file")
+        raise UserError(str(path), None, "is not a file")
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise UserError(str(path), None, f"is too large ({size:,} bytes; at most {MOST_BYTES:,})")
     try:
         return plain_data(path.read_bytes())
     except NotPlainError as error:
-        raise UserError(str(path), None, f"is no memory snapshot: {error}") from None
+        raise UserError(str(path), None, f"is not a memory snapshot: {error}") from None
 
 
 def plain_data(content: bytes) -> object:
@@ -193,7 +193,7 @@ def _refusal(code: int) -> str:
     for known in opcodes:
         if known.code == chr(code):
             return f"it holds more than dicts, lists, strings and numbers ({known.name})"
-    return f"byte {code:#04x} is no part of a pickle"
+    return f"byte {code:#04x} is not part of a pickle"
 
 
 _STOP: Final = ord(".")

@@ -67,7 +67,7 @@ def read_recording(
     try:
         return _recording(path, snapshot, device, within)
     except NotPlainError as error:
-        raise UserError(str(path), None, f"is no memory snapshot: {error}") from None
+        raise UserError(str(path), None, f"is not a memory snapshot: {error}") from None
 
 
 def _recording(
@@ -75,7 +75,7 @@ def _recording(
 ) -> Recording:
     whole = _typed(snapshot, dict, "it is no dict of segments and device_traces")
     traces = _typed(whole.get("device_traces"), list, "it has no device_traces")
-    events = sum(len(_typed(trace, list, "a device's trace is no list")) for trace in traces)
+    events = sum(len(_typed(trace, list, "a device's trace is not a list")) for trace in traces)
     if events > MOST_EVENTS or len(traces) > MOST_DEVICES:
         limits = f"{MOST_EVENTS:,} events or {MOST_DEVICES:,} devices"
         raise NotPlainError(f"it has more than {limits}")
@@ -135,11 +135,11 @@ def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
     """Device, address and block; blocks without an address follow each other."""
     segments = _typed(whole.get("segments"), list, "it has no segments")
     for segment in segments[:MOST_BLOCKS]:
-        own = _typed(segment, dict, "a segment is no dict")
+        own = _typed(segment, dict, "a segment is not a dict")
         device = whole_number(own.get("device", 0), LATEST)
         address = whole_number(own.get("address"), LATEST)
         for one in _typed(own.get("blocks"), list, "a segment has no blocks"):
-            block = _typed(one, dict, "a block is no dict")
+            block = _typed(one, dict, "a block is not a dict")
             yield device, whole_number(block.get("address", address), LATEST), block
             address += whole_number(block.get("size"), LARGEST)
 

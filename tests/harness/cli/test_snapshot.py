@@ -46,7 +46,7 @@ def test_two_are_compared_and_drawn(
     captured = capsys.readouterr()
     *_, second, difference = captured.out.splitlines()[:5]
     peak = int(second.partition("(")[2].partition(" bytes")[0].replace(",", ""))
-    words = f"difference, predicted less measured: {peak - 5712:+,} bytes ("
+    words = f"difference, predicted minus measured: {peak - 5712:+,} bytes ("
     assert difference.startswith(words)
     assert captured.err.endswith(f"wrote {picture}\n")
     text = picture.read_text()

@@ -101,7 +101,7 @@ def test_passes_are_folded_away(gpu_run: Path, gpu_facts: Facts) -> None:
 def test_predicted_and_measured_with_signed_errors(gpu_facts: Facts) -> None:
     one = section(make_document(gpu_facts, ()), "Predicted and measured")
     tables = {table.columns[0]: table for table in one.tables}
-    assert set(tables) == {"kept a layer", "peak allocated", "step time"}
+    assert set(tables) == {"kept per layer", "peak allocated", "step time"}
     # invented: measured times are 5 % above the prediction, peaks 1 %
     assert tables["step time"].rows[0][3] == f"{(1 / 1.05 - 1) * 100:+.1f} %"
     assert tables["peak allocated"].rows[0][3] == "-1.0 %"

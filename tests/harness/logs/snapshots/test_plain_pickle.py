@@ -78,7 +78,7 @@ def test_no_class_is_loaded_and_nothing_is_run(tmp_path: Path, protocol: int) ->
         (b"\x80\x04K\x01a.", "is damaged"),
         (b"\x80\x04h\x00.", "is damaged"),
         (b"\x80\x04\x8c\x02\xff\xfe.", "is damaged"),
-        (b"\xff", "byte 0xff is no part of a pickle"),
+        (b"\xff", "byte 0xff is not part of a pickle"),
     ],
 )
 def test_what_is_wrong_is_said(content: bytes, words: str) -> None:
@@ -113,7 +113,7 @@ def test_size_and_parts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(plain_pickle, "MOST_BYTES", 100)
     with pytest.raises(UserError, match="is too large"):
         read_plain(path)
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a file"):
         read_plain(tmp_path)
 
 

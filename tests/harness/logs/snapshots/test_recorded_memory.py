@@ -119,7 +119,7 @@ def test_what_is_no_snapshot_is_said(write: Write, recorded: dict[str, Any]) -> 
     ):
         with pytest.raises(UserError, match=relation) as error:
             read_recording(write(content))
-        assert "is no memory snapshot" in str(error.value)
+        assert "is not a memory snapshot" in str(error.value)
 
 
 def test_what_stands_in_many_places_is_counted(write: Write, recorded: dict[str, Any]) -> None:
