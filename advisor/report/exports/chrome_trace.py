@@ -37,7 +37,7 @@ _PARTS: Final = {
     "waiting": "waiting for the host processor",
 }
 _NOTES: Final = (
-    "One rank per pipeline stage. The parts of a pass are drawn in a fixed order; their order within "
+    "One rank per pipeline stage. Parts of a pass are drawn in a fixed order; their order within "
     "the pass is not predicted. Live memory is drawn with its peak in the middle of a pass."
 )
 Event = dict[str, Any]
