@@ -354,7 +354,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
     line = text[: len(text) - len(text.lstrip())]
-    for piece in _WORDS.findall(text):
+    for piece in _pieces(text, width):
         word = piece.rstrip()
         if len(line) + len(word) <= width:
             line += piece
@@ -370,6 +370,13 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Words with the blanks behind them; a number and its unit are one where a line holds both."""
+    for piece in _QUANTITIES.findall(text):
+        yield from [piece] if len(piece.rstrip()) <= width else _WORDS.findall(piece)
+
+
 _WORDS: Final = re.compile(r"\S+\s*")
+_QUANTITIES: Final = re.compile(r"\S*\d (?:%|[KMG]i?B|m?s)(?!\w)\S*\s*|\S+\s*")
 _JOINT: Final = re.compile(r".*[/_.,=:+-]")
 """Where a word may break that no line holds."""

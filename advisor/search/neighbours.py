@@ -63,7 +63,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield (
             "layout.sequence_parallel=true",
-            "norm and dropout regions are cut by TP",
+            "activations of norm and dropout are split over TP",
             partial(replace, job, layout=replace(layout, sequence_parallel=True)),
         )
     if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):

@@ -97,7 +97,7 @@ def _dispatcher(job: Job, revision: Revision) -> JobChange:
     )
     return JobChange(
         words,
-        "a token crosses a link once for all of its experts behind that link; needs DeepEP",
+        "a token crosses a link once, not once per expert behind it; needs DeepEP",
         partial(replace, job, model=changed),
         Effect.EXCHANGE,
     )
@@ -162,13 +162,13 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
     aware = {"use_precision_aware_optimizer": True}
     if not config.use_precision_aware_optimizer:
         if job.layout.use_distributed_optimizer:
-            why = "Adam keeps only those bits of an fp32 main parameter that its bf16 weight lacks"
+            why = "Adam stores only the fp32 bits that the bf16 weight lacks"
             yield _of_job(job, why, Effect.FREE, **aware)
     elif bridge and not config.adam_holds_main_params and not config.precision.is_fp8:
         delayed = Fp8Recipe.DELAYED
         yield JobChange(
             f"{OPTIMIZER_RECIPE}={delayed}",
-            "restores the 2-byte remainders of the precision-aware optimizer; its step copies "
+            "the optimizer keeps 2-byte remainders of its fp32 parameters again, and its step copies "
             "no gradients",
             partial(replace, job, config=replace(config, fp8_recipe=delayed)),
             Effect.FREE,
@@ -177,6 +177,6 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
         why = f"shards optimizer states over {job.layout.data_parallel_size} ranks"
         yield _of_layout(job, why, Effect.FREE, use_distributed_optimizer=True)
     elif not config.optimizer_cpu_offload:
-        why = "optimizer states and its step on the host"
+        why = "optimizer states and step on the host"
         fields = {} if config.use_precision_aware_optimizer else aware
         yield _of_job(job, why, Effect.MEMORY, **fields, optimizer_cpu_offload=True)

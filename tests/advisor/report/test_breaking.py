@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from advisor.report.blocks import wrapped
 from advisor.report.breaking import command_lines, dotted_lines, packed, spec_lines
 
 
@@ -12,6 +13,11 @@ def test_pieces_stay_whole_and_lines_are_full() -> None:
     assert packed(["aa", "bb"], 4, glue="+", end="!") == ["aa!", "bb"]
     assert packed(["a" * 9, "b"], 4) == ["a" * 9, "b"]
     assert packed([], 4) == [""]
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    assert wrapped("takes 12.3 GiB, 4 % less", 10) == ["takes", "12.3 GiB,", "4 % less"]
+    assert wrapped("(12.3 GiB)", 6) == ["(12.3", "GiB)"]
 
 
 def test_lists_break_between_their_parts() -> None:
