@@ -5,6 +5,7 @@ from typing import Final
 
 from advisor.answer.advice import ReadFile, ReadOption, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import adapter_of
 from advisor.models.presets import load_preset
@@ -12,6 +13,7 @@ from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.blocks import Block, Text, beside, group
 from advisor.report.read_file import read_file
+from advisor.report.setting_flags import copied_block
 
 _MARGIN: Final = 11
 
@@ -20,15 +22,19 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     """Where the setting stands now, with its rank, and the flags of the first row in its place."""
     file = read_file(advice.job, read)
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
-    if advice.candidates:
-        rows.append(("", Text(_instead(advice.candidates[0], file))))
     if unsaid := _unsaid(advice, read):
         rows.append(("default", Text(unsaid)))
     if file.not_taken:
         rows.append(("not used", Text(_untaken(file))))
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown(one))))
-    return group(Text(""), beside(rows, margin=_MARGIN))
+    flags: list[Block] = []
+    if advice.candidates:
+        best = advice.candidates[0].evaluation
+        what, words = _instead(best, file)
+        rows.append(("row 1", Text(what)))
+        flags = [copied_block(best.job.config.framework, best.job, "", words)] if words else []
+    return group(Text(""), beside(rows, margin=_MARGIN), *flags)
 
 
 def _now(advice: Answer, file: ReadFile) -> str:
@@ -98,18 +104,19 @@ def _unknown(one: UnknownOption) -> str:
     return f"{where}: {one.assumed} is assumed; give {one.key}=VALUE"
 
 
-def _instead(best: RankedEvaluation, file: ReadFile) -> str:
-    """The flags of the first row; without recompute they may be those of any, so that what the file
-    switches on has to go."""
-    evaluation = best.evaluation
-    if evaluation.setting.spec == file.recompute:
-        return "this is row 1: nothing to change"
-    stack, job = adapter_of(evaluation.job.config.framework), evaluation.job
-    flags = stack.setting_flags(evaluation.setting, job)
+def _instead(best: Evaluation, file: ReadFile) -> tuple[str, str]:
+    """What to do for the first row, and its flags; without recompute they may be those of any, so
+    that what the file switches on has to go."""
+    if best.setting.spec == file.recompute:
+        return "is what the file sets: nothing to change", ""
+    stack, job = adapter_of(best.job.config.framework), best.job
+    flags = stack.setting_flags(best.setting, job)
     if not flags:
-        return "row 1 needs none of these options: remove them"
-    if file.recompute is None or recomputes(evaluation.setting):
-        return f"for row 1 set: {flags}"
+        return "needs none of these options: remove them", ""
+    if file.recompute is None or recomputes(best.setting):
+        return "set instead:", flags
     own = stack.setting_flags(stack.parse(file.recompute), job)
-    drops = "remove these options and " if {*flags.split()} <= {*own.split()} else ""
-    return f"for row 1 {drops}set: {flags}"
+    drops = (
+        "remove these options and set:" if {*flags.split()} <= {*own.split()} else "set instead:"
+    )
+    return drops, flags

@@ -72,12 +72,16 @@ def framework_block(
     advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
 ) -> Block:
     """The framework's label, and what tells it the setting and its job."""
-    stack, label = adapter_of(framework), label_of(framework)
     job = framework_job_flags(advice, evaluation, framework, with_layout=with_layout)
     words = f"{job} {framework_flags(evaluation, framework)}".strip() or NO_FLAGS
     beside = beside_flags(advice, evaluation, framework, with_layout=with_layout)
-    if stack.takes_flags(evaluation.job):
-        return command_block(label, words, beside)
+    return copied_block(framework, evaluation.job, label_of(framework), words, beside)
+
+
+def copied_block(framework: str, job: Job, label: str, words: str, comment: str = "") -> Block:
+    """What a framework reads, to be copied: a command line, or statements below the label."""
+    if adapter_of(framework).takes_flags(job):
+        return command_block(label, words, comment)
     return Fitted(partial(_code, label, words))
 
 

@@ -168,7 +168,7 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
         delayed = Fp8Recipe.DELAYED
         yield JobChange(
             f"{OPTIMIZER_RECIPE}={delayed}",
-            "the optimizer keeps 2-byte remainders of its fp32 parameters again, and its step copies "
+            "the optimizer keeps 2-byte remainders of fp32 parameters again; its step copies "
             "no gradients",
             partial(replace, job, config=replace(config, fp8_recipe=delayed)),
             Effect.FREE,

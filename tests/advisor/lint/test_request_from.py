@@ -324,7 +324,7 @@ def test_what_is_not_known_is_said_with_what_is_assumed(
     cli.main(asked)
     lines = capsys.readouterr().out.split("\nfile ")[1]
     text = " ".join(lines.split())
-    assert "sets a recompute setting, but its value is not known for row 1 set" in text
+    assert "sets a recompute setting, but its value is not known" in text
     assert "not used --clip-grad 0.0 in line 1" in text
     for says in (
         "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
@@ -788,7 +788,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
         (
             "deepspeed t.py --deepspeed ds.json --gradient_checkpointing True",
             "t.sh sets full (row 2): --gradient_checkpointing in line 1 "
-            "for row 1 remove these options and set: --deepspeed ",
+            "row 1 remove these options and set: --deepspeed ",
         ),
         (
             "accelerate launch --config_file a.yaml t.py",
@@ -797,7 +797,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
         ),
         (
             f"{TITAN} --training.local_batch_size=1 --activation_checkpoint.mode=full",
-            "for row 1 set: --activation_checkpoint.mode=none",
+            "row 1 set instead: --activation_checkpoint.mode=none",
         ),
     ],
 )
