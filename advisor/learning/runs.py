@@ -192,7 +192,7 @@ def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
     try:
         setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
-        raise _LeftOutError("use a setting that only their trainer has") from None
+        raise _LeftOutError("have a setting that only their trainer knows") from None
     if stack.check(setting, job):
         raise _LeftOutError("have a setting that their framework refuses")
     return setting

@@ -66,8 +66,8 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
     [
         ({"workload": {"device": "cpu"}}, "did not run on a GPU"),
         ({"workload": {"backend": "rehearsal"}}, "rehearsed single ranks"),
-        ({"workload": {"recompute": "op:own"}}, "use a setting that only their trainer has"),
-        ({"workload": {"model": {"name": "32x4096"}}}, "do not state their whole job"),
+        ({"workload": {"recompute": "op:own"}}, "have a setting that only their trainer knows"),
+        ({"workload": {"model": {"name": "32x4096"}}}, "do not state the whole job"),
         ({"environment": {"gpus": [{"torch_name": "NVIDIA A100-SXM4-80GB"}]}}, "ran on A100-SXM"),
         ({"environment": {}}, "do not name their GPU"),
         ({"status": "failed"}, "ended as failed"),
