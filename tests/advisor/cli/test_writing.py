@@ -40,7 +40,7 @@ def test_both_are_written_and_say_the_command(
         (["--trace", "step.txt"], "--trace = step.txt: must end in .json or"),
         (["--memory-snapshot", "s.pkl"], "must end in .pickle"),
         (["--trace", "nowhere/step.json"], "there is no folder nowhere"),
-        (["--row", "1"], "--row = 1: needs a file of one row"),
+        (["--row", "1"], "--row = 1: needs a file that shows one row"),
         (["--trace", "step.json", "--row", "9"], "--row = 9: there is 1 row; nearest: 1"),
     ],
 )

@@ -225,7 +225,7 @@ def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
         (["sweep.sampler=gp"], "sweep.sampler"),
         (["sweep.memory_budget=lots"], "sweep.memory_budget = lots"),
         (["sweep.micro_batch_sizes=[0]"], "sweep.micro_batch_sizes"),
-        (["measure.repeats=2"], "measure.repeats = 2: must be 1: a sweep repeats the leaders that"),
+        (["measure.repeats=2"], "measure.repeats = 2: must be 1: a sweep itself repeats leaders"),
         (["-m"], "-m: is not a flag"),
     ],
 )
