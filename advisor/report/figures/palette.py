@@ -82,6 +82,20 @@ def job_title(advice: Answer) -> str:
     )
 
 
+def rows_title(advice: Answer, num_shown: int, most: int) -> str:
+    """The job, and below it how many rows a picture shows that has room for so many at `most`."""
+    return f"{job_title(advice)}\n{rows_words(num_shown, len(advice.candidates), most)}"
+
+
+def rows_words(num_shown: int, num_rows: int, most: int) -> str:
+    """``10 of 26 rows; --top 24 shows more``."""
+    if num_shown == num_rows:
+        return "1 row" if num_rows == 1 else f"all {num_rows} rows"
+    words = f"{num_shown} of {num_rows} rows"
+    possible = min(most, num_rows)
+    return f"{words}; --top {possible} shows more" if num_shown < possible else words
+
+
 def row_title(advice: Answer, row: RankedEvaluation) -> str:
     """The job, and below it rank, setting and layout of one row."""
     columns = LayoutColumns([row.evaluation.job], row.evaluation.job)

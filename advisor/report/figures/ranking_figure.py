@@ -1,11 +1,17 @@
 """`--plot-kind ranking`: memory against step time of the best rows, and their memory by component
-beside the budget."""
+beside the budget.
+
+A point has the name of its row where there is room for it, otherwise its rank, which stands again
+at its bar.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import GIB
+from advisor.report.breaking import spec_lines
 from advisor.report.explain_page import COMPONENTS
 from advisor.report.figures.palette import (
     BLUE,
@@ -13,10 +19,11 @@ from advisor.report.figures.palette import (
     GREY,
     VERMILION,
     draw_budget,
-    job_title,
     row_label,
+    rows_title,
 )
 from advisor.report.figures.point_labels import label_points
+from advisor.report.job_changes import degrees_apart
 from advisor.report.wording import chosen
 
 if TYPE_CHECKING:
@@ -32,16 +39,32 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
     from matplotlib.figure import Figure
 
     shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
+    best = chosen(advice)
     labels = [row_label(candidate, shown, _LABEL_WIDTH) for candidate in shown]
     num_lines = sum(label.count("\n") + 1.6 for label in labels)
-    figure = Figure(figsize=(12, max(4.6, 1.8 + 0.19 * num_lines)), layout="constrained")
-    scatter, bars = figure.subplots(1, 2, width_ratios=(5, 6))
-    figure.suptitle(job_title(advice), fontsize=11)
+    figure = Figure(figsize=(13, max(4.8, 2.2 + 0.19 * num_lines)), layout="constrained")
+    scatter, bars = figure.subplots(1, 2, width_ratios=(6, 5))
+    figure.suptitle(rows_title(advice, len(shown), MAX_CANDIDATES), fontsize=11)
     draw_pareto(scatter, shown)
-    draw_components(bars, shown, labels, chosen(advice))
-    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower right", ncols=7, fontsize=8)
-    label_points(scatter, {row.rank: _point(row) for row in shown})
+    draw_components(bars, shown, labels, best)
+    handles = [*scatter.get_legend_handles_labels()[0], *bars.get_legend_handles_labels()[0][1:]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
+    first = best or shown[0]
+    points = {row.rank: _point(row) for row in sorted(shown, key=partial(_later, first))}
+    label_points(scatter, points, first.rank, {row.rank: _name(row, first) for row in shown})
     return figure
+
+
+def _later(best: RankedEvaluation, row: RankedEvaluation) -> tuple[bool, bool, int]:
+    """The order in which rows get a name: the choice, the front, the others."""
+    return row is not best, not row.pareto, row.rank
+
+
+def _name(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
+    """Rank and setting; below it the degrees that its layout has and that of the choice has not."""
+    lines = spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _LABEL_WIDTH)
+    degrees = degrees_apart(row.evaluation.job, best.evaluation.job)
+    return [*lines, f"    {', '.join(degrees)}"] if degrees else lines
 
 
 def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
@@ -73,10 +96,9 @@ def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
             )
     draw_budget(axes, shown[0].evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
-    axes.set_title("Step time (s) against peak memory (GiB), by rank")
-    axes.margins(0.1)
+    axes.set_title("Step time (s) against peak memory (GiB)")
+    axes.margins(0.15)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8)
 
 
 def draw_components(

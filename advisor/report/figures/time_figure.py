@@ -13,9 +13,9 @@ from advisor.report.figures.palette import (
     OPTIMIZER,
     REPLAY,
     WAITING,
-    job_title,
     legend_patches,
     row_label,
+    rows_title,
 )
 from advisor.report.row_choice import Rows
 from advisor.report.wording import chosen, seconds
@@ -47,7 +47,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     lines = sum(label.count("\n") + 1.8 for label in labels)
     figure = Figure(figsize=(11, max(3.2, 1.9 + 0.21 * lines)), layout="constrained")
     axes = figure.subplots()
-    figure.suptitle(job_title(advice), fontsize=11)
+    figure.suptitle(rows_title(advice, len(shown), MOST_ROWS), fontsize=11)
     places, start = list(range(len(shown))), [0.0] * len(shown)
     drawn = []
     for phase, look in PHASES.items():

@@ -1,5 +1,6 @@
 """`--plot`: files are written, axes carry units, and everything drawn is labelled."""
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ from msgspec.structs import replace
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
@@ -33,19 +36,51 @@ def test_the_same_answer_gives_the_same_svg(tight: Answer, tmp_path: Path) -> No
     assert "selective:core_attn" not in text
 
 
-def test_scatter_has_units_ranks_and_the_budget(tight: Answer) -> None:
-    axes, _ = ranking_figure(tight, None).axes
+def test_scatter_has_units_names_and_the_budget(tight: Answer) -> None:
+    figure = ranking_figure(tight, None)
+    axes, _ = figure.axes
     assert "(GiB)" in axes.get_xlabel()
     assert "(s)" in axes.get_ylabel()
-    assert sorted(text.get_text() for text in axes.texts) == ["1", "2", "3", "4", "5"]
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["Pareto front", "fits", "does not fit", "budget 77.0 GiB"]
+    (choice,) = [text.get_text() for text in axes.texts if text.get_fontweight() == "bold"]
+    assert choice == "1 selective:mlp"
+    assert len(axes.texts) == 5
+    (legend,) = figure.legends
+    words = [text.get_text() for text in legend.get_texts()]
+    assert words == ["Pareto front", "fits", "does not fit", "budget 77.0 GiB", *COMPONENTS]
+
+
+@pytest.mark.parametrize("name", ["tight", "roomy", "hopeless", "layouts", "crowded"])
+def test_no_label_covers_a_label_a_mark_a_line_or_the_frame(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    figure = ranking_figure(request.getfixturevalue(name), None)
+    FigureCanvasAgg(figure).draw()
+    axes, _ = figure.axes
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert boxes
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    frame = axes.get_window_extent()
+    marks = [axes.transData.transform(marks.get_offsets()) for marks in axes.collections]
+    lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
+    for box in boxes:
+        assert frame.count_contains(box.corners()) == 4
+        assert not any(box.count_contains(points) for points in marks)
+        assert not any(line.intersects_bbox(box, filled=False) for line in lines)
+
+
+def test_it_says_how_many_rows_it_shows(crowded: Answer, tight: Answer) -> None:
+    for answer, top, words in (
+        (crowded, None, "24 of 60 rows"),
+        (crowded, 5, "5 of 60 rows; --top 24 shows more"),
+        (tight, None, "all 5 rows"),
+    ):
+        assert ranking_figure(answer, top).get_suptitle().splitlines()[1] == words
 
 
 def test_equal_points_share_a_label(tight: Answer) -> None:
     first = tight.candidates[0]
     axes, _ = ranking_figure(replace(tight, candidates=(first, replace(first, rank=2))), None).axes
-    assert [text.get_text() for text in axes.texts] == ["1, 2"]
+    assert [text.get_text() for text in axes.texts] == ["1 selective:mlp\n2 selective:mlp"]
 
 
 def test_bars_sum_to_the_reserved_peak(tight: Answer) -> None:
