@@ -1,4 +1,4 @@
-"""Colours, hatches and words that all pictures share.
+"""Colours, hatches and words that all pictures share; the explorer page has the same words.
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart; hatches tell them apart in grey.
 """
@@ -59,8 +59,19 @@ REPLAY = Look("replay (recompute)", ORANGE, "////")
 COMMUNICATION = Look("exposed communication", PINK, "xxxx")
 BUBBLE = Look("pipeline bubble", PALE)
 OPTIMIZER = Look("optimizer", GREEN, "----")
-OFFLOAD = Look("host transfers", YELLOW, "....")
-WAITING = Look("waiting for the host processor", GREY, "\\\\\\\\")
+OFFLOAD = Look("offload", YELLOW, "....")
+WAITING = Look("waiting for the host", GREY, "\\\\\\\\")
+PHASES: Final = {
+    "forward": FORWARD,
+    "backward": BACKWARD,
+    "recompute": REPLAY,
+    "exposed_communication": COMMUNICATION,
+    "offload": OFFLOAD,
+    "host": WAITING,
+    "pipeline_bubble": BUBBLE,
+    "optimizer": OPTIMIZER,
+}
+"""Parts of a TimeBreakdown, in the order in which they are stacked."""
 
 
 def legend_patches(looks: Sequence[Look]) -> list[Any]:

@@ -1,22 +1,10 @@
 """`--plot-kind time`: the step of the best rows by phase."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from advisor.answer.answer import Answer
-from advisor.report.figures.palette import (
-    BACKWARD,
-    BUBBLE,
-    COMMUNICATION,
-    FORWARD,
-    GREY,
-    OFFLOAD,
-    OPTIMIZER,
-    REPLAY,
-    WAITING,
-    legend_patches,
-    row_label,
-    rows_title,
-)
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.report.figures.palette import GREY, PHASES, legend_patches, row_label, rows_title
 from advisor.report.row_choice import Rows
 from advisor.report.wording import chosen, seconds
 
@@ -24,15 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS: Final = 24
-PHASES: Final = {
-    "forward": FORWARD,
-    "backward": BACKWARD,
-    "recompute": REPLAY,
-    "exposed_communication": COMMUNICATION,
-    "offload": OFFLOAD,
-    "host": WAITING,
-    "pipeline_bubble": BUBBLE,
-    "optimizer": OPTIMIZER,
+_BAND: Final[dict[str, Any]] = {
+    "color": GREY,
+    "linewidth": 1.2,
+    "marker": "|",
+    "markersize": 4,
 }
 _LABEL_WIDTH: Final = 34  # characters
 
@@ -41,6 +25,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     """Seconds of a step of the rows that a page shows, stacked by phase, with the band around each
     step; rows that do not fit are said to."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     shown = Rows(top=top).shown(advice.candidates)[:MOST_ROWS]
     labels = [row_label(row, shown, _LABEL_WIDTH) for row in shown]
@@ -62,10 +47,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
         axes.plot(
             [one.step_time_low_seconds, one.step_time_high_seconds],
             [place + 0.42] * 2,
-            color=GREY,
-            linewidth=1.2,
-            marker="|",
-            markersize=4,
+            **_BAND,
         )
         words = f"{seconds(one.step_time_seconds, smallest)} s"
         words += "" if one.fits else ", does not fit"
@@ -83,8 +65,19 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
         tick.set_fontweight("bold" if row is best else "normal")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.16 * max(row.evaluation.step_time_high_seconds for row in shown))
-    axes.set_xlabel("seconds of one step on the slowest stage; thin line: expected between")
+    axes.set_xlabel("seconds of one step on the slowest stage")
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
-    figure.legend(handles=legend_patches(drawn), loc="outside lower center", ncols=4, fontsize=8)
+    band = Line2D([], [], **_BAND, label=f"band of the step time ({_band_words(shown)})")
+    handles = [*legend_patches(drawn), band]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
     return figure
+
+
+def _band_words(shown: Sequence[RankedEvaluation]) -> str:
+    """``±12 %``, or ``±12 to 19 %`` where it is not the same around all rows."""
+    wide = sorted(
+        round(100 * (one.step_time_high_seconds / one.step_time_seconds - 1))
+        for one in (row.evaluation for row in shown)
+    )
+    return f"±{wide[0]} %" if wide[0] == wide[-1] else f"±{wide[0]} to {wide[-1]} %"

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN: Final = GIB // 20
-"""A smaller change has no bar."""
+"""A smaller change is not shown."""
+_THIN: Final = 0.01
+"""A change of a smaller share of the budget is drawn as a line, which a bar would hide in."""
+_WIDE: Final = 0.62
 
 
 def waterfall_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
@@ -70,13 +73,15 @@ def _draw_changes(axes: "Axes", none: Evaluation, evaluation: Evaluation) -> Non
             level += change / GIB
             continue
         place = len(names)
-        axes.bar(place, change / GIB, bottom=level, width=0.62, **look.fill)
-        axes.plot([place - 1, place], [level] * 2, color=GREY, linewidth=0.8)
+        axes.bar(place, change / GIB, bottom=level, width=_WIDE, **look.fill)
+        if abs(change) < _THIN * evaluation.budget_bytes:
+            axes.hlines(level, place - _WIDE / 2, place + _WIDE / 2, look.colour, linewidth=2.5)
+        _join(axes, place - 1, level)
         _label(axes, place, max(level, level + change / GIB), f"{change / GIB:+.1f}")
         level += change / GIB
         names.append(component)
     spec = "\n".join(spec_lines(evaluation.setting.spec, 22))
-    axes.plot([len(names) - 1, len(names)], [level] * 2, color=GREY, linewidth=0.8)
+    _join(axes, len(names) - 1, level)
     _draw_stack(axes, len(names), evaluation)
     names.append(f"{spec}\nstage {evaluation.peak.stage}")
     axes.set_xticks(range(len(names)), names)
@@ -88,10 +93,10 @@ def _draw_parts(axes: "Axes", evaluation: Evaluation) -> None:
     names: list[str] = []
     for component, look in COMPONENT_LOOKS.items():
         size = getattr(evaluation.peak.memory_bytes, component) / GIB
-        axes.bar(len(names), size, bottom=level, width=0.62, **look.fill)
+        axes.bar(len(names), size, bottom=level, width=_WIDE, **look.fill)
         _label(axes, len(names), level + size, f"{size:.1f}")
         level += size
-        axes.plot([len(names), len(names) + 1], [level] * 2, color=GREY, linewidth=0.8)
+        _join(axes, len(names), level)
         names.append(component)
     _draw_stack(axes, len(names), evaluation)
     names.append(f"{evaluation.setting.spec}\nstage {evaluation.peak.stage}")
@@ -103,10 +108,15 @@ def _draw_stack(axes: "Axes", place: int, evaluation: Evaluation) -> float:
     level = 0.0
     for component, look in COMPONENT_LOOKS.items():
         size = getattr(evaluation.peak.memory_bytes, component) / GIB
-        axes.bar(place, size, bottom=level, width=0.62, **look.fill)
+        axes.bar(place, size, bottom=level, width=_WIDE, **look.fill)
         level += size
     _label(axes, place, level, f"{gib(evaluation.peak_reserved_bytes)} GiB")
     return level
+
+
+def _join(axes: "Axes", place: int, level: float) -> None:
+    """A line from a bar to the next."""
+    axes.plot([place + _WIDE / 2, place + 1 - _WIDE / 2], [level] * 2, color=GREY, linewidth=0.8)
 
 
 def _label(axes: "Axes", place: int, level: float, text: str) -> None:

@@ -8,8 +8,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from advisor.answer.answer import Answer
+from advisor.plan.recompute_plan import recomputes
 from advisor.report.figures.plot import OF_ONE_ROW, row_of, write_figure
 from advisor.report.figures.step_windows import MOST_PASSES, windows
+from advisor.report.figures.time_figure import time_figure
+from advisor.report.figures.waterfall_figure import waterfall_figure
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.step.predicted_step import training_step
@@ -27,6 +30,24 @@ def test_a_picture_says_its_row(llama: Answer, tmp_path: Path, kind: str) -> Non
     for row in llama.candidates:
         write_figure(llama, tmp_path / "out.svg", kind, row=row.rank)
         assert row.evaluation.setting.spec in (tmp_path / "out.svg").read_text()
+
+
+def test_the_time_of_the_rows_says_how_many_they_are_and_what_the_thin_line_is(
+    llama: Answer,
+) -> None:
+    figure = time_figure(llama, 2)
+    assert figure.get_suptitle().endswith("2 of 3 rows; --top 3 shows more")
+    (legend,) = figure.legends
+    assert legend.get_texts()[-1].get_text() == "band of the step time (±12 %)"
+
+
+def test_a_change_too_small_for_a_bar_is_a_line(llama: Answer) -> None:
+    row = next(row for row in llama.candidates if recomputes(row.evaluation.setting))
+    (axes,) = waterfall_figure(llama, row).axes
+    signed = [text.get_text() for text in axes.texts if text.get_text()[0] in "+-"]
+    thin = [words for words in signed if abs(float(words)) < 0.01 * 79.1]
+    assert thin
+    assert len(axes.collections) == len(thin)
 
 
 def test_the_choice_is_drawn_where_no_row_is_named(llama: Answer) -> None:
