@@ -11,6 +11,7 @@ const TIME_WORDS = {
   exposed_communication: "exposed communication", pipeline_bubble: "pipeline bubble",
   optimizer: "optimizer", offload: "offload", host: "waiting for the host",
 };
+const timeKey = name => [`t-${name}`, TIME_WORDS[name]];
 const LIKELY = 0.9, EDGE = 0.5;
 
 async function unpacked(base64) {

@@ -121,7 +121,7 @@ function Step({ D, chosen, other }) {
     <div ref=${ref}><canvas ref=${canvas} class="step" tabindex="0" role="img" data-tip=${tip} onKeyDown=${onKey}
       onPointerMove=${event => { drag(event); setTip(stepTip(D, step, shape, event)); }} onPointerLeave=${() => setTip("")}
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
-    <${Key} items=${[["t-forward", "forward"], ["t-backward", "backward"], ["t-recompute", "replay"], ["t-exposed_communication", "exposed communication"], ["t-optimizer", "optimizer"], ["t-pipeline_bubble", "bubble"], ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [["t-offload", "offload to the host"]] : []), ...(chosen.times[D.times.indexOf("host")] ? [["t-host", "waiting for the host"]] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later chunk" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; its peak marked`], ...(beside ? [["s-line", `allocated, ${nameOf(D, other)}`]] : [])]} />
+    <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later chunk" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; its peak marked`], ...(beside ? [["s-line", `allocated, ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, microbatch ${step.stages[worst][peak.place].microbatch}, ${step.stages[worst][peak.place].backward ? "backward" : "forward"}`}: ${D.pool[peak.point]}.
       ${Math.abs(step.stretch - 1) > 0.005 && ` Passes are drawn ${((step.stretch - 1) * 100).toFixed(1)} % longer than they are, so that the drawing ends at the predicted step time.`}</p>
     <${Figures} summary=${`Passes of stage ${worst} as a table`} head=${["pass", "chunk", "microbatch", "start ms", "end ms", "highest GiB"]}
@@ -235,9 +235,9 @@ function stepTip(D, step, shape, event) {
   const s = Math.floor((event.clientY - box.top - top) / each);
   if (s < 0 || s >= step.pp || t < 0 || t > step.end) return "";
   const i = step.stages[s].findIndex(one => t >= one.start && t <= one.end);
-  if (i < 0) return t > step.pipeline ? `stage ${s}: waiting for the slowest GPU, gradient reduction, optimizer` : `stage ${s}: bubble`;
+  if (i < 0) return t > step.pipeline ? `stage ${s}: waiting for the slowest GPU, gradient reduction, optimizer` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
   const one = step.stages[s][i], { parts } = step.chunks[s][one.chunk].passes[one.backward];
-  const words = ["replay", one.backward ? "backward" : "forward", "communication", "offload", "waiting for the host"];
+  const words = PART_KEYS.map(name => TIME_WORDS[name || (one.backward ? "backward" : "forward")]);
   const said = parts.map((part, k) => part ? `${words[k]} ${millis(part)}` : "").filter(Boolean).join(", ");
   return `stage ${s}, microbatch ${one.microbatch}${step.vpp > 1 ? `, chunk ${one.chunk}` : ""}: ${said}; highest ${gib2(step.memory[s].levels[i][1])} GiB in the ${D.pool[step.chunks[s][one.chunk].most[one.backward][1]]}`;
 }

@@ -18,7 +18,7 @@ function Time({ D, chosen, other }) {
         <line class="whisker" x1=${x(row.seconds * (1 - row.error))} x2=${x(row.seconds * (1 + row.error))} y1="45" y2="45" />
         <text x=${x(row.seconds * (1 + row.error)) + 5} y="35">${seconds(row.seconds)} s</text></g>`;
     })}</svg></div>
-  <${Key} items=${D.times.map((name, i) => [name, i]).filter(([, i]) => rows.some(row => row.times[i] > 0)).map(([name]) => [`t-${name}`, TIME_WORDS[name]])} />
+  <${Key} items=${D.times.map((name, i) => [name, i]).filter(([, i]) => rows.some(row => row.times[i] > 0)).map(([name]) => timeKey(name))} />
   <${Figures} summary="Time as a table, ms" head=${["part", ...rows.map(row => nameOf(D, row))]}
     rows=${D.times.map((name, i) => [TIME_WORDS[name], ...rows.map(row => (row.times[i] * 1e3).toFixed(1))])} />`;
 }

@@ -15,6 +15,7 @@ from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import Origin
+from advisor.report.figures.palette import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
 from advisor.step.live_memory import live_memory, moments
 from advisor.step.predicted_step import training_step
 from advisor.step.step_parts import ChunkPass, TrainingStep
@@ -24,17 +25,16 @@ SUFFIXES: Final = (".json", ".json.gz")
 PASSES, PHASES = 1, 2
 """Threads of a stage's process; the first process is the step as a whole."""
 _WHOLE: Final = 0
-_BUBBLE: Final = "pipeline bubble"
 _TAIL: Final = {
     "accumulated": "gradients added up on the host",
     "waiting": "waiting for the slowest GPU",
     "reduced": "gradients reduced",
-    "optimizer": "optimizer",
+    "optimizer": OPTIMIZER.name,
 }
 _PARTS: Final = {
-    "communication": "exposed communication",
-    "offload": "offload",
-    "waiting": "waiting for the host processor",
+    "communication": COMMUNICATION.name,
+    "offload": OFFLOAD.name,
+    "waiting": WAITING.name,
 }
 _NOTES: Final = (
     "One rank per pipeline stage. Parts of a pass are drawn in a fixed order; their order within "
@@ -113,7 +113,7 @@ def _phases(found: _Step, stage: int) -> Iterator[Event]:
     """Every second of the step, one slice behind the other."""
     place, free = (stage + 1, PHASES), 0.0
     for one in found.line.stages[stage]:
-        yield from _span(place, _BUBBLE, (free, one.start), {})
+        yield from _span(place, BUBBLE.name, (free, one.start), {})
         way = "backward" if one.backward else "forward"
         start, numbers = one.start, {"microbatch": one.microbatch, "chunk": one.chunk}
         parts = seconds_of(found.step.stages[stage], one).parts
@@ -124,7 +124,7 @@ def _phases(found: _Step, stage: int) -> Iterator[Event]:
             yield from _span(place, shown, (start, end), {"of": way, **numbers})
             start = end
         free = one.end
-    yield from _span(place, _BUBBLE, (free, found.step.pipeline_seconds), {})
+    yield from _span(place, BUBBLE.name, (free, found.step.pipeline_seconds), {})
     for part, start, end in tail_parts(found.step):
         yield from _span(place, _TAIL[part], (start, end), {})
 
