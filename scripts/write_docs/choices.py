@@ -25,16 +25,24 @@ PUBLISHED: Final = (
     ("kimi_k2", "1024xH100"),
 )
 """Jobs whose layout is a published recipe's."""
-ONE_GPU_EACH: Final = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1}
+GIVEN: Final[dict[str, dict[str, Any]]] = {
+    "llama3_8b": {"tp": 1, "pp": 1, "cp": 1, "global_batch_size": 128},
+    "llama3_70b": {
+        "tp": 4,
+        "pp": 4,
+        "vpp": 5,
+        "cp": 1,
+        "global_batch_size": 32,
+        "overrides": ("job.main_grads_dtype=bf16",),
+    },
+}
+"""What recipes for other lengths of the sequence would change."""
 GROWING: Final = tuple(
-    (model, gpus, tokens, layout)
-    for model, gpus, layout in (
-        ("llama3_8b", "8xH100", ONE_GPU_EACH),
-        ("llama3_70b", "32xH100", {"tp": 4, "pp": 4, "vpp": 5}),
-    )
+    (model, gpus, tokens)
+    for model, gpus in (("llama3_8b", "8xH100"), ("llama3_70b", "32xH100"))
     for tokens in (4096, 8192, 16384, 32768, 65536)
 )
-"""The same layout at longer and longer sequences."""
+"""The same job at longer and longer sequences."""
 STACKS: Final = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
 
 
@@ -71,15 +79,15 @@ def published() -> tuple[Choice, ...]:
 
 
 def growing() -> tuple[Choice, ...]:
-    """A choice for each length of the sequence."""
+    """A choice for each length of the sequence; nothing else differs between those of a model."""
     return tuple(
         _choice(
             model,
             gpus,
             f"`{model}`, {_count(gpus)}, {tokens:,} tokens",
-            (*layout.items(), ("seq_length", tokens)),
+            (*GIVEN[model].items(), ("micro_batch_size", 1), ("seq_length", tokens)),
         )
-        for model, gpus, tokens, layout in GROWING
+        for model, gpus, tokens in GROWING
     )
 
 

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from advisor.report.job_changes import changes
+from scripts.write_docs.choices import growing
 from scripts.write_docs.parts import DOCS, DRAWINGS, TABLES, names_in, written
 
 RECORD = os.environ.get("DOCS") == "record"
@@ -32,3 +34,10 @@ def test_the_tables_of_a_page_are_what_the_model_says(page) -> None:
 def test_every_table_stands_on_one_page() -> None:
     found = [name for page in PAGES for name in names_in(page.read_text())]
     assert sorted(found) == sorted(TABLES)
+
+
+def test_longer_sequences_differ_in_nothing_else() -> None:
+    first = {}
+    for job in (choice.none.job for choice in growing()):
+        usual = first.setdefault(job.model, job)
+        assert set(changes(job, usual)) == ({"job.seq_length"} if job is not usual else set())
