@@ -7,6 +7,7 @@ from advisor.report.figures.palette import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.path import Path
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
@@ -15,14 +16,16 @@ Point = tuple[float, float]
 _FONT: Final = 8
 _MARK: Final = 3.6
 """Points of the type: half a mark, which no label covers."""
-_PAD: Final = (3.0, 1.0)
+_PAD: Final = (3.0, 1.2)
 """Points of the type that stay free beside a label, and above and below it."""
 _AWAY: Final = 5.0
 _STEP: Final = 9.0
 """Points of the type: from a mark to its label, and on to the next place that is tried."""
 _NEAR: Final = (9.0, 7.0)
 """Points of the type within which marks share one label."""
-_RINGS: Final = {True: 3, False: 24}
+_BESIDE: Final = 18.0
+"""Points of the type to the next place beside those above and below a mark."""
+_RINGS: Final = {True: 5, False: 24}
 """How many places away a label with names is tried, and a number."""
 
 
@@ -75,6 +78,7 @@ class _Room:
             for x, y in (axes.transData.transform(point) for point in points)
         ]
         self._lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
+        self._joins: list[Path] = []
 
     def take(self, box: "Bbox", joined: Sequence[Point]) -> bool:
         """Whether `box`, and the line that joins it to its point, are free; they are not any
@@ -88,14 +92,16 @@ class _Room:
             return False
         if any(padded.overlaps(other) for other in self._taken):
             return False
-        if any(line.intersects_bbox(padded, filled=False) for line in self._lines):
+        if any(line.intersects_bbox(padded, filled=False) for line in (*self._lines, *self._joins)):
             return False
         if joined:
             line = Path(joined)
-            others = [one for one in self._taken if not one.contains(*joined[0])]
+            others = [one.padded(high) for one in self._taken if not one.contains(*joined[0])]
             if any(line.intersects_bbox(other) for other in others):
                 return False
-            self._lines.append(line)
+            if any(line.intersects_path(other) for other in self._joins):
+                return False
+            self._joins.append(line)
         self._taken.append(box)
         return True
 
@@ -169,9 +175,10 @@ def _groups(axes: "Axes", points: Mapping[int, Point]) -> Iterator[tuple[list[in
 
 
 def _places(rings: int) -> Iterator[Point]:
-    """Offsets from a point, the nearest first."""
+    """Offsets from a point, the nearest first; those of further rings lie beside it as well."""
     for ring in range(rings):
         away = _AWAY + ring * _STEP
-        yield from ((x, y) for x in (_AWAY, -_AWAY) for y in (away, -away))
+        beside = [_AWAY + step * _BESIDE for step in range(ring + 1)]
+        yield from ((x, y) for right in beside for x in (right, -right) for y in (away, -away))
         if ring == 0:
             yield from ((2 * _AWAY, 0.0), (-2 * _AWAY, 0.0))
