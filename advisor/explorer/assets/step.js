@@ -180,7 +180,7 @@ function drawStep(canvas, D, step, beside, shape) {
       c.globalAlpha = 1;
       const room = x(one.end) - x(one.start);
       if (room > 4) { c.strokeStyle = colour("card"); c.lineWidth = 1; c.strokeRect(x(one.start), base, room, lane.bar); }
-      if (room > 16) { c.fillStyle = "#fff"; c.textAlign = "center"; c.fillText(one.microbatch, (x(one.start) + x(one.end)) / 2, base + lane.bar / 2 + 4); }
+      if (room > 16) { c.fillStyle = one.backward ? "#fff" : "#0b2436"; c.textAlign = "center"; c.fillText(one.microbatch, (x(one.start) + x(one.end)) / 2, base + lane.bar / 2 + 4); }
     }
     tailBars(c, step, x, base, lane, colour);
     area(c, step.memory[s], step.stages[s], s, x, y, step, colour("memory"), true);
@@ -198,7 +198,7 @@ function drawStep(canvas, D, step, beside, shape) {
 /* Behind the pipeline: waiting for the slowest GPU, gradients' reduction, sums on the host, optimizer. */
 function tailBars(c, step, x, base, lane, colour) {
   let at = step.pipeline;
-  ["communication", "communication", "offload", "gradients"].forEach((name, i) => {
+  ["communication", "communication", "offload", "optimizer"].forEach((name, i) => {
     if (!step.tail[i]) return;
     c.fillStyle = colour(name);
     c.fillRect(x(at), base, Math.max(0.5, x(at + step.tail[i]) - x(at)), lane.bar);
