@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.cli.arguments import Options, OutputFormat, UsageError, parse, parser_of
+from advisor.cli.arguments import Options, OutputFormat, UsageError, format_of, parse, parser_of
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def diff(arguments: Sequence[str]) -> Outcome:
             "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'"
         )
     first, second = (words_of(text) for text in requests)
-    return _compared(first, second, namespace.output or OutputFormat.TABLE, namespace.written)
+    output = namespace.output or format_of(namespace.written)
+    return _compared(first, second, output, namespace.written)
 
 
 def against(arguments: Sequence[str], options: Options) -> Outcome:
@@ -78,20 +80,22 @@ def _compared(
     first: Sequence[str], second: Sequence[str], output: OutputFormat, path: Path | None
 ) -> Outcome:
     from advisor.answer.difference import difference
+    from advisor.cli.writing import check_output, into_file
 
+    if output not in _FORMATS and path is not None and output is format_of(path):
+        raise UserError(
+            "-o", path, f"cannot be {output} of two requests", "write e.g. -o diff.json"
+        )
     if output not in _FORMATS:
         raise UserError(
             "--format", output, "cannot be combined with two requests", "use --format table or json"
         )
+    check_output(path, output)
     one, other = _checked(first), _checked(second)
     names = shlex.join(first), shlex.join(second)
     found = difference(_advice(one), _advice(other), names)
-    outcome = Outcome(text=found.to_json() if output is OutputFormat.JSON else _page(found))
-    if path is None:
-        return outcome
-    from advisor.cli.writing import into_file
-
-    return into_file(outcome, path)
+    render = found.to_json if output is OutputFormat.JSON else partial(_page, found)
+    return Outcome(text=render()) if path is None else into_file(Outcome(text=""), path, render)
 
 
 def _checked(words: Sequence[str]) -> Options:
