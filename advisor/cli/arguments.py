@@ -169,7 +169,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
         return {"nargs": "?", "action": _OptionalNumber, "default_value": flag.default}
     if flag.repeated:
         return {"action": _Repeated}
-    return {"action": _Scope if flag.name == "search" else _ACTIONS.get(flag.kind, _Text)}
+    return {"action": _ALONE.get(flag.name) or _ACTIONS.get(flag.kind, _Text)}
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -245,6 +245,16 @@ class _Repeated(_Text):
         earlier = getattr(namespace, self.dest) or ()
         super().__call__(parser, namespace, values, option)
         setattr(namespace, self.dest, (*earlier, values))
+
+
+class _Once(_Text):
+    """Only one of them: an answer is compared with one other."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest)
+        super().__call__(parser, namespace, values, option)
+        if earlier is not None:
+            raise UserError(f"{option}", values, f"is given beside {option} {earlier}", "give one")
 
 
 class _Integer(argparse.Action):
@@ -324,6 +334,7 @@ _SUFFIXES: Final = {
     ".json": OutputFormat.JSON,
     ".csv": OutputFormat.CSV,
 }
+_ALONE: Final[dict[str, type[argparse.Action]]] = {"search": _Scope, "against": _Once}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,
