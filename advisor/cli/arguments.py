@@ -254,7 +254,9 @@ class _Once(_Text):
         earlier = getattr(namespace, self.dest)
         super().__call__(parser, namespace, values, option)
         if earlier is not None:
-            raise UserError(f"{option}", values, f"is given beside {option} {earlier}", "give one")
+            raise UserError(
+                f"{option}", values, f"cannot be combined with {option} {earlier}", "give one"
+            )
 
 
 class _Integer(argparse.Action):

@@ -89,7 +89,7 @@ def _check_each_has_its_own(options: "Options") -> None:
     ):
         if path is not None and flags.setdefault(path.resolve(), flag) != flag:
             raise UserError(
-                flag, path, f"is the file of {flags[path.resolve()]} as well", "give each its own"
+                flag, path, f"must not be the file of {flags[path.resolve()]}", "give each its own"
             )
 
 

@@ -99,7 +99,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
         ([*JOB.split(), "--against", "--tp 9999"], "advise: --against: "),
         (
             [*JOB.split(), "--against", "0.13", "--against", "0.14"],
-            "--against = 0.14: is given beside --against 0.13; give one",
+            "--against = 0.14: cannot be combined with --against 0.13; give one",
         ),
         (["diff", JOB, "--model 'llama"], "no closing quotation"),
         (["diff", JOB, f"{JOB} --explain"], "--explain: cannot be combined with two requests"),

@@ -88,7 +88,7 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = {"--plot": "x.svg", "--trace": "x.json", "--memory-snapshot": "x.pickle"}[other]
     assert main([*JOB, "-o", f"./{name}", other, name]) == 2
-    told = f"{other} = {name}: is the file of -o as well; give each its own"
+    told = f"{other} = {name}: must not be the file of -o; give each its own"
     assert told in capsys.readouterr().err
 
 
