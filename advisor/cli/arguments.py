@@ -57,7 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
     `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
     None the choice. `against`: what it is compared with. `read` is what `--from` took the job from.
-    `written`: the file that the answer goes to instead of stdout. `arguments`: the command line.
+    `written`: the file that the answer goes to, None stdout. `arguments`: the command line.
     """
 
     request: Request
@@ -101,12 +101,18 @@ def parse(arguments: Sequence[str]) -> Options:
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
     shown["arguments"] = tuple(arguments)
+    shown.setdefault("output", format_of(shown.get("written")))
     if source is None:
         return Options(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
 
     job = read_job(source, request)
     return Options(request=job.request, read=job.configuration, **shown)
+
+
+def format_of(path: Path | None) -> OutputFormat:
+    """The format of an answer that goes to `path` (None: stdout) where no other is asked for."""
+    return _SUFFIXES.get(path.suffix.lower(), OutputFormat.TABLE) if path else OutputFormat.TABLE
 
 
 def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
@@ -163,7 +169,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
         return {"nargs": "?", "action": _OptionalNumber, "default_value": flag.default}
     if flag.repeated:
         return {"action": _Repeated}
-    return {"action": _Scope if flag.name == "search" else _ACTIONS.get(flag.kind, _Text)}
+    return {"action": _ALONE.get(flag.name) or _ACTIONS.get(flag.kind, _Text)}
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -226,7 +232,9 @@ class _Text(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if not values.strip():
             raise UserError(option or self.dest, repr(values), "must not be empty")
-        is_path = self.dest in _PATHS
+        if self.dest == "written" and values == "-":
+            values = None
+        is_path = self.dest in _PATHS and values
         setattr(namespace, self.dest, Path(values) if is_path else values)
 
 
@@ -237,6 +245,18 @@ class _Repeated(_Text):
         earlier = getattr(namespace, self.dest) or ()
         super().__call__(parser, namespace, values, option)
         setattr(namespace, self.dest, (*earlier, values))
+
+
+class _Once(_Text):
+    """Only one of them: an answer is compared with one other."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest)
+        super().__call__(parser, namespace, values, option)
+        if earlier is not None:
+            raise UserError(
+                f"{option}", values, f"cannot be combined with {option} {earlier}", "give one"
+            )
 
 
 class _Integer(argparse.Action):
@@ -311,6 +331,12 @@ _ACTIONS: Final[dict[Kind, type[argparse.Action]]] = {
     Kind.DECIMAL: _Price,
     Kind.CHOICE: _Choice,
 }
+_SUFFIXES: Final = {
+    ".html": OutputFormat.HTML,
+    ".json": OutputFormat.JSON,
+    ".csv": OutputFormat.CSV,
+}
+_ALONE: Final[dict[str, type[argparse.Action]]] = {"search": _Scope, "against": _Once}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,

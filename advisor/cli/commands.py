@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import Options, OutputFormat, choices, parse
@@ -86,13 +88,12 @@ def rank(options: Options) -> Outcome:
     exit_code = FITS if advice.fits else NOTHING_FITS
     if advice.stopped:
         exit_code = INTERRUPTED
-    text = _render(advice, options)
-    outcome = Outcome(text=text, exit_code=exit_code, talk=talk)
+    outcome = Outcome(text="", exit_code=exit_code, talk=talk)
     if options.written is None:
-        return outcome
+        return replace(outcome, text=_render(advice, options))
     from advisor.cli.writing import into_file
 
-    return into_file(outcome, options.written)
+    return into_file(outcome, options.written, lambda: _render(advice, options))
 
 
 def _watched() -> "AbstractContextManager[Watch | None]":
@@ -106,10 +107,10 @@ def _watched() -> "AbstractContextManager[Watch | None]":
 
 def _check(options: Options) -> None:
     """Refuse before the search what would fail after it, or say nothing."""
-    if options.written is not None or options.output is OutputFormat.HTML:
+    if options.written is not None or options.output is OutputFormat.HTML or sys.stdout is None:
         from advisor.cli.writing import check_output
 
-        check_output(options)
+        check_output(options.written, options.output)
     words = (OutputFormat.FLAGS, OutputFormat.FILE, OutputFormat.HTML)
     for flag, value, refusing in (
         ("--explain", options.explain, (OutputFormat.CSV, *words)),

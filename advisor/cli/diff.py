@@ -2,24 +2,25 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.cli.arguments import Options, OutputFormat, UsageError, parse, parser_of
+from advisor.cli.arguments import Options, OutputFormat, UsageError, format_of, parse, parser_of
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice
     from advisor.answer.difference import Difference
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _RELEASE: Final = re.compile(r"[\w.]+")
 _JOB_FLAGS: Final = ("--model", "--from")
-_OF_A_REQUEST: Final = ("request", "read", "against", "output", "arguments")
+_OF_A_REQUEST: Final = ("request", "read", "output", "arguments")
 _SPELLED: Final = {"written": "-o"}
 _FORMATS: Final = (OutputFormat.TABLE, OutputFormat.JSON)
 
@@ -33,7 +34,12 @@ def diff(arguments: Sequence[str]) -> Outcome:
             "advise diff '--model llama3_70b --gpus 32xH100' '--model llama3_70b --gpus 32xH200'"
         )
     first, second = (words_of(text) for text in requests)
-    return _compared(first, second, namespace.output or OutputFormat.TABLE, namespace.written)
+    if first and not _names_a_job(second):
+        line = shlex.join(["advise", *first, "--against", requests[1]])
+        raise UsageError(f"diff: the second REQUEST has no --model; to change the first: {line}")
+    output = namespace.output or format_of(namespace.written)
+    named = "first REQUEST", "second REQUEST"
+    return _compared((first, second), named, output, namespace.written)
 
 
 def against(arguments: Sequence[str], options: Options) -> Outcome:
@@ -46,10 +52,14 @@ def against(arguments: Sequence[str], options: Options) -> Outcome:
         changed = [*_without(words, "--framework-version"), "--framework-version", other]
     else:
         changed = words_of(other)
-        if not any(word.partition("=")[0] in _JOB_FLAGS for word in changed):
+        if not _names_a_job(changed):
             again = any(word.partition("=")[0] == "--recompute" for word in changed)
             changed = [*(_without(words, "--recompute") if again else words), *changed]
-    return _compared(words, changed, options.output, options.written)
+    return _compared((words, changed), ("", "--against"), options.output, options.written)
+
+
+def _names_a_job(words: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in _JOB_FLAGS for word in words)
 
 
 def words_of(text: str) -> list[str]:
@@ -75,23 +85,37 @@ def _without(words: Sequence[str], flag: str) -> list[str]:
 
 
 def _compared(
-    first: Sequence[str], second: Sequence[str], output: OutputFormat, path: Path | None
+    requests: tuple[Sequence[str], Sequence[str]],
+    named: tuple[str, str],
+    output: OutputFormat,
+    path: Path | None,
 ) -> Outcome:
+    """The outcome of two requests; `named`: what an error calls each."""
     from advisor.answer.difference import difference
+    from advisor.cli.writing import check_output, into_file
 
+    if output not in _FORMATS and path is not None and output is format_of(path):
+        raise UserError(
+            "-o", path, f"cannot be {output} of two requests", "write e.g. -o diff.json"
+        )
     if output not in _FORMATS:
         raise UserError(
             "--format", output, "cannot be combined with two requests", "use --format table or json"
         )
-    one, other = _checked(first), _checked(second)
-    names = shlex.join(first), shlex.join(second)
-    found = difference(_advice(one), _advice(other), names)
-    outcome = Outcome(text=found.to_json() if output is OutputFormat.JSON else _page(found))
-    if path is None:
-        return outcome
-    from advisor.cli.writing import into_file
+    check_output(path, output)
+    checked = [_said_of(name, _checked, one) for name, one in zip(named, requests, strict=True)]
+    first, second = (_said_of(name, _advice, one) for name, one in zip(named, checked, strict=True))
+    found = difference(first, second, (shlex.join(requests[0]), shlex.join(requests[1])))
+    render = found.to_json if output is OutputFormat.JSON else partial(_page, found)
+    return Outcome(text=render()) if path is None else into_file(Outcome(text=""), path, render)
 
-    return into_file(outcome, path)
+
+def _said_of(name: str, step: Callable[[_T], _R], one: _T) -> _R:
+    """`step` of `one`; an error begins with `name`."""
+    try:
+        return step(one)
+    except (UserError, UsageError) as error:
+        raise UsageError(f"{name}: {error}" if name else str(error)) from None
 
 
 def _checked(words: Sequence[str]) -> Options:
@@ -102,7 +126,7 @@ def _checked(words: Sequence[str]) -> Options:
         if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
             flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
             raise UserError(flag, None, "cannot be combined with two requests", "leave it out")
-    return replace(options, against=None)
+    return options
 
 
 def _advice(options: Options) -> "Advice":

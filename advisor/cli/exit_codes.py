@@ -8,3 +8,5 @@ WRONG: Final = 2
 INTERRUPTED: Final = 130
 FAULT: Final = 70
 """A fault of the advisor itself (EX_SOFTWARE of sysexits.h): no answer about any job."""
+STDOUT_IS_CLOSED: Final = "stdout: is closed, so the answer cannot be written"
+"""Said with WRONG."""

@@ -106,7 +106,13 @@ _SEARCH: Final = Topic(
         ),
     ),
 )
-_WRITTEN: Final = Flag("-o, --output FILE", "write the answer to FILE", Kind.FILE, "written")
+_WRITTEN: Final = Flag(
+    "-o, --output FILE",
+    "write the answer to FILE (- is stdout); without --format, a name in .html, .json or .csv "
+    "says the format",
+    Kind.FILE,
+    "written",
+)
 _OUTPUT: Final = Topic(
     "Output",
     (

@@ -8,8 +8,9 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
-from advisor.cli.exit_codes import FAULT, INTERRUPTED, WRONG
+from advisor.cli.exit_codes import FAULT, INTERRUPTED, STDOUT_IS_CLOSED, WRONG
 
 
 def command() -> int:
@@ -44,15 +45,13 @@ def _run(arguments: list[str]) -> int:
     from advisor.cli.arguments import UsageError
     from advisor.cli.commands import run
 
-    if sys.stderr is None:
-        return WRONG  # closed by the caller: there is nowhere to say so
-    if sys.stdout is None:
-        return _fail("stdout: is closed, so the answer cannot be written")
+    if sys.stderr is None:  # closed by the caller
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     _never_fail_to_encode()
     try:
         outcome = run(arguments)
         for line in outcome.talk:
-            print(line, file=sys.stderr)
+            _say(line)
         return _write(outcome.text, outcome.exit_code)
     except (UserError, UsageError) as error:
         return _fail(str(error))
@@ -62,12 +61,15 @@ def _run(arguments: list[str]) -> int:
 
 def _write(text: str, exit_code: int) -> int:
     """Print the result; a reader that has seen enough (`| head`) is no error."""
+    if not text:
+        return exit_code
+    if sys.stdout is None:
+        return _fail(STDOUT_IS_CLOSED)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # The interpreter flushes again when it ends: give it somewhere to write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_nowhere(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             return _fail(f"stdout: cannot write the answer: {error.strerror}")
     return exit_code
@@ -75,8 +77,21 @@ def _write(text: str, exit_code: int) -> int:
 
 def _fail(message: str) -> int:
     """One line on stderr, whatever the message was made of."""
-    print("advise:", " ".join(message.split()), file=sys.stderr)
+    _say(f"advise: {' '.join(message.split())}")
     return WRONG
+
+
+def _say(line: str) -> None:
+    """A line on stderr; where nobody can read it, it is left out."""
+    try:
+        print(line, file=sys.stderr)
+    except OSError:
+        _to_nowhere(sys.stderr)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """The interpreter flushes again when it ends: give it somewhere to write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _never_fail_to_encode() -> None:

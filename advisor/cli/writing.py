@@ -1,13 +1,18 @@
 """What `advise` writes to files: its answer (`-o`), pictures of it, and the step of one row."""
 
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.cli.arguments import OutputFormat
+from advisor.base.output_file import check_output_file
+from advisor.cli.arguments import OutputFormat, UsageError
+from advisor.cli.exit_codes import STDOUT_IS_CLOSED
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -15,25 +20,27 @@ if TYPE_CHECKING:
     from advisor.cli.arguments import Options
 
 
-def check_output(options: "Options") -> None:
-    """UserError where the answer cannot go to its file, or is a page and would go to a terminal."""
-    path = options.written
-    if path is None:
-        if options.output is OutputFormat.HTML and sys.stdout is not None and sys.stdout.isatty():
-            raise UserError("--format", options.output, "is a page, not text", "add -o FILE.html")
-        return
-    if path.is_dir():
-        raise UserError("-o", path, "is a folder", f"write e.g. -o {path / 'job.html'}")
-    _check_folder("-o", path)
+def check_output(path: Path | None, output: OutputFormat) -> None:
+    """UserError or UsageError where the answer cannot go to `path` (None: stdout), or is a page and
+    would go to a terminal."""
+    if path is not None:
+        check_output_file("-o", path, "job.html")
+    elif sys.stdout is None:
+        raise UsageError(STDOUT_IS_CLOSED)
+    elif output is OutputFormat.HTML and sys.stdout.isatty():
+        raise UserError("--format", output, "is a page, not text", "add -o FILE.html")
 
 
-def into_file(outcome: Outcome, path: Path) -> Outcome:
-    """The outcome with its text in `path`; UserError where that cannot be written."""
+def into_file(outcome: Outcome, path: Path, render: Callable[[], str]) -> Outcome:
+    """The outcome, with the text that `render` makes in `path`, whatever the terminal is like;
+    UserError where that cannot be written."""
+    with redirect_stdout(StringIO()):
+        text = render()
     try:
-        path.write_text(outcome.text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError("-o", path, f"cannot be written: {error.strerror}") from None
-    return replace(outcome, text="", talk=(*outcome.talk, f"advise: wrote {path}"))
+    return replace(outcome, talk=(*outcome.talk, f"advise: wrote {path}"))
 
 
 def check_files(options: "Options") -> None:
@@ -52,6 +59,7 @@ def check_files(options: "Options") -> None:
         _check_path("--trace", options.trace, SUFFIXES)
     if options.memory_snapshot:
         _check_path("--memory-snapshot", options.memory_snapshot, (".pickle",))
+    _check_each_has_its_own(options)
     if options.row is not None and not _shows_a_row(options):
         raise UserError("--row", options.row, "needs a file that shows one row", _OF_ONE_ROW)
 
@@ -68,12 +76,21 @@ def _shows_a_row(options: "Options") -> bool:
 def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
     if not path.name.lower().endswith(suffixes):
         raise UserError(flag, path, f"must end in {' or '.join(suffixes)}")
-    _check_folder(flag, path)
+    check_output_file(flag, path, f"step{suffixes[0]}")
 
 
-def _check_folder(flag: str, path: Path) -> None:
-    if not path.resolve().parent.is_dir():
-        raise UserError(flag, path, f"there is no folder {path.parent}")
+def _check_each_has_its_own(options: "Options") -> None:
+    flags: dict[Path, str] = {}
+    for flag, path in (
+        ("-o", options.written),
+        ("--plot", options.plot),
+        ("--trace", options.trace),
+        ("--memory-snapshot", options.memory_snapshot),
+    ):
+        if path is not None and flags.setdefault(path.resolve(), flag) != flag:
+            raise UserError(
+                flag, path, f"must not be the file of {flags[path.resolve()]}", "give each its own"
+            )
 
 
 def write_files(advice: "Answer", options: "Options") -> tuple[str, ...]:

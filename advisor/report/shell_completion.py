@@ -28,10 +28,9 @@ class Shell(StrEnum):
 
 def completion_script(program: str, shell: Shell, table: Table) -> str:
     """The script, to be read by the shell when it starts."""
-    if shell is Shell.FISH:
-        return _FISH.format(program=program, name=_name(program), cases=_cases(table, _fish_case))
-    text = _BASH.format(program=program, name=_name(program), cases=_cases(table, _bash_case))
-    return (_ZSH if shell is Shell.ZSH else "") + text
+    write = _fish_case if shell is Shell.FISH else _posix_case
+    cases = _cases(table, write)
+    return _SCRIPTS[shell].format(program=program, name=f"_{program}_completion", cases=cases)
 
 
 def flag_values(
@@ -51,15 +50,11 @@ def paths(flag: Flag) -> Sequence[str]:
     return {Kind.FILE: (FILES,), Kind.FOLDER: (FOLDERS,)}.get(flag.kind, (NOTHING,))
 
 
-def _name(program: str) -> str:
-    return f"_{program}_completion"
-
-
 def _cases(table: Table, write: Callable[[str, Sequence[str]], str]) -> str:
     return "\n".join(write(" ".join(key), values) for key, values in table.items() if values)
 
 
-def _bash_case(key: str, values: Sequence[str]) -> str:
+def _posix_case(key: str, values: Sequence[str]) -> str:
     return f"        {quote(key)}) printf '%s\\n' {_listed(values)} ;;"
 
 
@@ -75,9 +70,6 @@ def _quoted(values: Sequence[str]) -> Iterator[str]:
     return (quote(value) for value in values)
 
 
-_ZSH: Final = """\
-autoload -U +X bashcompinit && bashcompinit
-"""
 _BASH: Final = """\
 # completion of {program} in bash; written by `{program} completion bash`
 {name}_values() {{
@@ -86,50 +78,96 @@ _BASH: Final = """\
     esac
 }}
 {name}() {{
-    local line word part first previous prefix values
-    line="${{COMP_LINE:0:$COMP_POINT}}"
-    word="${{line##*[[:space:]]}}"
-    first="" previous=""
-    for part in $(printf '%s\\n' "${{line%"$word"}}" | tr -d '*?[]' | cut -d ' ' -f 2-); do
-        previous="$part"
-        case "$first$part" in
-            -*|*=*) ;;
-            *) [ -n "$first" ] || case " $({name}_values '' '' | tr '\\n' ' ') " in
-                *" $part "*) first="$part" ;;
-            esac ;;
-        esac
+    local part blank rest count whole cut word first previous prefix values found known
+    rest="${{COMP_LINE:0:$COMP_POINT}}" count=0 word="" first="" previous=""
+    for part in "${{COMP_WORDS[@]:0:$COMP_CWORD+1}}"; do
+        blank="${{rest%%[![:space:]]*}}" rest="${{rest#"${{rest%%[![:space:]]*}}"}}"
+        if [ -n "$blank" ]; then
+            [ $((count++)) != 1 ] || first="$word"
+            previous="$word" word=""
+        fi
+        case "$rest" in "$part"*) ;; *) part="$rest" ;; esac
+        word="$word$part" rest="${{rest#"$part"}}"
     done
+    case "$part" in [=:]) cut="$word" ;; *) cut="${{word%"$part"}}" ;; esac
+    known=" $({name}_values '' '' | tr '\\n' ' ') "
+    case "$first" in -*) first="" ;; esac
+    case "$known" in *" $first "*) ;; *) first="" ;; esac
     prefix=""
     case "$word" in
         *=*) previous="${{word%%=*}}"; prefix="$previous="; word="${{word#*=}}"
             case "$previous" in -*) ;; *) previous="$prefix" ;; esac ;;
     esac
+    whole="$prefix" values="" found=""
     case "$previous" in
         -*|*=) values="$({name}_values "$first" "$previous")" ;;
-        *) values="" ;;
     esac
     if [ -z "$values" ] && [ -z "$prefix" ]; then
         values="$({name}_values "$first" "")"
     fi
     COMPREPLY=()
-    for part in $(printf '%s\\n' "$values"); do
+    while IFS= read -r part; do
         case "$part" in
             @nothing) ;;
-            @files) COMPREPLY+=($(compgen -f -P "$prefix" -- "$word")) ;;
-            @folders) COMPREPLY+=($(compgen -d -P "$prefix" -- "$word")) ;;
+            @files) found=default ;;
+            @folders) found=dirnames ;;
             @gpus) part="${{word%%[!0-9]*}}"; prefix="$prefix${{part:-8}}x"; word="${{word#*x}}"
                 [ -n "${{word%%[0-9]*}}" ] || word="" ;;
-            "$word"*) COMPREPLY+=("$prefix$part") ;;
+            "$word"*) [ -z "$part" ] || COMPREPLY+=("$prefix$part") ;;
         esac
-    done
-    if [ -n "$BASH_VERSION" ]; then
-        case "${{#COMPREPLY[@]}} ${{COMPREPLY[0]}}" in "1 "*=) compopt -o nospace ;; esac
-        word="${{line##*[[:space:]]}}"
-        part="${{word%"${{word##*[=:]}}"}}"
-        COMPREPLY=("${{COMPREPLY[@]#"$part"}}")
+    done <<< "$values"
+    if [ -n "$found" ] && [ ${{#COMPREPLY[@]}} = 0 ] && [ "$cut" = "$whole" ]; then
+        compopt -o $found
+    elif [ -n "$found" ]; then
+        while IFS= read -r part; do
+            [ ! -d "$part" ] || part="$part/"
+            [ -z "$part" ] || COMPREPLY+=("$prefix$(printf %q "$part")")
+        done < <(compgen -o $found -- "$word")
     fi
+    case "${{#COMPREPLY[@]}} ${{COMPREPLY[0]}}" in "1 "*[=/]) compopt -o nospace ;; esac
+    COMPREPLY=("${{COMPREPLY[@]#"$cut"}}")
 }}
 complete -F {name} {program}
+"""
+_ZSH: Final = """\
+# completion of {program} in zsh; written by `{program} completion zsh`
+{name}_values() {{
+    case "$1 $2" in
+{cases}
+    esac
+}}
+{name}() {{
+    local part first="" previous="$words[CURRENT-1]" prefix="" gpus=""
+    local -a values plain keys
+    if (( CURRENT > 2 )) && [[ "$words[2]" != -* ]]; then
+        values=("${{(@f)$({name}_values '' '')}}")
+        (( ${{values[(Ie)$words[2]]}} )) && first="$words[2]"
+    fi
+    if compset -P 1 '*='; then
+        prefix="$IPREFIX" previous="$IPREFIX"
+        [[ "$previous" != -* ]] || previous="${{previous%=}}"
+    fi
+    values=()
+    case "$previous" in
+        -*|*=) values=(${{(f)"$({name}_values "$first" "$previous")"}}) ;;
+    esac
+    if (( ! $#values )) && [[ -z "$prefix" ]]; then
+        values=(${{(f)"$({name}_values "$first" "")"}})
+    fi
+    for part in $values; do
+        case "$part" in
+            @nothing) ;;
+            @files) _files ;;
+            @folders) _files -/ ;;
+            @gpus) compset -P '<->x' || {{ gpus="${{PREFIX%%[^0-9]*}}"; gpus="${{gpus:-8}}x" }} ;;
+            *=) keys+=("$part") ;;
+            *) plain+=("$gpus$part") ;;
+        esac
+    done
+    compadd -a plain
+    compadd -S '' -a keys
+}}
+compdef {name} {program}
 """
 _FISH: Final = """\
 # completion of {program} in fish; written by `{program} completion fish`
@@ -140,7 +178,7 @@ function {name}_values
 end
 function {name}
     set -l words (commandline -opc)[2..-1]
-    set -l word (commandline -ct)
+    set -l word (string unescape -- (commandline -ct))
     set -l first ''
     for part in $words
         if not string match -q -- '-*' $part; and contains -- $part ({name}_values '' '')
@@ -167,9 +205,9 @@ function {name}
             case @nothing
                 continue
             case @files
-                __fish_complete_path $word
+                string replace -r '^' -- $prefix (__fish_complete_path $word)
             case @folders
-                __fish_complete_directories $word
+                string replace -r '^' -- $prefix (__fish_complete_directories $word)
             case @gpus
                 set -l count (string match -r -- '^[0-9]+' $word)
                 set -q count[1]; or set count 8
@@ -181,3 +219,4 @@ function {name}
 end
 complete -c {program} -f -a '({name})'
 """
+_SCRIPTS: Final = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from typing import Final, NamedTuple, TextIO
 
 from advisor.report.blocks import Block, Column, Indented, Line, lines_of, table, wrapped
@@ -59,8 +60,8 @@ def printed(content: Block, screen: Screen) -> str:
 
 
 def on_screen(content: Block) -> str:
-    """What standard output shows of a page."""
-    return printed(content, screen_of(sys.stdout))
+    """What standard output shows of a page; closed, it is like a file."""
+    return printed(content, screen_of(sys.stdout or StringIO()))
 
 
 def _shown(content: Block, screen: Screen) -> Iterator[Line]:

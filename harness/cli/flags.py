@@ -33,6 +33,9 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            raise UserError(missing, None, "is missing", f"see {self.prog} --help")
         raise UserError("arguments", self.prog, message, f"see {self.prog} --help")
 
     def read(self, argv: Sequence[str]) -> Namespace:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         check_figure(given.plot)
     within = _within(given.start, given.end)
     found = [read_recording(given.files[0], given.device, within)]
-    found += [read_recording(path, given.stage) for path in given.files[1:]]
+    found += [read_recording(path, given.stage, flag="--stage") for path in given.files[1:]]
     for line in lines(found):
         print(line)
     if given.plot:

@@ -23,12 +23,13 @@ def check_figure(path: Path) -> None:
     """UserError where `path` cannot become a picture or matplotlib is missing."""
     from importlib.util import find_spec
 
+    from advisor.base.output_file import check_output_file
+
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(
             "--plot", path, "must name a picture file", f"end the name in {', '.join(SUFFIXES)}"
         )
-    if not path.resolve().parent.is_dir():
-        raise UserError("--plot", path, f"there is no folder {path.parent}")
+    check_output_file("--plot", path, "memory.svg")
     if find_spec("matplotlib") is None:
         raise missing_package(f"--plot {path}", "matplotlib", "report")
 

@@ -59,19 +59,27 @@ def words(recordings: Sequence[Recording]) -> list[str]:
 
 
 def read_recording(
-    path: Path, device: int | None = None, within: tuple[float, float] | None = None
+    path: Path,
+    device: int | None = None,
+    within: tuple[float, float] | None = None,
+    flag: str = "--device",
 ) -> Recording:
     """The recording of a device, by default of the one whose peak is highest; `within`: seconds of
-    the recording beyond which nothing is shown. UserError where the file holds none."""
+    the recording beyond which nothing is shown. UserError where the file holds none, or where it
+    has no such device, which `flag` gave."""
     snapshot = read_plain(path)
     try:
-        return _recording(path, snapshot, device, within)
+        return _recording(path, snapshot, device, within, flag)
     except NotPlainError as error:
         raise UserError(str(path), None, f"is not a memory snapshot: {error}") from None
 
 
 def _recording(
-    path: Path, snapshot: object, device: int | None, within: tuple[float, float] | None
+    path: Path,
+    snapshot: object,
+    device: int | None,
+    within: tuple[float, float] | None,
+    flag: str,
 ) -> Recording:
     whole = _typed(snapshot, dict, "it is no dict of segments and device_traces")
     traces = _typed(whole.get("device_traces"), list, "it has no device_traces")
@@ -85,7 +93,7 @@ def _recording(
     if device is not None and device not in used:
         known = ", ".join(map(str, used[:_SHOWN]))
         raise UserError(
-            "--device", device, f"has no events in {path}", f"devices with some: {known}"
+            flag, device, f"has no events in {path}", f"{flag.lstrip('-')}s with some: {known}"
         )
     ends, found = _ends(whole), []
     for number in used if device is None else [device]:

@@ -2,11 +2,13 @@
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
 import time
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -50,8 +52,10 @@ def script(capsys: pytest.CaptureFixture[str], tmp_path: Path):
 def bash(path: Path, line: str) -> list[str]:
     """What bash is told to offer behind `line`."""
     program = line.split()[0]
+    words = re.sub("([=:])", r" \1 ", line) + (" ''" if line.endswith(" ") else "")
     code = (
         f"source {path}; compopt() {{ :; }}; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; "
+        f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
         f"_{program}_completion; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
     done = subprocess.run(
@@ -68,7 +72,7 @@ def test_bash(script, line: str, offered: list[str]) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
-def test_bash_offers_what_stands_behind_its_word_breaks(script, tmp_path: Path) -> None:
+def test_bash_offers_what_stands_behind_its_word_breaks(script) -> None:
     path = script("harness", "bash")
     assert bash(path, "harness run experiment=llama3_8b_2") == ["llama3_8b_2xh100"]
     assert bash(path, "harness run gpus=16xB3") == ["16xB300-SXM-288GB"]
@@ -77,35 +81,72 @@ def test_bash_offers_what_stands_behind_its_word_breaks(script, tmp_path: Path) 
     assert bash(path, "advise --precision=mx") == ["mxfp8"]
     assert bash(path, "advise --tp ") == []
     assert "--model" in bash(path, "advise --explain ")
-    (tmp_path / "train.log").touch()
-    assert bash(path, f"advise diagnose {tmp_path}/tr") == [f"{tmp_path}/train.log"]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="no fish")
-def test_fish(script) -> None:
-    for line, offered in ASKED.items():
-        code = f"source {script(line, 'fish')}; complete -C '{line}'"
+def test_fish(script, tmp_path: Path) -> None:
+    for name in ("my job.sh", "plan.txt", "sub dir/inner.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    files = {
+        "advise --from my": ["my job.sh"],
+        "advise --from my\\ j": ["my job.sh"],
+        "advise --output=pl": ["--output=plan.txt"],
+        "advise --config-dir=su": ["--config-dir=sub dir/"],
+        "advise --tp=": [],
+    }
+    for line, offered in (ASKED | files).items():
+        code = f"source {script(line, 'fish')}; cd {tmp_path}; complete -C {quote(line)}"
         done = subprocess.run(
             ["fish", "--no-config", "-c", code], capture_output=True, text=True, check=True
         )
-        assert done.stdout.split() == offered, line
+        assert [one.partition("\t")[0] for one in done.stdout.splitlines()] == offered, line
 
 
-@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
-@pytest.mark.parametrize("line", ["advise --model llama3_70", "harness run --dry"])
-def test_zsh_writes_the_only_word_that_fits(script, line: str, tmp_path: Path) -> None:
-    """Completion needs zsh's line editor, hence a terminal."""
-    path = script(line, "zsh")
-    (tmp_path / ".zshrc").write_text(
-        f"PS1='> '; autoload -U compinit; compinit -u -D; source {path}; echo ready\n"
-    )
+TYPED = {
+    "advise --from my": "--from|my job.sh",
+    "advise --from my\\ j": "--from|my job.sh",
+    "advise --from 'my j": "--from|my job.sh",
+    "advise lint a": "lint|a;b.sh",
+    "advise --from \\$": "--from|$x.sh",
+    "advise --config-dir su": "--config-dir|sub dir/",
+    "advise --from sub\\ dir/i": "--from|sub dir/inner.yaml",
+    "advise --output=pl": "--output=plan.txt",
+    "advise --config-dir=sub": "--config-dir=sub dir/",
+    "advise --model pl": "--model|plan.txt",
+    "advise --model llama3_70": "--model|llama3_70b",
+    "harness run --dry": "run|--dry-run",
+    "harness run gpus=16xB3": "run|gpus=16xB300-SXM-288GB",
+    "harness run experim": "run|experiment=",
+    "harness report pl": "report|plan.txt",
+}
+_ZSH = "autoload -U compinit; compinit -u -D; bindkey -e; setopt no_auto_remove_slash; "
+SHELLS = {"bash": ("bash", "--norc", "-i"), "zsh": ("zsh", "-f", "-i")}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_line_that_a_tab_writes(script, shell: str, tmp_path: Path) -> None:
+    """The shell itself says which words it reads, in a folder of names that need quotes."""
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell}")
+    paths = [script(program, shell) for program in COMMANDS]
+    folder = tmp_path / "folder"
+    (folder / "sub dir").mkdir(parents=True)
+    for name in ("my job.sh", "a;b.sh", "$x.sh", "plan.txt", "sub dir/inner.yaml"):
+        (folder / name).touch()
     process, terminal = pty.fork()
     if process == 0:
-        os.environ |= {"ZDOTDIR": str(tmp_path), "TERM": "dumb"}
-        os.execvp("zsh", ["zsh", "-i"])
+        os.chdir(folder)
+        os.environ |= {"TERM": "dumb", "HISTFILE": "", "INPUTRC": "/dev/null"}
+        os.execvp(SHELLS[shell][0], SHELLS[shell])
+    setup = _ZSH if shell == "zsh" else ""
+    setup += "".join(f"source {path}; " for path in paths)
+    shown = "said() { local IFS='|'; printf '\\n<%s>\\n' \"${*:2}\"; }"
+    os.write(terminal, f"{setup}{shown}; echo rea''dy\n".encode())
     read_until(terminal, "ready")
-    os.write(terminal, f"{line}\t".encode())
-    assert read_until(terminal, ASKED[line][0])
+    for line, words in TYPED.items():
+        os.write(terminal, f"{line}\t\x01said \x05\n".encode())
+        assert read_until(terminal, f"<{words}>"), line
     os.close(terminal)
     os.waitpid(process, 0)
 

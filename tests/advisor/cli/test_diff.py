@@ -88,6 +88,19 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["diff", JOB], "diff: needs two REQUESTs"),
         (["diff", JOB, "--model llama3_70b --gpus 3xH999"], "H999"),
+        (
+            ["diff", JOB, "--tp 8"],
+            f"the second REQUEST has no --model; to change the first: "
+            f"advise {JOB} --against '--tp 8'",
+        ),
+        (["diff", "--tp 8", JOB], "first REQUEST: --model: is missing"),
+        (["diff", JOB, f"{JOB} --tp 9999"], "second REQUEST: "),
+        (["diff", JOB, f"{JOB} --against 0.13"], "second REQUEST: --against: cannot be combined"),
+        ([*JOB.split(), "--against", "--tp 9999"], "advise: --against: "),
+        (
+            [*JOB.split(), "--against", "0.13", "--against", "0.14"],
+            "--against = 0.14: cannot be combined with --against 0.13; give one",
+        ),
         (["diff", JOB, "--model 'llama"], "no closing quotation"),
         (["diff", JOB, f"{JOB} --explain"], "--explain: cannot be combined with two requests"),
         ([*JOB.split(), "--against", "9.9"], "9.9"),

@@ -1,13 +1,19 @@
 """Files that are written, and what is refused before the search."""
 
 import json
+import os
 import pickle
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.output_file import check_output_file
+from advisor.cli.arguments import OutputFormat, parse
 from advisor.cli.main import main
 from advisor.report.exports.row_exports import write_exports
 from advisor.request.request import Request
@@ -54,6 +60,78 @@ def test_what_cannot_be_written_is_refused(
     assert captured.err.count("\n") == 1
 
 
+def test_a_folder_is_refused_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("advisor.cli.commands.answer_to", None)
+    for flag, name, example in (
+        ("-o", "d", "job.html"),
+        ("--plot", "d.svg", "memory.svg"),
+        ("--trace", "d.json", "step.json"),
+        ("--memory-snapshot", "d.pickle", "step.pickle"),
+    ):
+        Path(name).mkdir()
+        assert main([*JOB, flag, name]) == 2
+        told = f"{flag} = {name}: is a folder; write e.g. {flag} {name}/{example}"
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_read_only_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match=r"-o = .*: is not writable"):
+        check_output_file("-o", tmp_path / "job.html", "job.html")
+
+
+@pytest.mark.parametrize("other", ["--plot", "--trace", "--memory-snapshot"])
+def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = {"--plot": "x.svg", "--trace": "x.json", "--memory-snapshot": "x.pickle"}[other]
+    assert main([*JOB, "-o", f"./{name}", other, name]) == 2
+    told = f"{other} = {name}: must not be the file of -o; give each its own"
+    assert told in capsys.readouterr().err
+
+
+def test_the_name_says_the_format_where_no_flag_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["-o", "a.json"], ["-o", "a.CSV"], ["-o", "b.json", "--format", "csv"]):
+        assert main([*JOB, *words]) == 0
+    assert json.loads(Path("a.json").read_text())["candidates"]
+    assert Path("a.CSV").read_text() == Path("b.json").read_text()
+    assert parse([*JOB, "-o", "job.html"]).output is OutputFormat.HTML
+    assert main(["diff", " ".join(JOB), " ".join(JOB), "-o", "c.json"]) == 0
+    assert json.loads(Path("c.json").read_text())["first"]
+    capsys.readouterr()
+    assert main([*JOB, "-o", "-"]) == 0
+    assert "llama3_8b" in capsys.readouterr().out
+    assert not Path("-").exists()
+
+
+def test_a_file_has_no_colours_where_stdout_is_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main([*JOB, "-o", str(tmp_path / "answer.txt")]) == 0
+    assert "\033" not in (tmp_path / "answer.txt").read_text()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_file_is_written_where_a_stream_is_closed(closed: str, tmp_path: Path) -> None:
+    """As a script that the interpreter opens where the stream was, like the installed command."""
+    script = tmp_path / "advise"
+    script.write_text("import sys\nfrom advisor.cli.main import command\nsys.exit(command())\n")
+    line = shlex.join([sys.executable, str(script), *JOB, "-o", str(tmp_path / "answer.json")])
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        f"{line} {closed}", shell=True, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "answer.json").read_text())["candidates"]
+
+
 def test_nothing_is_written_where_every_setting_is_rejected(tmp_path: Path) -> None:
     answer = advise(Request(model="llama3_8b", gpus="8xH100", recompute=("none",)))
     with pytest.raises(UserError, match="there is nothing to write: every setting is rejected"):
@@ -78,6 +156,9 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     ("words", "says"),
     [
         (["-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
+        (["--against", "0.13", "-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
+        (["--against", "0.13", "-o", "x.csv"], "-o = x.csv: cannot be csv of two requests"),
+        (["-o", "x.csv", "--explain"], "--explain = 1: cannot be combined with --format csv"),
         (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
         (["--format", "html", "--explain"], "--explain = 1: cannot be combined with --format html"),
         (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),

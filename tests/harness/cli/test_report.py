@@ -64,7 +64,7 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "the following arguments are required: RUN"),
+        ((), "harness report: RUN: is missing; see harness report --help"),
         (("nowhere",), "RUN = nowhere: is not a folder"),
         ((str(ROOT / "configs"),), "must hold a run or a result.json"),
         ((str(RECORDED), "--golden", "nowhere.json"), "file = nowhere.json: cannot be read"),

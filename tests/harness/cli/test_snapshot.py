@@ -75,6 +75,17 @@ def test_what_is_wrong_is_one_line(
     assert not captured.out
 
 
+def test_the_flag_that_was_given_is_named(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["snapshot", str(measured), str(measured), "--stage", "9"]) == 2
+    told = f"--stage = 9: has no events in {measured}; stages with some: 0\n"
+    assert capsys.readouterr().err.endswith(told)
+    assert main(["snapshot"]) == 2
+    told = "harness snapshot: SNAPSHOT: is missing; see harness snapshot --help\n"
+    assert capsys.readouterr().err == told
+
+
 def test_a_hostile_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "hostile.pickle"
     path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,21 @@ def test_the_line_is_the_job(
     assert set(config.recompute.settings) == set(specs)
     shown = dry_run(line, capsys)
     assert all(f"  {spec}" in shown for spec in specs), "wide enough for whole settings"
+
+
+@pytest.mark.parametrize("path", ["./my_model/base.yaml", "my model.yml"])
+def test_the_line_of_a_models_file(
+    path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text("base: llama3_8b\nnum_layers: 16\n")
+    answer = advise(Request(model=path, gpus="8xH100", recompute=("none",)))
+    line = harness_line(answer.candidates[0].evaluation.job, ["none"], path)
+    assert f"runs/{Path(path).stem}-cuda-" in dry_run(line, capsys)
 
 
 def test_a_split_as_text_goes_with_its_vpp() -> None:
