@@ -60,7 +60,7 @@ function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
       ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
     ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}
     <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /><${Toss} ...${{ D, rows, compare }} />
-    ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Beside recompute: ${D.remedies[0]}</summary>
+    ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Besides recompute: ${D.remedies[0]}</summary>
       <ul>${D.remedies.slice(1).map(text => html`<li key=${text}>${text}</li>`)}</ul></details>`}</header>`;
 }
 
@@ -90,7 +90,7 @@ function Toss({ D, rows, compare }) {
 function Basis({ D }) {
   const said = D.basis.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
   return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${text}</dd>`)}`)}
-    <dt>Rows</dt><dd>${many(D.rows.job.length, "row")} of ${many(D.jobs.seq.length, "job")}. ~ marks a peak whose allocator was not replayed.</dd>
+    <dt>Rows</dt><dd>${many(D.rows.job.length, "row")} of ${many(D.jobs.seq.length, "job")}. ~ marks an estimate; peaks without ~ come from a simulation of torch's allocator.</dd>
     <dt>Made by</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }
 

@@ -46,7 +46,7 @@ function Measure({ D, list, front, chosen, other, change }) {
   const lost = D.pool[D.jobs.measure[chosen.job]][2];
   const runner = list.find(one => one.tier === 0 && one.row !== chosen && front.has(one.row));
   return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />
-    <p class="note">${lost && `It sets ${lost}. `}<code>--dry-run</code> says with which options it runs them, and what is predicted for these.</p>
+    <p class="note">${lost && `harness run sets ${lost}. `}<code>--dry-run</code> shows the options of that run and its predictions.</p>
     ${!D.toss && runner && runner.row !== other && html`<p class="note">The predictions tell all rows of the answer apart. To measure two, take the chosen row and the fastest other one that fits:
       <button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
     <h3>Gate it in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
