@@ -73,7 +73,7 @@ def test_layouts_are_told_where_they_differ(tight: Answer, layouts: Answer) -> N
 def test_rates_and_money_are_told(tight: Answer) -> None:
     assert "14,100 tokens/s; 10^12 tokens take 631,000 GPU-hours." in shown(tight)[1]
     text = plain_advice(tight, price_per_gpu_hour=2.5)._repr_html_()
-    assert "631,000 GPU-hours (1.58 M at 2.5 each)." in text
+    assert "631,000 GPU-hours (1.58 M at 2.5 per GPU-hour)." in text
 
 
 def test_folded_rows_are_left_out_and_other_changes_told(tight: Answer) -> None:
