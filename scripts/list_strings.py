@@ -4,8 +4,9 @@
 scripts/list_strings.py [PATH]...      # default: advisor harness configs
 
 Python: string literals of two words or more, an f-string as one text with its fields in braces;
-no docstrings, patterns, annotations or lists of keys. YAML: values and CSV: cells of two words or
-more. A text that stands in several places is listed once, at the first.
+no patterns, annotations or lists of keys, and of docstrings only the summaries that `advise rules`
+prints: the first lines of functions that return ``Problem | None``. YAML: values and CSV: cells of
+two words or more. A text that stands in several places is listed once, at the first.
 """
 
 import argparse
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("advisor", "harness", "configs")
 
 _WORDS = re.compile(r"[A-Za-z]{2,}[,;:.)'’]*\s+\S*[A-Za-z]{2,}")
-_KEYS = re.compile(r"(?:[a-z0-9_]+ )*[a-z0-9]*_[a-z0-9_]*(?: [a-z0-9_]+)*")
+_CHECK = "Problem | None"
 _PATTERN_MAKERS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer"}
 
 Text = tuple[int, str]
@@ -39,7 +40,13 @@ def texts_in(path: Path) -> list[Text]:
 
 def _reads_as_words(text: str) -> bool:
     """Two words or more, and not a list of keys."""
-    return bool(_WORDS.search(text)) and not _KEYS.fullmatch(text)
+    return bool(_WORDS.search(text)) and not _lists_keys(text.split())
+
+
+def _lists_keys(words: list[str]) -> bool:
+    """Whether all words have an underscore, or three and more than half."""
+    keys = sum("_" in word for word in words)
+    return keys == len(words) or keys > max(2, len(words) / 2)
 
 
 def files_below(paths: list[Path]) -> list[Path]:
@@ -58,6 +65,15 @@ def _python_texts(source: str) -> Iterator[Text]:
     tree = ast.parse(source)
     silent = {id(node) for node in _silent(tree)}
     yield from _visible(tree, silent)
+    yield from _summaries(tree)
+
+
+def _summaries(tree: ast.Module) -> Iterator[Text]:
+    """First lines of the docstrings of checks, which become summaries of rules."""
+    for node in tree.body:
+        checks = isinstance(node, ast.FunctionDef) and node.returns
+        if checks and ast.unparse(node.returns) == _CHECK and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text.partition("\n")[0]
 
 
 def _visible(node: ast.AST, silent: set[int]) -> Iterator[Text]:

@@ -45,8 +45,14 @@ def test_the_list_knows_what_a_user_meets(tmp_path: Path, monkeypatch: pytest.Mo
         '"""Not this one."""\n'
         'import re\nPATTERN = re.compile("nor this one")\nKEYS = "tp_size pp_size"\n'
         'def said(n: int) -> str:\n    return f"row {n:.1f} of "  "the page"\n'
+        'def rule(n: int) -> Problem | None:\n    """pp needs tp.\n\n    More."""\n'
+        'NOTE = "needs tp_size"\n'
     )
-    assert list_strings.texts_in(source) == [(6, "row {n:.1f} of the page")]
+    assert list_strings.texts_in(source) == [
+        (6, "row {n:.1f} of the page"),
+        (8, "pp needs tp."),
+        (11, "needs tp_size"),
+    ]
     table = tmp_path / "a.yaml"
     table.write_text("key: one\nwhy: >-\n  two words,\n  and more\n")
     assert list_strings.texts_in(table) == [(2, "two words, and more")]

@@ -368,7 +368,9 @@ class Advice(Struct, frozen=True, kw_only=True):
         if self.calibration.known_error:
             notes.append(f"Known error: {self.calibration.known_error}")
         if not all(candidate.replayed for candidate in shown):
-            notes.append("~ is an estimate: torch's allocator was replayed only for the other rows")
+            notes.append(
+                "~ is an estimate; peaks without ~ come from a simulation of torch's allocator"
+            )
         notes += [f"Would help: {_remedy(remedy)}" for remedy in self.remedies]
         return notebook_html(
             title=f"{job.model.name} on {gpus.count} x {gpus.type}, sequence {job.seq_length}, "

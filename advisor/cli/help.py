@@ -47,7 +47,7 @@ _JOB: Final = Topic(
         _CONFIG_DIR,
         Flag(
             "--calibration PATH",
-            "correct predictions by measured runs of similar jobs: a folder that harness run, "
+            "use measured runs of similar jobs to correct the predictions: a folder that harness run, "
             "sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
             Kind.FILE,
             repeated=True,
@@ -94,9 +94,10 @@ _SEARCH: Final = Topic(
         ),
         Flag(
             "--search SCOPE",
-            "recompute (default): every setting on one layout; layout: every layout, sharding, "
-            "micro batch and free option as well; optimum: the best setting that the framework "
-            "can express on the job's layout, with a proof",
+            "recompute (default): every setting on one layout; layout: also every layout, sharding "
+            "and micro batch, and options that you did not give (overlap, dispatcher, CUDA graphs, "
+            "…); optimum: the best setting that the framework can express on the job's layout, with "
+            "a proof",
             Kind.CHOICE,
         ),
         Flag(
@@ -203,7 +204,7 @@ RANKING: Final = Command(
                 ("diagnose LOG", "says why a run failed"),
                 ("models, gpus", "lists the models; lists the GPUs"),
                 ("recipes [MODEL]", "lists the jobs that frameworks publish"),
-                ("rules [WORD]", "lists what a release accepts, promotes and refuses"),
+                ("rules [WORD]", "lists what a release accepts, replaces and refuses"),
                 ("keys [WORD]", "lists every KEY, with the options that set it"),
                 ("completion SHELL", "prints the completion script for bash, zsh or fish"),
             ),
@@ -284,7 +285,7 @@ SUBCOMMANDS: Final = {
     ),
     "rules": Command(
         usage="advise rules [--framework F] [--framework-version V] [WORD]",
-        about="Lists what a release accepts, promotes and refuses; with a WORD only the rules that "
+        about="Lists what a release accepts, replaces and refuses; with a WORD only the rules that "
         "contain it.",
         topics=(Topic("Flags", (_FRAMEWORK, _VERSION)),),
     ),

@@ -140,7 +140,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
-_OF_ANOTHER_JOB = "predicted: of the job as rehearsed, which differs from the ranking above"
+_OF_ANOTHER_JOB = "predicted: for the rehearsed job, which differs from the job ranked above"
 
 
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
@@ -213,11 +213,11 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
     beside = untold(advice.beside_degrees)
     lost = key_values({path: value for path, value in beside.items() if path not in shared})
-    why = "its recipe is for another number of GPUs and is not used when degrees are given"
-    return f"to give the degrees of a row as flags, also give {lost}: {why}" if lost else ""
+    why = "the recipe, which sets them, is then not used"
+    return f"if you give a row's degrees as flags, add {lost}: {why}" if lost else ""
 
 
-_ESTIMATED = "an estimate: torch's allocator was replayed only for the other rows"
+_ESTIMATED = "an estimate; peaks without ~ come from a simulation of torch's allocator"
 
 
 def _told(advice: Answer, rows: Rows) -> set[int]:

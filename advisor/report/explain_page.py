@@ -35,7 +35,7 @@ def explanation(
         ),
         memory_table(evaluation, memory),
         "",
-        Text("Memory per rank of each pipeline stage, GiB", "bold"),
+        Text("Pipeline stages: GiB per rank, and microbatches in flight", "bold"),
         stage_table(evaluation.stages),
         "",
         Text(f"Time of one step, expected between {low:.3f} and {high:.3f} s", "bold"),

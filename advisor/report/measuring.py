@@ -42,11 +42,11 @@ def learned_words(learned: LearnedNote) -> list[str]:
 
 def _doubts(learned: LearnedNote) -> Iterator[str]:
     """That runs contradict each other or all that was known, and by how much."""
-    far = [f"{_SCATTERED[name]} {by:.0f}" for name, by in learned.scatter.items() if by > 1]
+    far = [f"{_SCATTERED[name]} {by:.0f} times" for name, by in learned.scatter.items() if by > 1]
     if far:
         yield (
-            f"doubtful: {' and '.join(far)} times the usual scatter of such runs (different or "
-            "disturbed runs?); bands are widened by this factor"
+            f"doubtful: these runs scatter more than usual ({', '.join(far)} as much); were they "
+            "different jobs, or disturbed? Bands are wider by this factor"
         )
 
 

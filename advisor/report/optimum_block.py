@@ -64,12 +64,12 @@ def _proven(optimum: Optimum) -> str:
     return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
 
 
+_USUAL = "the usual ranking (without --search optimum)"
+
+
 def _gained(optimum: Optimum) -> str:
     if optimum.gain is None:
-        return ", and no setting of the usual menu fits"
+        return f", and no setting of {_USUAL} fits"
     if optimum.gain < SAME_TIME:
-        return ", and the best setting of the usual menu takes the same time"
-    return (
-        f", which takes {optimum.gain * 100:.1f} % less time than the best setting of the usual "
-        "menu"
-    )
+        return f", and the best setting of {_USUAL} takes the same time"
+    return f", which takes {optimum.gain * 100:.1f} % less time than the best setting of {_USUAL}"

@@ -99,7 +99,7 @@ def _miss(candidate: RankedEvaluation) -> str:
     evaluation = candidate.evaluation
     missing = missing_bytes(evaluation)
     if missing > 0:
-        return f"is {_about(evaluation)}{gib(missing)} GiB over"
+        return f"is {_about(evaluation)}{gib(missing)} GiB over the budget"
     return f"takes {_room(evaluation)}"
 
 
@@ -136,8 +136,9 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
         return ""
     several = len({c.evaluation.job for c in advice.candidates}) > 1
     if missing_bytes(none) >= _LEAST_SHOWN:
-        what = "this layout" if several else "it"
-        return f" Without recompute {what} is {_about(none)}{gib(missing_bytes(none))} GiB over."
+        what = "this layout" if several else "the job"
+        over = f"{_about(none)}{gib(missing_bytes(none))} GiB"
+        return f" Without recompute {what} exceeds the budget by {over}."
     here = " on this layout" if several else ""
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
@@ -195,7 +196,8 @@ def against_preset(advice: Answer) -> str:
     )
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
-        f"Compared with the preset's {theirs.setting.spec} (row {shipped.rank}{fits}): "
+        f"Row {best.rank} against the preset's setting {theirs.setting.spec} (row "
+        f"{shipped.rank}{fits}): "
         f"{_about(ours, theirs)}{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
     )
 
@@ -208,7 +210,7 @@ def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     )
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     left = missing_bytes(reference) + remedy.effect_bytes
-    over = f", still {gib(left)} GiB over" if left > 0 else ""
+    over = f", still {gib(left)} GiB over the budget" if left > 0 else ""
     if not over and remedy.fit_probability < LIKELY:
         over = f", {percent(remedy.fit_probability)} likely to fit"
     return f"{remedy.change}: {_peak_change(remedy.effect_bytes)}{over}, {time}{why}."

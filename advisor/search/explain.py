@@ -50,7 +50,7 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
             "transient",
             evaluation.peak.peak_phase,
             detail.activations.transient,
-            "working set of the pass at the peak, and what the schedule keeps",
+            "temporary tensors of the running pass, and tensors that the schedule keeps",
         ),
         *(
             _term("overhead", term.name, term.num_bytes, term.source)
@@ -172,7 +172,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
         _line("recompute", "gathered inputs", _gathered(evaluator, evaluation), "network"),
         _line(
             "exposed communication",
-            "data parallel, pipeline, slowest GPU",
+            "data parallel, pipeline; waiting for the slowest GPU",
             time.exposed_communication - exposed,
             "network",
         ),

@@ -45,7 +45,7 @@ def command_for(
     """What measures both rows, one line where they are of one job, else one for each; and with
     which other options it runs them, or why there is none."""
     if not isinstance(request.model, str):
-        return "", "the model was not given by name, so no command can be printed"
+        return "", "no command: the model was not given by name"
     one, two = (row.evaluation.job for row in rows)
     try:
         lost = {path: value for job in (one, two) for path, value in lost_options(job).items()}
@@ -54,7 +54,8 @@ def command_for(
         return "", str(error)
     apart = {path: value for path, value in lost.items() if path in changed(one, two)}
     if apart:
-        return "", f"harness run sets {key_values(apart)} for both rows, and the rows differ in it"
+        names, values = ", ".join(apart), key_values(apart)
+        return "", f"no command: the rows differ in {names}, and harness run would set {values}"
     return " && ".join(lines), f"harness run sets {key_values(lost)}" if lost else ""
 
 

@@ -44,11 +44,13 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
 
-_PIPELINE = "needs a PipelineModule, whose engine owns the checkpoints"
-_TRAINER = "torch checkpoints transformers' layers; DeepSpeed's section has no effect on them"
+_PIPELINE = "needs a PipelineModule: DeepSpeed's pipeline engine sets the checkpoints"
+_TRAINER = (
+    "torch checkpoints transformers' layers; DeepSpeed's section has no effect on these layers"
+)
 _ALONE = (
-    "partition_activations splits over the model-parallel group, which has one rank here: it "
-    "saves nothing and copies every input"
+    "partition_activations saves nothing here and copies every input: it splits inputs over the "
+    "model-parallel group, which has one rank"
 )
 _ULYSSES = (
     "sequence_parallel_size by itself does not exchange heads: wrap the model's attention in "
@@ -134,8 +136,8 @@ class DeepSpeed(TorchStack):
         piped = setting.granularity is Granularity.UNIFORM
         if piped and zero in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
             reason = (
-                "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism, whose engine "
-                "a PipelineModule gets"
+                "ZeRO-2 and ZeRO-3 cannot be combined with a PipelineModule, which runs in "
+                "DeepSpeed's pipeline engine"
             )
             fix = "layout.data_parallel_sharding=optimizer"
             yield Problem("pipeline.zero_stage", reason, fix, "DeepSpeed runtime/pipe/engine.py")

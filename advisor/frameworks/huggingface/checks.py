@@ -44,8 +44,8 @@ def findings(keys: Keys) -> Iterator[Finding]:
         yield keys.error("precision", reason, "drop fp16", _ARGUMENTS, "fp16")
     if keys.truth("use_cache") and checkpointing(keys):
         reason = (
-            "use_cache = True with checkpointing is switched off with a warning: a replayed layer "
-            "would store its keys and values twice"
+            "checkpointing switches use_cache off, with a warning: a replayed layer would store "
+            "its keys and values twice"
         )
         source = "transformers 5.23.0 modeling_layers.py"
         yield keys.warning("use_cache", reason, "use_cache = False", source, "use_cache")

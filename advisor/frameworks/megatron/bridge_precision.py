@@ -16,7 +16,8 @@ _SECTION: Final = "mixed_precision"
 OPTIMIZER_RECIPE: Final = f"{_SECTION}.fp8_recipe"
 """Which Bridge copies over the optimizer's configuration before it finalizes that."""
 NEEDS_CONFIGURATION: Final = (
-    f"{_SECTION}.… needs a recipe whose {_SECTION} is a configuration (perf_recipes), not a name"
+    f"the {_SECTION}.… overrides work only in recipes (perf_recipes) that set {_SECTION} to a "
+    "configuration object, not to a name"
 )
 _HALF: Final = "torch.float16"
 _ENDS: Final = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")

@@ -39,14 +39,14 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
     groups = tuple(group for group in _groups(job, revision) if group.members)
     modules, regions = len(acting_labels(job.model)), len(_acting_regions(job.model, revision))
     numbers = sum(len(group.settings) for group in groups)
-    space = f"{numbers:,} settings: any of {modules} recompute modules"
+    space = f"{numbers:,} settings: every subset of {modules} recompute modules"
     if regions:
-        space += f" x any of {regions} offloaded modules"
+        space += f" and of {regions} offload modules"
     if regions and _reads_fraction(revision):
-        space += " x the fraction of layers that offload"
+        space += ", with every fraction of offloading layers"
     return Decisions(
         groups=groups,
-        space=f"{space}; whole layers offloaded; full recompute with block or uniform N",
+        space=f"{space}; offload of whole layers; full recompute with block or uniform N",
         one_for_all="no release of Megatron has an option for it",
     )
 

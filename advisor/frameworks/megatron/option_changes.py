@@ -97,7 +97,7 @@ def _dispatcher(job: Job, revision: Revision) -> JobChange:
     )
     return JobChange(
         words,
-        "a token crosses a link once, not once per expert behind it; needs DeepEP",
+        "a token is sent once per node, not once per expert on that node; needs DeepEP",
         partial(replace, job, model=changed),
         Effect.EXCHANGE,
     )

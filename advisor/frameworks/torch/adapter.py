@@ -67,12 +67,10 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 _AS_WITHOUT: Final = (
-    "what torch.compile keeps of these layers is not modelled; the prediction counts what they "
-    "keep without it, which is more"
+    "torch.compile is not modelled for these layers; memory is predicted without it, and is higher"
 )
 _PLAN_NOTE: Final = (
-    "--format file > recompute_plan.py is the module whose apply_plan(model.layers) wraps the "
-    "blocks"
+    "write the plan with --format file > recompute_plan.py; call its apply_plan(model.layers)"
 )
 
 
@@ -351,7 +349,9 @@ class Fsdp2(TorchStack):
         yield from super()._problems(setting, job)
         cut = setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
         if cut and setting.use_reentrant:
-            reason = "the backward of a segment's replay ends FSDP2's backward for all groups"
+            reason = (
+                "with use_reentrant the first replayed segment ends FSDP2's backward for all groups"
+            )
             source = "torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback"
             fix = "leave +use_reentrant out"
             yield Problem("checkpoint_sequential.reentrant", reason, fix, source)

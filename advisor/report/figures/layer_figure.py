@@ -109,7 +109,7 @@ def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
         )
     axes.set_yticks(places, [operator.name for operator in layer.operators], fontsize=8)
     axes.set_ylim(len(places) - 0.4, -0.6)
-    _finish(axes, max(start), "MiB that the backward needs of one microbatch (right: each tensor)")
+    _finish(axes, max(start), "MiB needed by the backward, per microbatch (right: each tensor)")
 
 
 def _tensor_names(operator: DrawnOperator) -> str:
@@ -139,7 +139,7 @@ def _draw_times(axes: "Axes", layer: DrawnLayer) -> None:
         start = [before + part for before, part in zip(start, parts, strict=True)]
     axes.set_yticks([])
     axes.set_ylim(len(places) - 0.4, -0.6)
-    _finish(axes, max(start), "ms of one microbatch")
+    _finish(axes, max(start), "ms per microbatch")
 
 
 def _finish(axes: "Axes", most: float, label: str) -> None:

@@ -52,7 +52,7 @@ class Communication(Options):
     )
     deallocate_pipeline_outputs: bool = unpriced(
         False,
-        "sent outputs are modelled as freed, which Megatron-LM always requests",
+        "outputs are modelled as freed once sent; Megatron-LM always requests this",
         flag="",
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)

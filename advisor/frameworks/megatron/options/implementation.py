@@ -81,7 +81,7 @@ class Implementation(Options):
         printed=Said.DIFFERENT,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
-    use_mcore_models: bool = harmless(False, "no other models are left")
+    use_mcore_models: bool = harmless(False, "no other models exist any more")
     use_legacy_models: bool = refused(
         False, "the models from before Megatron Core are not modelled"
     )

@@ -69,7 +69,7 @@ class OptimizerStep(Options):
     muon_fp32_matmul_prec: str = harmless("medium", _MUON, since="0.16")
     muon_coefficient_type: str = harmless("quintic", _MUON, since="0.17")
     muon_num_ns_steps: int = unpriced(
-        5, "the update is modelled with five steps of Newton and Schulz", since="0.16"
+        5, "the update is modelled with five Newton-Schulz steps", since="0.16"
     )
     muon_tp_mode: str = unpriced(
         "blockwise", "matrices are modelled as orthogonalized block by block", since="0.16"

@@ -131,7 +131,7 @@ class Precision(Options):
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(
         True,
-        "the weight is modelled as holding 16 bits of its fp32 main parameter",
+        "main parameters are modelled as only the 16 bits that bf16 weights lack",
         bridge="optimizer",
         flag="",
         since="0.13",

@@ -41,7 +41,7 @@ class Loop(Options):
     create_attention_mask_in_dataloader: bool = option(
         True, "job.create_attention_mask", value=loads_mask, printed=Said.DIFFERENT, bridge=""
     )
-    empty_unused_memory_level: int = unpriced(0, "the allocator is modelled as keeping its memory")
+    empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
     manual_gc: bool = harmless(False, "Python's garbage")
     manual_gc_interval: int = harmless(0, "Python's garbage")
     manual_gc_eval: bool = harmless(True, "Python's garbage")

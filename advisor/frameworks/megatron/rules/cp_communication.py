@@ -90,13 +90,13 @@ def _other_kinds(raw: RawSettings, revision: Revision) -> str:
 
 
 def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
-    """a2a needs attention heads and query groups of a TP rank that CP divides."""
+    """a2a: CP must divide the attention heads and query groups of a TP rank."""
     if "a2a" not in _kinds(raw) or _divides_heads(raw):
         return None
     heads, groups = _heads_of_rank(raw)
     return Problem(
-        f"cp_comm_type a2a over {raw.context_parallel_size} ranks, but a TP rank has {heads} "
-        f"heads with {groups} query groups",
+        f"cp_comm_type = a2a with context_parallel_size = {raw.context_parallel_size}, which does "
+        f"not divide the {heads} heads and {groups} query groups of a TP rank",
         _other_kinds(raw, revision),
         "AssertionError: The number of attention heads needs to be divisible by CP size!",
     )
@@ -119,7 +119,7 @@ def _window(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Softmax with sinks needs cp_comm_type a2a."""
+    """A softmax_type other than vanilla needs cp_comm_type a2a."""
     others = [kind for kind in _kinds(raw) if kind != "a2a"]
     if not others or not _has_sinks(raw):
         return None
@@ -131,7 +131,7 @@ def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Before Transformer Engine 2.15 latent attention needs a ring, and no fp8 attention."""
+    """Before Transformer Engine 2.15, latent attention needs p2p or a2a+p2p, and no fp8 attention."""
     if not raw.multi_latent_attention or _release(raw, revision) >= _LATENT_EVERYWHERE:
         return None
     others = [kind for kind in _kinds(raw) if kind not in _RINGS]
@@ -152,7 +152,7 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Packed sequences: p2p; a2a from Transformer Engine 2.10, all_gather 2.18, a2a+p2p 2.19."""
+    """Packed sequences: p2p, or with TE 2.10 a2a, with 2.18 all_gather, with 2.19 a2a+p2p."""
     if not raw.packed_sequences:
         return None
     release = _release(raw, revision)
@@ -187,7 +187,7 @@ _hierarchical_sizes = Guard(
 
 RULES: Final[dict[str, Rule]] = {
     "cp_comm_type_per_layer": Guard(
-        summary="A list of cp_comm_type has one entry per layer.",
+        summary="A list of cp_comm_type must have one entry per layer.",
         given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
         reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
@@ -202,10 +202,9 @@ RULES: Final[dict[str, Rule]] = {
         source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
     ),
     "nemo_without_hierarchy": Guard(
-        summary="NeMo has no hierarchical_context_parallel_sizes, without which a2a+p2p does not "
-        "run.",
+        summary="a2a+p2p needs hierarchical_context_parallel_sizes, which NeMo does not have.",
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
-        reason="cp_comm_type a2a+p2p, but NeMo builds no hierarchical groups",
+        reason="NeMo builds no hierarchical groups, which cp_comm_type a2a+p2p needs",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         authority=Authority.NEMO,
         source="nemo_toolkit 2.5.3 nemo/lightning",

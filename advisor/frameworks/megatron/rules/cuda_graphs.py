@@ -27,7 +27,7 @@ _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
 
 
 def _flags(raw: RawSettings, _: Revision) -> Problem | None:
-    """enable_cuda_graph, external_cuda_graph and cuda_graph_impl exclude each other."""
+    """Only one of enable_cuda_graph, external_cuda_graph and cuda_graph_impl may be given."""
     old_spelling = raw.enable_cuda_graph or raw.external_cuda_graph
     if old_spelling and raw.cuda_graph_impl != "none":
         return Problem(
@@ -38,7 +38,7 @@ def _flags(raw: RawSettings, _: Revision) -> Problem | None:
         )
     if raw.enable_cuda_graph and raw.external_cuda_graph:
         return Problem(
-            "enable_cuda_graph and external_cuda_graph are both on",
+            "enable_cuda_graph cannot be combined with external_cuda_graph",
             "[enable_cuda_graph], or [external_cuda_graph]",
             "AssertionError: enable_cuda_graph and external_cuda_graph cannot be enabled at the "
             "same",
@@ -53,7 +53,7 @@ def _capture(modules: Sequence[str], without: str = "") -> str:
 
 
 def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The captured modules must be known to the release; checked from 0.16 on."""
+    """The release must know the captured modules; checked since 0.16."""
     wanted = () if raw.cuda_graph_modules == ("full",) else raw.cuda_graph_modules
     found, field = unknown(wanted, revision.cuda_graph_modules), revision.cuda_graph_field
     if found is None:
@@ -73,7 +73,7 @@ def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
-    """cuda_graph_impl must be known to the release."""
+    """The release must know the cuda_graph_impl."""
     found = unknown((raw.cuda_graph_impl,), revision.cuda_graph_impls)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph of the whole iteration captures no single modules and needs its own impl."""
+    """A graph of the whole iteration takes no modules; transformer_engine cannot capture it."""
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
@@ -123,7 +123,7 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
     "cuda_graph_impl": function(_impl, config(0, 0, 1390, 1716, 1958, 2222, 2446)),
     "cuda_graph_full_iteration": function(_full_iteration, config(0, 0, 0, 1738, 1980, 2237, 2461)),
     "cuda_graph_cpu_offloading": Guard(
-        summary="CUDA graphs refuse cpu_offloading; from 0.18 on a graph of the whole iteration "
+        summary="CUDA graphs refuse cpu_offloading; since 0.18, a graph of the whole iteration "
         "allows it.",
         given=lambda raw, _: raw.cpu_offloading,
         when=_beside_cpu_offloading,
@@ -147,7 +147,7 @@ def _captured(raw: RawSettings, revision: Revision) -> Set[str]:
 
 
 def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph captures moe or moe_router, not both, and moe_preprocess with moe_router only."""
+    """A graph cannot capture both moe and moe_router; moe_preprocess needs moe_router."""
     modules = _captured(raw, revision)
     if {"moe", "moe_router"} <= modules:
         return Problem(
@@ -181,7 +181,7 @@ def _copies_counts(raw: RawSettings) -> bool:
 
 
 def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph captures moe only with drop-and-pad; moe_preprocess needs a fixed shape as well."""
+    """A graph can capture moe only with drop-and-pad, moe_preprocess only without host copies."""
     modules = _captured(raw, revision)
     if not _is_dropless(raw):
         return None
@@ -208,7 +208,7 @@ def _refused_by_bridge(graphs: Graphs, revision: Revision) -> bool:
 
 
 def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph that names no modules captures dropless experts, which wait for the host."""
+    """A graph without named modules cannot capture dropless experts: they wait for the host."""
     graphs = graphs_of(raw, revision)
     fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
     whole = graphs.on and not graphs.iteration and not graphs.modules
@@ -236,7 +236,7 @@ def counts_on_host(raw: RawSettings, revision: Revision) -> str:
 
 
 def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph of the whole iteration holds dropless experts on HybridEP alone."""
+    """A graph of the whole iteration cannot hold dispatchers that count tokens on the host."""
     dispatcher = counts_on_host(raw, revision)
     if not dispatcher or not graphs_of(raw, revision).iteration:
         return None
@@ -252,7 +252,7 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph captures mlp only where some layer is dense."""
+    """A graph can capture mlp only if some layers are dense."""
     if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
         return None
     return Problem(
@@ -336,8 +336,8 @@ def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
 
 _OF_RECOMPUTE: Final[dict[str, Rule]] = {
     "cuda_graph_any_recompute": Guard(
-        summary="Up to 0.15 CUDA graphs refuse recompute, except TE graphs of attn with "
-        "selective (0.15).",
+        summary="Up to 0.15, CUDA graphs refuse recompute; exception: TE graphs of attn with "
+        "selective recompute (0.15).",
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
         when=_beside_any_recompute,
         reason="CUDA graphs ({found}) cannot be combined with recompute_granularity = "
@@ -347,7 +347,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(1173, 1270, 1402, 0, 0, 0, 0),
     ),
     "cuda_graph_attn_recompute": Guard(
-        summary="In 0.15 a TE graph of attn refuses recompute inside attention.",
+        summary="In 0.15, a TE graph of attn refuses recompute inside attention.",
         given=_attention_alone,
         when=lambda raw, _: [
             module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
@@ -358,7 +358,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 1406, 0, 0, 0, 0),
     ),
     "cuda_graph_full_recompute": Guard(
-        summary="Full recompute works only with a graph of the whole iteration.",
+        summary="CUDA graphs: full recompute needs a graph of the whole iteration.",
         given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
         when=_kind_without_full,
         reason="full recompute cannot be combined with cuda_graph_impl = {found}",
@@ -376,23 +376,23 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),
     ),
     "cuda_graph_attention_dropout": Guard(
-        summary="core_attn recomputed inside a graph needs attention dropout 0.",
+        summary="Recompute of core_attn inside a graph needs attention dropout 0.",
         given=lambda raw, _: raw.attention_dropout and replayed(raw, "core_attn"),
         when=lambda raw, revision: _captures(raw, revision, "attn"),
-        reason="core_attn is recomputed inside a CUDA graph and attention_dropout = "
-        "{raw.attention_dropout:g}",
+        reason="recompute of core_attn inside a CUDA graph cannot be combined with "
+        "attention_dropout = {raw.attention_dropout:g}",
         fix="[attention_dropout=0], or drop core_attn",
         raises="AssertionError: attention dropout is not supported with graphed attention "
         "recomputation.",
         source=config(0, 0, 0, 1805, 2047, 2321, 2545),
     ),
     "cuda_graph_hidden_dropout": Guard(
-        summary="mlp or moe recomputed inside a graph needs hidden dropout 0.",
+        summary="Recompute of mlp or moe inside a graph needs hidden dropout 0.",
         given=lambda raw, _: raw.hidden_dropout,
         when=lambda raw, revision: [
             label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)
         ],
-        reason="{found} is recomputed inside a CUDA graph and hidden_dropout = "
+        reason="recompute of {found} inside a CUDA graph cannot be combined with hidden_dropout = "
         "{raw.hidden_dropout:g}",
         fix="[hidden_dropout=0], or drop {found}",
         raises="AssertionError: hidden dropout is not supported with graphed MLP/MoE "
@@ -400,11 +400,11 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1812, 2054, 2329, 2553),
     ),
     "cuda_graph_router_jitter": Guard(
-        summary="moe recomputed inside a graph refuses moe_input_jitter_eps.",
+        summary="Recompute of moe inside a graph cannot be combined with moe_input_jitter_eps.",
         given=lambda raw, _: raw.moe_input_jitter_eps is not None and replayed(raw, "moe"),
         when=lambda raw, revision: _captures(raw, revision, "moe"),
-        reason="moe is recomputed inside a CUDA graph and moe_input_jitter_eps = "
-        "{raw.moe_input_jitter_eps:g}",
+        reason="recompute of moe inside a CUDA graph cannot be combined with "
+        "moe_input_jitter_eps = {raw.moe_input_jitter_eps:g}",
         fix="[moe_input_jitter_eps], or drop moe",
         raises="AssertionError: moe_input_jitter_eps is not supported with graphed moe "
         "recomputation.",
@@ -416,7 +416,7 @@ _LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 
 
 def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Module offload goes with TE or full-iteration graphs; checked from 0.18 on."""
+    """Module offload works with TE and full-iteration graphs; checked since 0.18."""
     graphs = graphs_of(raw, revision)
     if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
         return None

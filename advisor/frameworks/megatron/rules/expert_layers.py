@@ -78,15 +78,15 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             raw.moe_shared_expert_intermediate_size is not None
             and raw.moe_shared_expert_intermediate_size <= 0
         ),
-        reason="moe_shared_expert_intermediate_size = {raw.moe_shared_expert_intermediate_size}",
-        fix="[moe_shared_expert_intermediate_size], or give shared experts times the ffn size of "
-        "each",
+        reason="moe_shared_expert_intermediate_size = {raw.moe_shared_expert_intermediate_size} "
+        "must be positive",
+        fix="[moe_shared_expert_intermediate_size], or give the number of shared experts times "
+        "the ffn size of one",
         raises="ValueError: moe_shared_expert_intermediate_size must be num_shared_experts",
         source=config(731, 766, 835, 1085, 1265, 1462, 1639),
     ),
     "shared_expert_overlap_dispatcher": Guard(
-        summary="moe_shared_expert_overlap needs the alltoall dispatcher (from 0.18 on flex "
-        "works too).",
+        summary="moe_shared_expert_overlap needs the alltoall dispatcher, or since 0.18 flex.",
         when=_shared_overlap_dispatchers,
         reason="moe_shared_expert_overlap cannot be combined with moe_token_dispatcher_type = "
         "{raw.moe_token_dispatcher_type}",
@@ -130,7 +130,7 @@ _PADDINGS: Final = ("moe_router_padding_for_fp8", "moe_router_padding_for_quanti
 
 
 def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Padding of the router's output needs fp8 or fp4 and a dispatcher that can do it."""
+    """Padding of the router's output needs fp8 or fp4, and the alltoall or flex dispatcher."""
     newer = revision.at_least(0, 16)
     wanted = raw.moe_router_padding_for_fp8 or (newer and raw.moe_router_padding_for_quantization)
     if not wanted:
@@ -153,7 +153,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
 
 ROUTER_RULES: Final[dict[str, Rule]] = {
     "expert_bias_under_etp": Guard(
-        summary="Biases in experts need expert_tensor_parallel_size 1 (from 0.15 on).",
+        summary="Biases in experts need expert_tensor_parallel_size 1 (since 0.15).",
         when=lambda raw, _: (
             raw.num_moe_experts is not None
             and raw.add_bias_linear is True
@@ -195,7 +195,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
 
 
 def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap excludes full recompute, and its method and number of layers."""
+    """The overlap refuses full recompute, recompute_method and recompute_num_layers."""
     if not raw.overlap_moe_expert_parallel_comm:
         return None
     if raw.full:
@@ -222,7 +222,7 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
 
 
 def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap allows one MTP layer, in 0.16 and 0.17 on a pipeline only."""
+    """The overlap allows one MTP layer; in 0.16 and 0.17 it also needs a pipeline."""
     layers = raw.mtp_num_layers
     if not raw.overlap_moe_expert_parallel_comm or layers is None:
         return None
@@ -247,7 +247,7 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap excludes graphs of mlp and moe; up to 0.17 any but Transformer Engine's."""
+    """The overlap refuses CUDA graphs of mlp and moe; up to 0.17, all except TE graphs."""
     graphs = graphs_of(raw, revision)
     if not raw.overlap_moe_expert_parallel_comm or not graphs.on or not revision.at_least(0, 16):
         return None
@@ -267,7 +267,7 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
 _overlap = partial(Guard, given=lambda raw, _: raw.overlap_moe_expert_parallel_comm)
 OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_needs_chunks": _overlap(
-        summary="The overlap needs a virtual pipeline where there is a pipeline.",
+        summary="The overlap with a pipeline needs a virtual pipeline.",
         when=lambda raw, _: (
             raw.pipeline_model_parallel_size != 1
             and raw.virtual_pipeline_model_parallel_size is None
@@ -306,7 +306,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         _overlap_full_recompute, config(0, 1318, 1461, 1872, 2114, 2419, 2689)
     ),
     "expert_overlap_moe_recompute": _overlap(
-        summary="The overlap refuses moe in recompute_modules (from 0.17 on).",
+        summary="The overlap refuses moe in recompute_modules (since 0.17).",
         # Megatron looks at the list whatever the granularity.
         when=lambda raw, _: "moe" in raw.effective_modules or raw.moe_layer_recompute,
         reason="recompute of moe cannot be combined with overlap_moe_expert_parallel_comm",
@@ -327,7 +327,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_mtp": function(_overlap_mtp, config(0, 1336, 1479, 1890, 2135, 2440, 2712)),
     "expert_overlap_graphs": function(_overlap_graphs, config(0, 0, 0, 1903, 2148, 2448, 2743)),
     "delayed_wgrad_needs_overlap": Guard(
-        summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (from 0.14 on).",
+        summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (since 0.14).",
         when=lambda raw, _: raw.delay_wgrad_compute and not raw.overlap_moe_expert_parallel_comm,
         reason="delay_wgrad_compute needs overlap_moe_expert_parallel_comm",
         fix="[delay_wgrad_compute]",

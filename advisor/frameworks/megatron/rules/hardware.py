@@ -42,8 +42,8 @@ HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
         summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
         asked=_dispatches,
         missing=lambda gpu: not gpu.is_nvlink_server,
-        reason="DeepEP and HybridEP need NVLink and A100, Hopper or B200 and newer, which {gpu} "
-        "is not",
+        reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; {gpu} does "
+        "not qualify",
         fix="model.moe_token_dispatcher_type=alltoall",
         source="Megatron Bridge 0.3.1 training/flex_dispatcher_backend.py; DeepEP README.md, "
         "Requirements",

@@ -50,7 +50,7 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None
         engine += f" and {marked('cuda_graph_modules', *beside_experts(raw, 'transformer_engine'))}"
     whole = ", or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
     return Problem(
-        "cuda_graph_impl = local that captures layers or modules",
+        "cuda_graph_impl = local cannot capture layers or modules in Megatron Bridge",
         engine if counts_on_host(raw, revision) else engine + whole,
         'ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
     )
@@ -71,7 +71,7 @@ _offload_environment = _argument(
     summary="Offload of modules needs NVTE_CPU_OFFLOAD_V1=1 with Transformer Engine 2.10 and "
     "newer.",
     when=lambda raw, revision: raw.fine_grained_activation_offloading and revision.offload_modules,
-    reason="module offload is refused with Transformer Engine >= 2.10 unless NVTE_CPU_OFFLOAD_V1=1",
+    reason="module offload with Transformer Engine >= 2.10 needs NVTE_CPU_OFFLOAD_V1=1",
     fix="export NVTE_CPU_OFFLOAD_V1=1",
     verdict=Verdict.NOTE,
     source=arguments(1551, 1726, 1858),
@@ -79,7 +79,7 @@ _offload_environment = _argument(
 
 
 def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Problem | None:
-    """deterministic_mode excludes cross_entropy_loss_fusion."""
+    """deterministic_mode cannot be combined with cross_entropy_loss_fusion."""
     if not (raw.deterministic_mode and raw.cross_entropy_loss_fusion):
         return None
     newer = revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 19)
@@ -98,7 +98,7 @@ RULES: Final[dict[str, Rule]] = {
         _deterministic_loss_fusion, arguments(1365, 1538, 1653), authority=Authority.LAUNCHER
     ),
     "deterministic_tp_overlap": _argument(
-        summary="From 0.19 on --deterministic-mode refuses --tp-comm-overlap.",
+        summary="Since 0.19, --deterministic-mode refuses --tp-comm-overlap.",
         given=lambda raw, revision: raw.deterministic_mode and revision.at_least(0, 19),
         when=lambda raw, _: raw.tp_comm_overlap,
         reason="deterministic_mode cannot be combined with tp_comm_overlap",
@@ -148,11 +148,10 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1191, 1371, 1386),
     ),
     "recompute_modules_empty": _argument(
-        summary='--recompute-modules needs at least one module (from 0.16 on, nargs="+").',
+        summary="--recompute-modules needs at least one module (since 0.16).",
         given=lambda _, revision: revision.at_least(0, 16),
         when=lambda raw, _: raw.selective and raw.recompute_modules == (),
-        reason="selective recompute with an empty list of modules, which the command line cannot "
-        "express",
+        reason="the command line cannot express selective recompute with an empty list of modules",
         fix="drop recompute_granularity: an empty list recomputes nothing",
         raises="SystemExit: argument --recompute-modules: expected at least one argument",
         source="megatron-core 0.17.1 training/argument_utils.py",
@@ -172,11 +171,11 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1575, 1749, 1881),
     ),
     "graph_register_environment": _argument(
-        summary="From 0.16 on TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
+        summary="Since 0.16, TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
         given=lambda raw, revision: raw.expandable_segments and revision.at_least(0, 16),
         when=_te_graphs,
-        reason="cuda_graph_impl = transformer_engine with expandable_segments:True is refused "
-        "unless NCCL_GRAPH_REGISTER=0",
+        reason="cuda_graph_impl = transformer_engine with expandable_segments:True needs "
+        "NCCL_GRAPH_REGISTER=0",
         fix="export NCCL_GRAPH_REGISTER=0",
         verdict=Verdict.NOTE,
         source=config(),
@@ -202,7 +201,7 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: " and ".join(
             sorted({"layernorm", "moe_act"} & set(raw.effective_modules))
         ),
-        reason="recompute of {found} with fp8 is refused below Transformer Engine 2.6",
+        reason="recompute of {found} with fp8 needs Transformer Engine 2.6",
         fix="use transformer-engine >= 2.6",
         verdict=Verdict.NOTE,
         source=config(0, 919, 998, 1248, 1428, 1638, 1828),
@@ -219,7 +218,7 @@ def _muon_up_to_0_17(raw: RawSettings, revision: Revision) -> bool:
 
 
 def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Plain muon up to 0.17 goes without overlapped reductions and gathers."""
+    """Up to 0.17, muon does not support overlap_grad_reduce or overlap_param_gather."""
     both = ("overlap_grad_reduce", "overlap_param_gather")
     overlaps = [name for name in both if getattr(raw, name)]
     if raw.optimizer != "muon" or not overlaps or not _muon_up_to_0_17(raw, revision):
@@ -233,7 +232,7 @@ def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _muon_fp16(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Muon knows no loss scale: no fp16."""
+    """Muon does not support fp16 (no loss scaling)."""
     if raw.optimizer not in ("muon", "dist_muon") or not raw.fp16:
         return None
     who = "ValueError: emerging optimizer" if revision.at_least(0, 18) else "Exception: muon"
@@ -251,7 +250,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         summary="The optimizer must be known to the release; lion came with 0.17, soap and "
         "adaptive_muon later.",
         when=lambda raw, _: unknown((raw.optimizer,), _OPTIMIZERS),
-        reason="optimizer = {found}, which no release has",
+        reason="optimizer = {found}: no release has it",
         fix="{found.advice}",
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.19.2 training/arguments.py:2776",
@@ -268,13 +267,13 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     "muon_release": _muon(
         summary="muon and dist_muon came with megatron-core 0.16.",
         when=lambda _, revision: not revision.at_least(*FIRST_RELEASE),
-        reason="optimizer = {raw.optimizer}, which {revision.label} does not have",
+        reason="optimizer = {raw.optimizer}: {revision.label} does not have it",
         fix="[>=0.16], or [optimizer=adam]",
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3",
     ),
     "muon_distributed_optimizer": _argument(
-        summary="Muon keeps tensors whole: no distributed optimizer up to 0.17.",
+        summary="Up to 0.17, Muon does not support the distributed optimizer.",
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = {raw.optimizer} cannot be combined with use_distributed_optimizer",
@@ -284,7 +283,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     ),
     "muon_becomes_layer_wise": _argument(
         summary=(
-            "From 0.18 on muon with --use-distributed-optimizer means what dist_muon meant before."
+            "Since 0.18, muon with --use-distributed-optimizer means what dist_muon meant before."
         ),
         given=lambda raw, revision: raw.optimizer == "muon" and revision.at_least(0, 18),
         when=lambda raw, _: raw.use_distributed_optimizer,
@@ -313,7 +312,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 
 
 def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
-    """Two keys vary recompute over microbatches and stages: with a pipeline, and not in Core."""
+    """Keys of partial checkpoints are ignored without a pipeline, and by Megatron Core."""
     window = (
         "num_micro_batches_with_partial_activation_checkpoints",
         "activations_checkpoint_layers_per_pipeline",
@@ -339,7 +338,8 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: not raw.mcore_gpt,
         when=lambda raw, _: raw.selective and raw.recompute_method is None,
         reason="activations_checkpoint_granularity = selective needs activations_checkpoint_method",
-        fix="add activations_checkpoint_method uniform, or train Megatron Core's (mcore_gpt true)",
+        fix="add activations_checkpoint_method uniform, or use Megatron Core's transformer "
+        "(mcore_gpt true)",
         raises='ValueError: activations_checkpoint_method should be "uniform" or "block" when '
         "using",
     ),
@@ -353,7 +353,7 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         summary="NeMo 1's own transformer treats an unset number of layers as 1.",
         given=lambda raw, _: not raw.mcore_gpt,
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None,
-        reason="activations_checkpoint_num_layers is unset, which becomes 1",
+        reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
         fix="write the number you mean",
         verdict=Verdict.PROMOTED,
     ),

@@ -39,7 +39,7 @@ def _sequence_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
     old = "ValueError: Can not use sequence paralllelism without tensor parallelism"
     new = "ValueError: Cannot use sequence parallelism without tensor parallelism"
     return Problem(
-        "sequence_parallel is on and tensor_model_parallel_size = "
+        "sequence_parallel cannot be combined with tensor_model_parallel_size = "
         f"{raw.tensor_model_parallel_size}",
         "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
         new if revision.at_least(0, 15) else old,
@@ -52,7 +52,7 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
         return None
     if not raw.fp8:
         return Problem(
-            "fp8_output_proj is on and fp8 is not",
+            "fp8_output_proj needs fp8, which is off",
             "[fp8_output_proj], or set fp8",
             "ValueError: fp8_output_proj must be used together with fp8 mode.",
         )
@@ -91,7 +91,7 @@ RULES: Final[dict[str, Rule]] = {
         source=config(646, 681, 743, 924, 1056, 1195, 1323),
     ),
     "query_groups_match_tp": Guard(
-        summary="num_query_groups must be a multiple of TP; from 0.16 on a divisor works too.",
+        summary="num_query_groups must be a multiple of TP; since 0.16, a divisor works too.",
         when=_unmatched_groups,
         reason="num_query_groups = {raw.num_query_groups} is not {found} of "
         "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",

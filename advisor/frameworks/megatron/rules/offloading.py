@@ -59,12 +59,12 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
 
 
 def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
-    """fused_group_mlp needs the operation fuser and excludes its parts."""
+    """fused_group_mlp needs the operation fuser, and cannot be combined with its parts."""
     if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
         return None
     if not raw.use_transformer_engine_op_fuser:
         return Problem(
-            "offload_modules has fused_group_mlp and use_transformer_engine_op_fuser is off",
+            "offload of fused_group_mlp needs use_transformer_engine_op_fuser, which is off",
             "drop fused_group_mlp",
             "ValueError: fused_group_mlp requires use_transformer_engine_op_fuser.",
         )
@@ -72,14 +72,14 @@ def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
     if not parts:
         return None
     return Problem(
-        f"offload_modules has fused_group_mlp and its parts {names(parts)}",
+        f"offload of fused_group_mlp cannot be combined with offload of its parts {names(parts)}",
         f"drop {names(parts)}",
         "ValueError: fused_group_mlp offloads the whole fused grouped MLP and cannot be",
     )
 
 
 def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
-    """moe_paged_stash excludes cpu_offloading and offload inside the experts."""
+    """moe_paged_stash cannot be combined with cpu_offloading or with offload in the experts."""
     if not raw.moe_paged_stash:
         return None
     if raw.cpu_offloading:
@@ -92,7 +92,7 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
     if not inside:
         return None
     return Problem(
-        f"moe_paged_stash covers {names(inside)}, which offload_modules has as well",
+        f"moe_paged_stash cannot be combined with offload of {names(inside)}, which it covers",
         f"drop {names(inside)} from offload_modules",
         "ValueError: When moe_paged_stash is enabled, offload_modules must not include",
     )

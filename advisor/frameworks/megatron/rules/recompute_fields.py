@@ -92,7 +92,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(807, 858, 937, 1187, 1367, 1577, 1757),
     ),
     "recompute_modules": Guard(
-        summary="Every recompute module must be known to the release.",
+        summary="The release must know every recompute module.",
         when=_unknown_modules,
         reason="recompute_modules {found}: not accepted by {revision.label}",
         fix="{found.advice}",
@@ -103,7 +103,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
 
 
 def _modules_without_selective(raw: RawSettings, _: Revision) -> Problem | None:
-    """recompute_modules is read under granularity selective only."""
+    """recompute_modules is read only with recompute_granularity selective."""
     modules = raw.recompute_modules
     # A dumped configuration shows the promoted default even where nothing is recomputed.
     if raw.selective or not modules or modules == ("core_attn",):

@@ -23,7 +23,7 @@ from advisor.frameworks.megatron.rules.rule import (
 
 
 def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
-    """layernorm and moe_act recompute exclude delayed scaling; in 0.13 any fp8 (0.12: no check)."""
+    """layernorm and moe_act recompute refuse delayed scaling (0.13: any fp8; 0.12: no check)."""
     labels = [m for m in ("moe_act", "layernorm") if lists(raw, m)]
     if not raw.fp8 or not labels or not revision.at_least(0, 13):
         return None
@@ -76,7 +76,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         summary="shared_experts recompute cannot be combined with moe_shared_expert_overlap.",
         given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
         when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
-        reason="recompute_modules has shared_experts and moe_shared_expert_overlap is on",
+        reason="recompute of shared_experts cannot be combined with moe_shared_expert_overlap",
         fix="drop one of the two",
         raises="ValueError: shared_experts recompute cannot work with --moe-shared-expert-overlap.",
         source=config(0, 903, 982, 1232, 1412, 1622, 1812),
@@ -85,7 +85,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         _fp8_layernorm, config(846, 914, 993, 1243, 1423, 1633, 1823)
     ),
     "moe_layer_recompute_with_full": Guard(
-        summary="The deprecated moe_layer_recompute refuses full recompute (from 0.12 on).",
+        summary="moe_layer_recompute cannot be combined with full recompute (since 0.12).",
         given=lambda _, revision: revision.at_least(0, 12),
         when=lambda raw, _: raw.moe_layer_recompute and raw.full,
         reason="moe_layer_recompute cannot be combined with recompute_granularity = full",
@@ -102,14 +102,14 @@ MAIN_RULES: Final[dict[str, Rule]] = {
     "mhc_needs_connections": _on_main(
         summary="mhc needs enable_mhc_connections.",
         when=lambda raw, _: replayed(raw, "mhc") and not raw.enable_mhc_connections,
-        reason="recompute_modules has mhc and enable_mhc_connections is off",
+        reason="recompute of mhc needs enable_mhc_connections, which is off",
         fix="drop mhc",
         raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
     ),
     "mhc_with_mlp": _on_main(
         summary="mhc cannot be combined with mlp.",
         when=lambda raw, _: replayed(raw, "mhc") and replayed(raw, "mlp"),
-        reason="recompute_modules has both mhc and mlp",
+        reason="recompute of mhc cannot be combined with recompute of mlp",
         fix="drop one of the two",
         raises="ValueError: ",
     ),
@@ -119,7 +119,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: (
             raw.mhc_recompute_layer_num is not None and raw.mhc_recompute_layer_num < 1
         ),
-        reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num}",
+        reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num} must be at least 1",
         fix="use 1 or more, or leave it unset",
         raises="ValueError: ",
     ),
@@ -152,7 +152,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         summary="Offload of gdp_qkv cannot be combined with recompute of gdp_in_proj.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=lambda raw, _: replayed(raw, "gdp_in_proj") and "gdp_qkv" in raw.offload_modules,
-        reason="offload_modules has gdp_qkv and recompute_modules gdp_in_proj",
+        reason="offload of gdp_qkv cannot be combined with recompute of gdp_in_proj",
         fix="drop one of the two",
         raises="ValueError: gdp_qkv cannot be set in offload_modules together with gdp_in_proj",
     ),
@@ -196,7 +196,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         summary="selective with recompute_modules unset means core_attn.",
         given=lambda raw, _: raw.selective and raw.recompute_modules is None,
         when=lambda _, revision: revision.recompute_modules,
-        reason="recompute_modules is unset, which Megatron promotes to core_attn",
+        reason="recompute_modules is unset: Megatron then recomputes core_attn",
         fix="name the modules that you mean",
         source=_CONFIG,
     ),
@@ -205,7 +205,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "listed.",
         given=lambda raw, _: raw.moe_layer_recompute and not raw.full,
         when=lambda raw, revision: revision.at_least(0, 12) and raw.recomputed_modules,
-        reason="moe_layer_recompute is promoted to selective recompute of {found}",
+        reason="moe_layer_recompute is set: Megatron then recomputes {found} (selective)",
         fix="write recompute_granularity selective and recompute_modules moe",
         source=_CONFIG,
     ),
@@ -263,9 +263,9 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "by its own label.",
         given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
         when=lambda raw, _: replayed(raw, *inside("moe")),
-        reason="{found} inside moe is replayed twice: with moe, and by its own label; only the "
-        "replay's working set shrinks",
-        fix="drop {found} unless that working set makes the peak",
+        reason="{found} inside moe is replayed twice: with moe, and by its own label; this frees "
+        "memory only during the replay",
+        fix="drop {found} unless the peak lies in that replay",
         source=_EXPERTS,
     ),
     "layernorm_under_router_graph": _noted(
@@ -281,12 +281,12 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         summary="gdp_in_proj and gdp_qkv do nothing in a model without that attention.",
         given=lambda raw, _: not raw.experimental_attention_variant,
         when=lambda raw, _: [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)],
-        reason="{found}: the model has no such attention",
+        reason="{found} does nothing: the model has no such attention",
         fix="drop {found}",
         source="Megatron-LM main d98e8a6",
     ),
     "output_discarding_extension": _noted(
-        summary="From 0.17 on, output-discarding recompute compiles a C++ extension at its first "
+        summary="Since 0.17, output-discarding recompute compiles a C++ extension at its first "
         "backward.",
         given=lambda raw, revision: raw.transformer_impl == "local" and revision.at_least(0, 17),
         when=lambda raw, _: selects(raw, "layernorm"),

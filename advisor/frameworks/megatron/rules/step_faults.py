@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.rules.rule import (
 
 
 def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Up to 0.16, uniform N must divide the layers of a model chunk."""
+    """Up to 0.16, N of uniform must divide the layers of a model chunk."""
     number, layers = raw.recompute_num_layers, raw.layers_per_chunk
     uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
     if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
@@ -45,7 +45,7 @@ _BIASED_MLP: Final = (
 
 RULES: Final[dict[str, Rule]] = {
     "uniform_without_layers": _rule(
-        summary="uniform with recompute_num_layers below 1: the loop over layers never advances.",
+        summary="uniform recompute never ends with recompute_num_layers below 1.",
         given=lambda raw, _: raw.full and raw.recompute_method == "uniform",
         when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
         reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers}: the "
@@ -62,15 +62,15 @@ RULES: Final[dict[str, Rule]] = {
         Authority.TRAINING,
     ),
     "mtp_uniform_layers": _rule(
-        summary="With MTP layers, uniform needs recompute_num_layers 1 (from 0.14 on).",
+        summary="With MTP layers, uniform needs recompute_num_layers 1 (since 0.14).",
         given=lambda raw, revision: raw.mtp_num_layers and revision.at_least(0, 14),
         when=lambda raw, _: (
             raw.full
             and raw.recompute_method == "uniform"
             and raw.recompute_num_layers not in (None, 1)
         ),
-        reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers} in a "
-        "model with MTP layers",
+        reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers} cannot be "
+        "combined with MTP layers",
         fix="use recompute_num_layers 1",
         raises="AssertionError: recompute_num_layers must be 1 for MTP recompute",
         verdict=Verdict.CRASHES,
@@ -91,14 +91,14 @@ RULES: Final[dict[str, Rule]] = {
     "mlp_recompute_with_bias": _rule(
         summary="mlp recompute with add_bias_linear never ends on Megatron's own layers.",
         when=lambda raw, _: _biased_mlp(raw, "local"),
-        reason="recompute_modules has mlp and add_bias_linear is on: the first backward replays "
-        "the MLP without end",
+        reason="recompute of mlp cannot be combined with add_bias_linear: the first backward "
+        "replays the MLP without end",
         fix="drop mlp, or [add_bias_linear=false], or use full recompute",
         verdict=Verdict.HANGS,
         source=_BIASED_MLP,
     ),
     "mlp_recompute_with_bias_under_te": _rule(
-        summary="mlp recompute with add_bias_linear is not tried on Transformer Engine's layers.",
+        summary="mlp recompute with add_bias_linear was not tried on Transformer Engine's layers.",
         when=lambda raw, _: _biased_mlp(raw, "transformer_engine"),
         reason="recompute_modules has mlp and add_bias_linear is on: on the local layers the first "
         "backward never ends (megatron-core 0.16.1); not tried with Transformer Engine",
@@ -119,8 +119,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
     ),
     "hybrid_ignores_full": _rule(
-        summary="Before 0.18 a hybrid stack runs its layers without reading recompute_granularity "
-        "full.",
+        summary="Before 0.18, a hybrid stack ignores recompute_granularity full.",
         given=lambda raw, _: raw.full,
         when=lambda raw, revision: not reads_full_recompute(raw.hybrid_layer_pattern, revision),
         reason="full recompute of a hybrid pattern is ignored by {revision.label}: its MambaStack "

@@ -23,13 +23,13 @@ _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status
 
 
 def _unpriced_options(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Options that change memory or time of a step and are not modelled are named."""
+    """Names options that change memory or step time and are not modelled."""
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _UNPRICED))
     return Problem(f"predictions do not include {found}", "nothing to change") if found else None
 
 
 def _refused_options(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Options that make the job one which cannot be described here are named."""
+    """Names options of jobs that the advisor cannot describe."""
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _REFUSED))
     return (
         Problem(f"predictions do not cover a job with {found}", "nothing to change")
@@ -78,7 +78,7 @@ RULES: Final[dict[str, Rule]] = {
     "untimed_delay": Guard(
         summary="The effect of delay_wgrad_compute on step time is not predicted.",
         when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
-        reason="no prediction counts delay_wgrad_compute",
+        reason="the effect of delay_wgrad_compute on step time is not predicted",
         fix="nothing to change",
         verdict=Verdict.NOTE,
         authority=Authority.TRAINING,
