@@ -47,8 +47,8 @@ _JOB: Final = Topic(
         _CONFIG_DIR,
         Flag(
             "--calibration PATH",
-            "use measured runs of similar jobs to correct the predictions: a folder that harness run, "
-            "sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
+            "use measured runs of similar jobs to correct the predictions: a folder that harness "
+            "run, sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
             Kind.FILE,
             repeated=True,
         ),
@@ -94,10 +94,10 @@ _SEARCH: Final = Topic(
         ),
         Flag(
             "--search SCOPE",
-            "recompute (default): every setting on one layout; layout: also every layout, sharding "
-            "and micro batch, and options that you did not give (overlap, dispatcher, CUDA graphs, "
-            "…); optimum: the best setting that the framework can express on the job's layout, with "
-            "a proof",
+            "recompute (default): every setting on one layout; layout: also every layout, "
+            "sharding and micro batch, and options that you did not give (overlap, dispatcher, "
+            "CUDA graphs, …); optimum: the best setting that the framework can express on the "
+            "job's layout, with a proof",
             Kind.CHOICE,
         ),
         Flag(

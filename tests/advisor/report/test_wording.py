@@ -100,7 +100,7 @@ def test_a_remedy_that_is_not_enough_says_so(make_evaluation) -> None:
     reference = make_evaluation("none", 40, probability=0.0)  # 85 of 77 GiB
     small = Remedy(change="VPP 10", effect_bytes=-3 * GIB, effect_seconds=0.0, why="")
     assert remedy_line(small, reference) == (
-        "VPP 10: -3.0 GiB, still 5.0 GiB over, the same step time."
+        "VPP 10: -3.0 GiB, still 5.0 GiB over the budget, the same step time."
     )
     large = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
     assert "over" not in remedy_line(large, reference)
@@ -110,8 +110,9 @@ def test_nothing_fits_names_the_three_nearest(make_advice, make_evaluation) -> N
     specs = ("full:uniform:1", "full:block:2", "selective:mlp", "none")
     rows = [make_evaluation(spec, 34 + i, probability=0.0) for i, spec in enumerate(specs)]
     assert verdict(make_advice(*rows)) == (
-        "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over; "
-        "row 2 (full:block:2) is 3.0 GiB over; row 3 (selective:mlp) is 4.0 GiB over."
+        "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over the budget; "
+        "row 2 (full:block:2) is 3.0 GiB over the budget; "
+        "row 3 (selective:mlp) is 4.0 GiB over the budget."
     )
 
 
@@ -157,8 +158,8 @@ def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:
 
 
 def test_what_was_not_replayed_is_about_so_much(tight: Answer) -> None:
-    assert "Without recompute it is 8.0 GiB over." in verdict(tight)
-    assert "it is about 8.0 GiB over." in verdict(_estimated(tight, "none"))
+    assert "Without recompute the job exceeds the budget by 8.0 GiB." in verdict(tight)
+    assert "the job exceeds the budget by about 8.0 GiB." in verdict(_estimated(tight, "none"))
     assert "(66.0 of 77.0 GiB" in verdict(tight)
     assert "(~66.0 of 77.0 GiB" in verdict(_estimated(tight, "selective:mlp"))
     sure = _estimated(tight, "nothing")
@@ -175,7 +176,10 @@ def test_nothing_fits_names_rows_that_differ_and_are_shown(make_advice, make_eva
     folded = (replace(row, same_as=1, folded=True) for row in middle)
     beaten = replace(last, rank=5, folded=True)
     said = verdict(replace(answer, candidates=(first, *folded, last, beaten)))
-    assert "row 1 (full:uniform:1) is 8.0 GiB over; row 4 (none) is 8.0 GiB over." in said
+    assert (
+        "row 1 (full:uniform:1) is 8.0 GiB over the budget; "
+        "row 4 (none) is 8.0 GiB over the budget." in said
+    )
 
 
 def test_what_recompute_buys_is_said_where_it_does(make_advice, make_evaluation) -> None:

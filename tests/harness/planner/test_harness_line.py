@@ -105,8 +105,8 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
         (
             "job.use_precision_aware_optimizer=true",
             (
-                "harness run sets job.use_precision_aware_optimizer=false for both rows, and the "
-                "rows differ in it"
+                "no command: the rows differ in job.use_precision_aware_optimizer, and harness run "
+                "would set job.use_precision_aware_optimizer=false"
             ),
         ),
         (

@@ -83,8 +83,8 @@ class Attention(Options):
     dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
     dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXER, since="0.19")
     qk_clip: bool = unpriced(False, "the model does not keep the largest logits", since="0.16")
-    qk_clip_alpha: float = harmless(0.5, "of qk_clip", since="0.16")
-    qk_clip_threshold: float = harmless(100, "of qk_clip", since="0.16")
+    qk_clip_alpha: float = harmless(0.5, "used only with qk_clip", since="0.16")
+    qk_clip_threshold: float = harmless(100, "used only with qk_clip", since="0.16")
     log_max_attention_logit: bool = unpriced(
         False, "the model does not keep the largest logits", since="0.16"
     )

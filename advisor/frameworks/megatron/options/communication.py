@@ -68,10 +68,10 @@ class Communication(Options):
         since="0.14",
     )
     overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
-        False, "of overlap_moe_expert_parallel_comm", since="0.18"
+        False, "used only with overlap_moe_expert_parallel_comm", since="0.18"
     )
     ep_overlap_early_attn_memory_release: bool = unpriced(
-        False, "of overlap_moe_expert_parallel_comm", since="0.16"
+        False, "used only with overlap_moe_expert_parallel_comm", since="0.16"
     )
     delay_wgrad_compute: bool = option(
         False,
@@ -87,7 +87,7 @@ class Communication(Options):
     defer_embedding_wgrad_compute: bool = checked(
         False, "the output layer's weight gradient is not modelled as deferred"
     )
-    wgrad_deferral_limit: int = unpriced(0, "of defer_embedding_wgrad_compute")
+    wgrad_deferral_limit: int = unpriced(0, "used only with defer_embedding_wgrad_compute")
     barrier_with_L1_time: bool = unpriced(
         True, "steps are modelled without barriers", off="--no-barrier-with-level-1-timing"
     )
@@ -104,7 +104,7 @@ class Communication(Options):
     config_logger_dir: str = harmless("")
     distributed_backend: str = unpriced("nccl", "messages are modelled with NCCL's bandwidth")
     use_sharp: bool = unpriced(False, "reductions are modelled without in-network computing")
-    sharp_enabled_group: str | None = harmless(None, "of use_sharp")
+    sharp_enabled_group: str | None = harmless(None, "used only with use_sharp")
     high_priority_stream_groups: tuple[str, ...] = unpriced(
         (), "streams are modelled without priorities"
     )

@@ -138,4 +138,4 @@ class Experts(Options):
         False, "used only for inference", since="0.17"
     )
     moe_use_upcycling: bool = refused(False, "experts made from a dense checkpoint")
-    moe_upcycling_granularity: int = harmless(1, "of moe_use_upcycling")
+    moe_upcycling_granularity: int = harmless(1, "used only with moe_use_upcycling")

@@ -145,7 +145,7 @@ class DataParallel(Options):
     nccl_ub: bool = unpriced(
         False, "buffers registered with NCCL are not modelled", flag="--use-nccl-ub", since="0.13"
     )
-    disable_symmetric_registration: bool = harmless(False, "of nccl_ub", since="0.14")
+    disable_symmetric_registration: bool = harmless(False, "used only with nccl_ub", since="0.14")
     use_megatron_fsdp: bool = refused(False, _FSDP, since="0.14")
     use_custom_fsdp: bool = refused(False, _FSDP, since="0.12")
     use_torch_fsdp2: bool = refused(
@@ -175,6 +175,6 @@ class DataParallel(Options):
         False, "a separate group for the gather is not modelled"
     )
     torch_fsdp2_reshard_after_forward: bool = harmless(
-        True, "of use_torch_fsdp2", off="--torch-fsdp2-no-reshard-after-forward"
+        True, "used only with use_torch_fsdp2", off="--torch-fsdp2-no-reshard-after-forward"
     )
     align_grad_reduce: bool = harmless(True, "")

@@ -139,7 +139,7 @@ class Precision(Options):
     params_dtype: str = harmless("fp32", "follows from fp16 and bf16", flag="")
     pipeline_dtype: str | None = harmless(None, "follows from fp16 and bf16", flag="")
     enable_autocast: bool = unpriced(False, "weights are modelled in the compute type", flag="")
-    autocast_dtype: str | None = harmless(None, "of enable_autocast", flag="")
+    autocast_dtype: str | None = harmless(None, "used only with enable_autocast", flag="")
     fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
     fp8_quantizer_factory: str | None = checked(
         None, "a custom recipe is not modelled", since="0.16"

@@ -82,7 +82,7 @@ class Recompute(Options):
         bridge="",
     )
     cpu_offloading_activations: bool = unpriced(
-        True, "activations are what cpu_offloading moves", flag=""
+        True, "cpu_offloading is modelled as moving activations", flag=""
     )
     cpu_offloading_double_buffering: bool = unpriced(
         False, "a second buffer of offloaded layers is not modelled", flag="", since="0.14"
@@ -109,12 +109,12 @@ class Recompute(Options):
     moe_paged_stash: bool = checked(
         False, "a stash of the experts' activations is not modelled", since="0.18"
     )
-    moe_paged_stash_page_size: int = harmless(64, "of moe_paged_stash", since="0.18")
+    moe_paged_stash_page_size: int = harmless(64, "used only with moe_paged_stash", since="0.18")
     moe_paged_stash_buffer_size_factor_cuda: float = harmless(
-        1.1, "of moe_paged_stash", since="0.18"
+        1.1, "used only with moe_paged_stash", since="0.18"
     )
     moe_paged_stash_buffer_size_factor_cpu: float = harmless(
-        0.0, "of moe_paged_stash", since="0.18"
+        0.0, "used only with moe_paged_stash", since="0.18"
     )
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     packed_sequences: bool = option(

@@ -236,7 +236,7 @@ def counts_on_host(raw: RawSettings, revision: Revision) -> str:
 
 
 def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph of the whole iteration cannot hold dispatchers that count tokens on the host."""
+    """A graph of the whole iteration cannot capture dispatchers that count tokens on the host."""
     dispatcher = counts_on_host(raw, revision)
     if not dispatcher or not graphs_of(raw, revision).iteration:
         return None
@@ -280,7 +280,7 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
         summary="A graph can capture moe and moe_router only in a MoE model.",
         given=lambda raw, _: not raw.has_experts,
         when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
-        reason="the graph captures {found} of a dense model",
+        reason="the graph captures {found}, but the model is dense",
         fix="[cuda_graph_modules=attn mlp]",
         raises="AssertionError: moe cuda graph is only supported for MoE.",
         source=config(0, 0, 0, 1754, 1996, 2271, 2495),
@@ -358,7 +358,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         source=config(0, 0, 1406, 0, 0, 0, 0),
     ),
     "cuda_graph_full_recompute": Guard(
-        summary="CUDA graphs: full recompute needs a graph of the whole iteration.",
+        summary="Full recompute with CUDA graphs needs a graph of the whole iteration.",
         given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
         when=_kind_without_full,
         reason="full recompute cannot be combined with cuda_graph_impl = {found}",

@@ -201,7 +201,7 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: " and ".join(
             sorted({"layernorm", "moe_act"} & set(raw.effective_modules))
         ),
-        reason="recompute of {found} with fp8 needs Transformer Engine 2.6",
+        reason="recompute of {found} with fp8 needs Transformer Engine 2.6 or newer",
         fix="use transformer-engine >= 2.6",
         verdict=Verdict.NOTE,
         source=config(0, 919, 998, 1248, 1428, 1638, 1828),
@@ -247,7 +247,7 @@ _muon = partial(_argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_
 
 OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     "optimizer_choice": _argument(
-        summary="The optimizer must be known to the release; lion came with 0.17, soap and "
+        summary="The release must know the optimizer; lion came with 0.17, soap and "
         "adaptive_muon later.",
         when=lambda raw, _: unknown((raw.optimizer,), _OPTIMIZERS),
         reason="optimizer = {found}: no release has it",

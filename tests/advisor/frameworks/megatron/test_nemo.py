@@ -165,7 +165,7 @@ def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
     rest = f"sequence {job.config.seq_length}, gradients in bfloat16"
     assert nemo.unsaid(job) == f"set in the recipe: precision fp8_current, {rest}"
-    held = "mixed_precision.… needs a recipe whose mixed_precision is a configuration"
+    held = "the mixed_precision.… overrides work only in recipes (perf_recipes)"
     assert f"sequence {job.config.seq_length} · {held}" in bridge.unsaid(job)
     assert bridge.unsaid(make_job()) == f"set in the recipe: sequence {job.config.seq_length}"
     assert adapter_of("megatron_lm").unsaid(job) == ""

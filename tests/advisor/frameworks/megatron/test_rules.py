@@ -258,7 +258,7 @@ def test_core_attn_buys_nothing_where_no_scores_are_kept(backend, says, make_job
 def test_unset_modules_are_said_to_be_core_attn(make_job) -> None:
     job = make_job(attention_backend="unfused")
     assert notes(parse_setting("selective"), job, lm()) == (
-        "recompute_modules is unset, which Megatron promotes to core_attn",
+        "recompute_modules is unset: Megatron then recomputes core_attn",
     )
     assert notes(parse_setting("selective:core_attn"), job, lm()) == ()
 
