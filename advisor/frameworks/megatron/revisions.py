@@ -92,11 +92,11 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def promotions(self) -> tuple[str, ...]:
         """What the release runs beyond what is written, and what it makes of odd numbers."""
-        said = ["selective with recompute_modules unset is core_attn"]
+        said = ["selective with recompute_modules unset means core_attn"]
         if self.at_least(0, 12):
-            said.append("moe_layer_recompute is selective with moe added to the list")
-        remainder = "crashes unless N divides the chunk" if self.uniform_must_divide else "may end "
-        said.append(f"uniform N {remainder}" + ("" if self.uniform_must_divide else "in fewer"))
+            said.append("moe_layer_recompute means selective with moe added to the list")
+        divides, shorter = "crashes unless N divides the chunk", "may have a shorter last group"
+        said.append(f"uniform N {divides if self.uniform_must_divide else shorter}")
         said.append("block N above the chunk's layers means the whole chunk")
         return tuple(said)
 

@@ -37,4 +37,4 @@ def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
         f"{impls}; {revision.cuda_graph_field}: "
         + (" ".join(revision.cuda_graph_modules) or "none"),
     )
-    yield "promotions", "; ".join(revision.promotions)
+    yield "replacements", "; ".join(revision.promotions)

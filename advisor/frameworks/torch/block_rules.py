@@ -55,5 +55,5 @@ def _unknown_names(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
         own = {one for one, its in zip(blocks, job.model.layer_kinds, strict=True) if its == kind}
         named = {name for one in own for name in (*one.kept, *one.on_host)}
         for name in sorted(named - known.keys() - {INPUT}):
-            reason = f"a block has no operator {name} whose output can be kept"
+            reason = f"blocks have no operator {name} whose output can be kept"
             yield Problem("blocks.unknown", reason, f"use {either(known)}", _SOURCE)

@@ -325,7 +325,7 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
     if third and int(job.gpu.cuda_capability) != _HOPPER:
-        reason = f"FlashAttention-3 needs a Hopper GPU, which {job.gpu.name} is not"
+        reason = f"FlashAttention-3 needs a Hopper GPU; {job.gpu.name} does not qualify"
         fix = "job.attn_implementation=sdpa"
         yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
     layers, segments = job.model.num_layers, setting.segments

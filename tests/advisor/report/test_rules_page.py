@@ -51,7 +51,7 @@ def test_releases_differ_in_labels_and_rules() -> None:
     assert "gdn_norm_out" not in old
     assert "gdn_norm_out" in new
     assert "uniform N crashes" in flat(old)
-    assert "uniform N may end in fewer" in flat(new)
+    assert "uniform N may have a shorter last group" in flat(new)
     assert "mhc_needs_connections" in main
     assert "mhc_needs_connections" not in new
     assert "cuda_graph_any_recompute" in page(CORE["0.13"])
