@@ -292,8 +292,8 @@ class Advice(Struct, frozen=True, kw_only=True):
             graphs, dispatcher, overlap and loss. They stand before the candidate's `flags`.
         origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe
             NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
-        differences: fields in which the job differs from the usual answer although only layout or
-            precision was given.
+        differences: further fields in which the job differs from the usual answer, which is the
+            job without the given layout or precision.
         toss: two rows to measure before one is chosen, if predictions cannot separate them.
         explain: bytes and seconds of the row that was asked for.
         read_from: the file of ``--from``.
@@ -364,7 +364,8 @@ class Advice(Struct, frozen=True, kw_only=True):
         job, gpus = self.job, self.job.gpus
         notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
         notes += [f"Assumed: {text}" for text in self.assumptions]
-        notes += [f"Differs from the usual answer: {text}" for text in self.differences]
+        usual = "the job without the given layout or precision"
+        notes += [f"Differs from the usual answer ({usual}): {text}" for text in self.differences]
         if self.calibration.known_error:
             notes.append(f"Known error: {self.calibration.known_error}")
         if not all(candidate.replayed for candidate in shown):
