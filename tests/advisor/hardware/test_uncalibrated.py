@@ -57,7 +57,7 @@ def test_what_runs_in_8_bits_and_what_is_refused(gpu: str) -> None:
         (
             "8xRTX4090",
             "model.moe_token_dispatcher_type=flex",
-            "is not; model.moe_token_dispatcher_type=alltoall",
+            "does not qualify; model.moe_token_dispatcher_type=alltoall",
         ),
         ("8xRTX4090", "--tp 2 layout.tp_comm_overlap=true", "through CUDA multicast or CUDA IPC"),
         ("8xMI300X", "--tp 2 layout.tp_comm_overlap=true", "which MI300X-192GB does not support"),
