@@ -249,6 +249,6 @@ def _hint(
     parts.append(f"explain a row with --explain {shown[:2][-1].rank}")
     if advice.rejected and not show_rejected:
         parts.append(f"{len(advice.rejected)} rejected settings with --show-rejected")
-    parts.append("pictures with --plot out.svg")
+    parts += ["the explorer with -o job.html", "pictures with --plot out.svg"]
     parts[0] = parts[0][:1].upper() + parts[0][1:]
     return Fitted(lambda width: dotted_lines(parts, width), "dim")

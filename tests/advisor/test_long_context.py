@@ -113,7 +113,9 @@ def test_another_kind_is_a_remedy_and_is_searched() -> None:
 
 
 def test_a_kind_that_no_setting_can_run_with_is_one_line() -> None:
-    with pytest.raises(UserError, match="window_size = 128,0 cannot be combined with cp_comm_type = p2p"):
+    with pytest.raises(
+        UserError, match="window_size = 128,0 cannot be combined with cp_comm_type = p2p"
+    ):
         advise(Request(model="gpt_oss_20b", gpus="8xH100", context_parallel_size=2))
 
 

@@ -81,7 +81,7 @@ def _recording(
     within: tuple[float, float] | None,
     flag: str,
 ) -> Recording:
-    whole = _typed(snapshot, dict, "it is no dict of segments and device_traces")
+    whole = _typed(snapshot, dict, "it must be a dict of segments and device_traces")
     traces = _typed(whole.get("device_traces"), list, "it has no device_traces")
     events = sum(len(_typed(trace, list, "a device's trace is not a list")) for trace in traces)
     if events > MOST_EVENTS or len(traces) > MOST_DEVICES:

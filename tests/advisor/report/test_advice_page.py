@@ -136,7 +136,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         " # set in the recipe: sequence 0\n"
         "\n"
         "Explain a row with --explain 0 · 0 rejected settings with --show-rejected ·\n"
-        "pictures with --plot out.svg\n"
+        "the explorer with -o job.html · pictures with --plot out.svg\n"
     )
 
 

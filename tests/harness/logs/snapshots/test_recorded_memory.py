@@ -109,7 +109,7 @@ def test_a_recording_of_a_real_step_peaks_where_torchs_profiler_says(write: Writ
 
 def test_what_is_no_snapshot_is_said(write: Write, recorded: dict[str, Any]) -> None:
     for content, relation in (
-        ([], "no dict of segments"),
+        ([], "must be a dict of segments"),
         ({}, "no device_traces"),
         ({"device_traces": [[]]}, "no events: record with"),
         ({**recorded, "segments": None}, "no segments"),
