@@ -59,7 +59,7 @@ def ingest(
         framework: the framework that wrote the logs; ``auto`` tells it by their lines.
         like: a result.json of the same workload, instead of ``experiment``.
         one_run: all logs are of one run.
-        accept_incomplete: accept a log that ends before its run did, for the steps it holds.
+        accept_incomplete: accept a log that was cut short; its steps are used.
         dry_run: write nothing.
         config_dir: searched before ./configs and the packaged configuration.
         keywords: the same keys, e.g. ``experiment="llama3_8b_8xh100"``, ``device="cpu"``,
@@ -155,7 +155,7 @@ def _identity(asked: AskedLogs) -> Identity:
         raise UserError(
             "like",
             str(asked.like),
-            "states the workload, and so does experiment=",
+            "states the workload, as experiment= does",
             "give one of them",
         )
     like = load_results([asked.like]).results[0] if asked.like else None
@@ -167,13 +167,13 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     """UserError for keys that would say nothing: they change the workload of an experiment."""
     if "experiment" in given:
         return
-    told = "like=RESULT states its own" if asked.like else "only the log states it"
+    told = "like=RESULT states" if asked.like else "only the log states so far"
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(
                 key,
                 None,
-                f"is part of the workload, but {told}",
+                f"belongs to the workload, which {told}",
                 "give experiment=NAME to state the workload",
             )
 

@@ -79,9 +79,9 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
     rank = fmean(ranked)
     yield (
         f"\n- {len(made)} jobs were measured with two or more layouts or settings. The one\n"
-        f"  predicted to be the fastest takes {fmean(regrets):.1%} longer than the fastest\n"
-        f"  measured in the mean, {max(regrets):.1%} at most. The rank correlation is {rank:.2f}\n"
-        "  where there are three or more.\n"
+        f"  predicted to be the fastest takes on average {fmean(regrets):.1%} longer than the\n"
+        f"  fastest one measured, {max(regrets):.1%} at most. Where there are three or more, the\n"
+        f"  rank correlation is {rank:.2f}.\n"
         f"- Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted with the\n"
         "  right sign."
     )
@@ -103,11 +103,12 @@ def _differences() -> Iterator[str]:
     command = f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences`"
     for text in (
         "Two settings of one job share most errors of their predictions. So their difference is "
-        "better known than either step time. What they do not share has these standard "
-        f"deviations: {terms}, each times the difference of the two settings' shares of the step; "
-        f"{WIDTHS.job:.1%} for another layout or batch; {WIDTHS.setting:.1%} for another setting "
-        f"that recomputes. {command} fits them on the rows above and on what was measured here, "
-        f"times {WIDENED:g}, since fitted rows err less than others.",
+        "better known than either step time. The errors that they do not share have these "
+        f"standard deviations: {terms}, each times the difference of the two settings' shares of "
+        f"the step; {WIDTHS.job:.1%} for another layout or batch; {WIDTHS.setting:.1%} for another "
+        f"setting that recomputes. {command} fits them on the rows above and on runs measured "
+        f"here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are smaller "
+        "than those of others.",
         f"Check: a band should hold nine of ten differences. It holds {inside(published):.0%} of "
         f"{len(published)} published differences, and {inside(here):.0%} of {len(here)} measured "
         "here.",
@@ -187,9 +188,9 @@ def _known_classes(done: Report) -> Iterator[str]:
     for target in filter(tells, all_targets()):
         models[job_class(target.job)][target.job.model.name] = None
     yield (
-        "All rows of these classes are predicted too fast, or all too slow, by "
-        f"{LEAST_ERROR:.0%}\nor more in the mean. A class has {LEAST_ROWS} rows or more. An answer "
-        "for such a job says\nso.\n"
+        "In each of these classes all rows are predicted too fast, or all too slow, on average "
+        f"by\n{LEAST_ERROR:.0%} or more. A class has {LEAST_ROWS} rows or more. An answer for such "
+        "a job says so.\n"
     )
     for error in (error for name in GENERATIONS for error in done.known_errors[name]):
         rows = f"{error.rows} rows: {', '.join(models[error.of])}"
@@ -208,7 +209,7 @@ def _known(scored: Sequence[Scored]) -> str:
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
 - **gpt-oss 120B in bf16 on GB200** is judged, not fitted on. Neither another dispatcher nor overlap
-  changed the measured step, so something limits it that no row shows.
+  changed the measured step, so it is limited by something that the rows do not show.
 - **MPT at long sequences** is up to {mpt:.0%} too fast: its attention (2023) was slower than
   FlashAttention-2. Rows in which attention takes more than a tenth are judged, not fitted on.
 - **B300 and GB300** use B200's constants, though attention there is up to 20 % faster.

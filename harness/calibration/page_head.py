@@ -49,8 +49,10 @@ kernels of another microbatch | |
 | row | one published training run |
 | fitted | rows that the constants are fitted on, and the error there |
 | judged | rows that are only compared, since something in them is not modelled or not known |
-| left out | the error of a fit that has seen no row of the model, on any GPU, to first order |
-| band | nine of ten rows of fitted families lie inside when left out; of judged rows fewer do |
+| left out | the error of a fit without any row of the model, on any GPU (computed by one linear \
+step from the full fit) |
+| band | nine of ten fitted rows lie inside when they are left out of the fit; fewer of the \
+judged rows do |
 | inside | the share of rows within their band |
 | mean, worst | the mean size of the errors, and the largest; `-` is predicted too fast |
 """

@@ -62,7 +62,7 @@ class Report(Struct, frozen=True):
             known_errors=self.known_errors.get(generation, ()),
             fitted_on=tuple(dict.fromkeys(self.targets[i].source for i in there)),
             fit_error=f"{_spread(self.fit_errors[i] for i in there)}, {len(there)} rows",
-            left_out_error=f"one model at a time: {unseen}",
+            left_out_error=f"{unseen}, each model left out of the fit in turn",
         )
 
     def band(self, kind: Kind) -> float:

@@ -35,8 +35,8 @@ COMMAND: Final = Command(
             "What is compared",
             text="A result belongs to the golden of its workload (model, layout, batch, precision, "
             "recompute); GPUs, torch, CUDA, driver, NCCL, Transformer Engine, allocator settings "
-            "and power limit must be the same. On a CPU only memory and loss are judged; its times "
-            "are shown.",
+            "and power limit must be the same. On a CPU, only memory and loss are judged; "
+            "times are shown.",
         ),
         Topic(
             "Flags",

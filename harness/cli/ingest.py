@@ -64,7 +64,7 @@ COMMAND: Final = Command(
                 Flag("--one-run", "all LOGs are files of one run"),
                 Flag(
                     "--accept-incomplete",
-                    "accept a log that ends before its run did, for the steps that it holds",
+                    "accept a log that was cut short; use its steps",
                 ),
                 Flag("--dry-run", "print what the logs say, write nothing"),
                 CONFIG_DIR,

@@ -65,7 +65,8 @@ COMMAND: Final = Command(
                 ),
                 (
                     "recompute=NAME",
-                    "top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …",
+                    "top (the advisor's best), corners (none, the cheapest that frees much, full), "
+                    "none, selective_mlp, full_uniform_1, …",
                 ),
                 ("recompute.top=N", "how many of the advisor's best"),
                 ("recompute.settings=[…]", "settings as `advise` spells them"),
@@ -123,7 +124,8 @@ COMMAND: Final = Command(
                 ),
                 (
                     "launcher=slurm",
-                    "a job array; returns at once, and the same command collects. launcher.*: "
+                    "a job array; returns at once. Run the same command again to collect the "
+                    "results. launcher.*: "
                     "wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, "
                     "mem, reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], "
                     "array_parallelism, max_requeues",
@@ -243,6 +245,6 @@ def _kept(folder: RunFolder, plan: RunPlan) -> str:
 
 
 def again_line(command: str, argv: Sequence[str]) -> str:
-    """The command line that goes on where this one was stopped."""
+    """The command line that continues this one."""
     words = [word for word in argv if word.partition("=")[0] != _RETRY]
     return " ".join(["harness", command, *(quote(word) for word in words)])

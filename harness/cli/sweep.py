@@ -48,7 +48,7 @@ COMMAND: Final = Command(
                     "default: the job's own; the global batch stays the same",
                 ),
                 ("sweep.layouts=true", "every legal layout of the job's GPUs as well"),
-                ("sweep.memory_budget=76GiB", "a point that needs more does not count as fitting"),
+                ("sweep.memory_budget=76GiB", "a point that needs more counts as not fitting"),
             ),
         ),
         Topic(
@@ -64,8 +64,8 @@ COMMAND: Final = Command(
                 ),
                 (
                     "sweep.sampler=prior",
-                    "prior: predictions corrected by measurements; without predictions, by "
-                    "Optuna: tpe, nsga2, random, brute_force",
+                    "prior (default): by predictions that measurements correct; tpe, nsga2, "
+                    "random, brute_force: by Optuna, without predictions",
                 ),
                 (
                     "sweep.repeats=3",

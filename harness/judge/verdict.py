@@ -98,7 +98,7 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
         where = (
             "the whole interval is beyond the limit"
             if whole
-            else ('"no change" is excluded, a change as large as the limit is not')
+            else "a change is certain, and it may be as large as the limit"
         )
         return Judgement(verdict=Verdict.REGRESSION, reason=where)
     if worse.mirrored.beyond(limit):

@@ -184,10 +184,10 @@ def _of_whole_run(
     mean = Concern(
         name="whole_run_mean",
         seen="one mean step time of the whole run",
-        limit="single steps",
+        limit="a time per step",
         advice=(
-            "it includes the warm-up; a callback that times steps, or backend=native, shows "
-            "single steps"
+            "it includes the warm-up; a callback that times steps, or backend=native, gives a "
+            "time per step"
         ),
         fatal=True,
     )
@@ -222,23 +222,23 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
         yield Concern(
             name="incomplete",
             seen=f"the log ends {_last(parsed)}",
-            limit="its end",
+            limit="the end of the run",
             advice="make sure that the run was stopped on purpose",
         )
     if parsed.damaged:
         yield Concern(
             name="damaged_file",
             seen=", ".join(parsed.damaged),
-            limit="whole files",
-            advice="copy the log once more",
+            limit="complete files",
+            advice="copy the log again",
         )
     if parsed.odd_files:
         first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
         yield Concern(
             name="rank_files",
-            limit="all ranks to the end",
+            limit="every rank up to the end of the run",
             seen="; ".join([*first, f"and {more} more"] if more > 0 else first),
-            advice="make sure that all files are of this run, and whole",
+            advice="make sure that all files are of this run, and complete",
         )
     if parsed.restarts:
         yield Concern(
@@ -251,8 +251,8 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
         yield Concern(
             name="log_interval",
             seen=f"a line every {timed.interval} steps",
-            limit="1",
-            advice="values are means over them; log every step to see the scatter",
+            limit="a line per step",
+            advice="values are means over these steps; log every step to see the scatter",
         )
     if timed.missing:
         yield Concern(
@@ -266,21 +266,21 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
         yield Concern(
             name="job_mean",
             seen=f"{mean:g} TFLOP/s/GPU since the job's start",
-            limit="steps",
-            advice="it includes the start and checkpoints, so no step's rate is taken from it",
+            limit="a rate per step",
+            advice="it includes start and checkpoints, so it is not used as the rate of a step",
         )
     if timed.clock == TIMERS:
         yield Concern(
             name="engine_timers",
             seen="step times are fwd + bwd + step",
-            limit="whole steps",
-            advice="they leave out the time between; steps_per_print=1 logs samples per second",
+            limit="times of whole steps",
+            advice="they leave out time between steps; steps_per_print=1 logs samples per second",
         )
     if timed.clock == STAMPS:
         yield Concern(
             name="time_stamps",
             seen="step times are differences of time stamps",
-            limit="times",
+            limit="times in the log",
             advice="give the workload: experiment=NAME or like=RESULT",
         )
 

@@ -170,7 +170,7 @@ class StagePeaks(Struct, frozen=True, kw_only=True):
 
 
 class Concern(Struct, frozen=True, kw_only=True):
-    """One reason to distrust a number: what was seen, the limit, what to do."""
+    """Why to distrust a number: what was seen, the limit or what was expected, what to do."""
 
     name: str
     seen: str
@@ -179,7 +179,8 @@ class Concern(Struct, frozen=True, kw_only=True):
     fatal: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.seen}, limit {self.limit}; {self.advice}"
+        bound = "limit" if self.limit[:1].isdigit() else "expected:"
+        return f"{self.name}: {self.seen}, {bound} {self.limit}; {self.advice}"
 
 
 SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})

@@ -208,9 +208,9 @@ def test_the_command_line() -> None:
         (["a.log", "mesure.steps=3"], "is not a known key"),
         (
             ["a.log", "recompute.settings=[bogus]"],
-            "recompute.settings: is part of the work",
+            "recompute.settings: belongs to the work",
         ),
-        (["a.log", "like=a.log", "job.seq_length=1"], "but like=RESULT states its own"),
+        (["a.log", "like=a.log", "job.seq_length=1"], "which like=RESULT states;"),
         (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
         (["a.log", *FULL, "recompute.settings=[none,selective]"], "are several"),
     ],
