@@ -109,8 +109,8 @@ _SEARCH: Final = Topic(
 )
 _WRITTEN: Final = Flag(
     "-o, --output FILE",
-    "write the answer to FILE (- is stdout); without --format, a name in .html, .json or .csv "
-    "says the format",
+    "write the answer to FILE (- is stdout); without --format, the ending .html, .json or .csv "
+    "sets the format",
     Kind.FILE,
     "written",
 )
@@ -172,7 +172,7 @@ _OUTPUT: Final = Topic(
         ),
         Flag(
             "--memory-snapshot FILE",
-            "write its predicted memory for pytorch.org/memory_viz or harness snapshot: .pickle",
+            "write the row's memory for pytorch.org/memory_viz or harness snapshot: .pickle",
             Kind.FILE,
         ),
         Flag("--row N", "the row that these files show; default: the chosen row", Kind.NUMBER),

@@ -77,7 +77,7 @@ def _folded(step: TrainingStep) -> list[list[TimedPass]]:
     begun = [[[0] * vpp, [0] * vpp] for _ in range(pp)]
     last, stage, blocked = pp * vpp - 1, 0, 0
     while any(waiting):
-        assert blocked <= pp, "the order of passes has a circle"
+        assert blocked <= pp, "the order of passes has a cycle"
         while waiting[stage]:
             backward, chunk = waiting[stage][-1]
             number, place = begun[stage][backward][chunk], chunk * pp + stage

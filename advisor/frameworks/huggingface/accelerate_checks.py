@@ -151,7 +151,7 @@ def _deepspeed(keys: Keys) -> Iterator[Finding]:
         fix, source = f"drop {', '.join(both)}", "accelerate 1.15.0 utils/dataclasses.py:1525"
         yield keys.error(file, reason, fix, source, f"{DEEPSPEED}.{both[0]}")
     at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} must be 0, 1, 2 or 3"
-    fix, rule = "3 shards everything", "zero_stage"
+    fix, rule = "use one of these; 3 shards everything", "zero_stage"
     yield from illegal_values(keys, (at,), _is_stage, reason, fix, ZERO_SOURCE, rule)
     stage, source = keys.number(at), OFFLOAD_SOURCE
     optimizer, parameters = (f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))

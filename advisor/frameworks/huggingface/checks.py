@@ -163,7 +163,7 @@ def _fsdp(keys: Keys) -> Iterator[Finding]:
     at = inside.get("auto_wrap_policy", "")
     policy = keys.get(at)
     if policy is not None and policy not in POLICIES:
-        reason = f"`auto_wrap_policy` must be use {either(POLICIES)}, got {policy}"
+        reason = f"`auto_wrap_policy` must be {either(POLICIES)}, got {policy}"
         yield keys.error("fsdp_auto_wrap_policy", reason, POLICIES[0], _ARGUMENTS, at)
     if inside and not keys.has("fsdp"):
         reason = "fsdp_config is used only with fsdp, which is not given"

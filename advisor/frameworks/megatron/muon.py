@@ -33,7 +33,7 @@ FIRST_RELEASE: Final = (0, 16)
 STATIC_LABELS: Final = StaticLabels(
     weights=("16-bit weights", "2 bytes per parameter"),
     gradients=("main gradients", "contiguous gradient buffer"),
-    optimizer=("fp32 master weights and Adam moments", "12 bytes per parameter, sharded"),
+    optimizer=("master weights and Adam moments", "each in its type (fp32: 4 bytes), sharded"),
 )
 _MUON_WORDS: Final = replace(
     STATIC_LABELS,

@@ -152,7 +152,7 @@ RULES: Final[dict[str, Rule]] = {
         given=lambda _, revision: revision.at_least(0, 16),
         when=lambda raw, _: raw.selective and raw.recompute_modules == (),
         reason="the command line cannot express selective recompute with an empty list of modules",
-        fix="drop recompute_granularity: an empty list recomputes nothing",
+        fix="drop recompute_granularity, since an empty list recomputes nothing",
         raises="SystemExit: argument --recompute-modules: expected at least one argument",
         source="megatron-core 0.17.1 training/argument_utils.py",
     ),

@@ -45,7 +45,7 @@ _BIASED_MLP: Final = (
 
 RULES: Final[dict[str, Rule]] = {
     "uniform_without_layers": _rule(
-        summary="uniform recompute never ends with recompute_num_layers below 1.",
+        summary="With recompute_num_layers below 1, uniform recompute hangs.",
         given=lambda raw, _: raw.full and raw.recompute_method == "uniform",
         when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
         reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers}: the "
@@ -114,7 +114,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         given=lambda _, revision: not revision.at_least(0, 17),
         when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
         reason="{revision.label} does not accept | in a hybrid pattern",
-        fix="[>=0.17], or leave the stages even",
+        fix="[>=0.17], or drop the |: the stages are then even",
         raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
     ),
