@@ -1,6 +1,6 @@
 """The rows of the page: those of an answer, and of jobs near it the settings worth a look."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.job_changes import apart
 from advisor.report.wording import chosen
@@ -19,6 +20,7 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Watch
+from advisor.search.measured_rows import whole
 from advisor.search.ranking import dominators, order
 
 _NEAR, _MOST_ROWS = 3, 1500
@@ -75,7 +77,10 @@ def _rows(job: Job, stack: FrameworkAdapter, calibration: Calibration) -> list[E
     evaluator = Evaluator(job, calibration)
     if evaluator.is_hopeless:
         return []
-    ranked = sorted(map(evaluator.evaluate, stack.candidates(job)), key=order)
+    found: Iterable[Evaluation] = map(evaluator.evaluate, stack.candidates(job))
+    if isinstance(calibration, LearnedCalibration):
+        found = (whole(row, calibration) for row in found)
+    ranked = sorted(found, key=order)
     if not ranked:
         return []
     beaten = dominators(ranked)

@@ -57,6 +57,15 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
 
 
+def measured_words(evaluation: Evaluation) -> str:
+    """What runs of just this setting of this job gave; empty where there are none."""
+    calibration = evaluation.calibration
+    if not isinstance(calibration, LearnedCalibration):
+        return ""
+    ran = calibration.learned.measured(evaluation.job, evaluation.setting)
+    return "" if ran is None else _words(_measured(ran))
+
+
 def whole(evaluation: Evaluation, calibration: LearnedCalibration) -> Evaluation:
     """`evaluation` with what runs say of all times alike."""
     factor = applied(calibration, evaluation.job).common_factor
@@ -84,7 +93,7 @@ def _beyond(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEva
 
 
 def _words(measured: Measured) -> str:
-    """``measured: 12.30 s, 71.2 GiB in 2 trials``."""
+    """``measured: 12.30 s, 71.2 GiB, 2 trials``."""
     trials = f"{measured.trials} {'trial' if measured.trials == 1 else 'trials'}"
     if measured.ran_out:
         return f"measured: ran out of memory, {trials}"

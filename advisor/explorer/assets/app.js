@@ -58,6 +58,7 @@ function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
       ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ±${(chosen.error * 100).toFixed(0)} %.`}` : "No row here."}
       ${chosen && !best && html` <b class="bad">Nothing here fits.</b>`}
       ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
+    ${chosen && chosen.measured && html`<p class="note">${chosen.measured}; predicted: ${seconds(chosen.seconds)} s, ${peakWords(chosen)} GiB</p>`}
     ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}
     <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /><${Toss} ...${{ D, rows, compare }} />
     ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Besides recompute: ${D.remedies[0]}</summary>

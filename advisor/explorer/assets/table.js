@@ -26,7 +26,8 @@ function Rows({ D, list, front, chosen, budget, choose }) {
     <tbody onKeyDown=${onKey}>${shown.map(({ row, p, tier }) => html`<tr key=${row.index}
         class=${[front.has(row) ? "" : "dominated", tier === 2 ? "over" : ""].join(" ")}
         aria-selected=${row === chosen} onClick=${() => choose(row)}>
-      <th scope="row"><button type="button" class="row" aria-pressed=${row === chosen}>${broken(row.spec)}</button></th>
+      <th scope="row"><button type="button" class="row" aria-pressed=${row === chosen}>${broken(row.spec)}</button>
+        ${row.measured && html`<span class="measured">${row.measured}</span>`}</th>
       ${many && html`<td class="left">${D.pool[D.jobs.apart[row.job]] || "as asked"}</td>`}
       <td data-tip=${row.replayed ? "from a simulation of torch's allocator" : "an estimate"}>${peakWords(row)}</td>
       <td class="barcell"><svg class="bar" width="90" height="10" aria-hidden="true">

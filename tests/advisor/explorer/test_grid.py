@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.explorer.explorer_page import explorer_page
@@ -17,6 +18,7 @@ from advisor.plan.recompute_plan import recomputes
 from advisor.report.job_changes import apart
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from tests.harness.simulated import SimulatedDevice
 
 REQUEST = Request(model="llama3_8b", gpus="8xH100", tensor_model_parallel_size=2)
 
@@ -42,6 +44,27 @@ def test_a_job_that_is_near_has_its_front_and_no_recompute(found: Grid) -> None:
         assert len(rows) == 1 or len(sizes) > 1
         if len(rows) > 1:
             assert any(not recomputes(row.setting) for row in rows)
+
+
+def test_runs_move_near_jobs_as_they_move_the_answer(found: Grid, tmp_path: Path) -> None:
+    """By 1.2 where they hold; 3 % are allowed as in tests/harness/test_closed_loop.py."""
+    slow = SimulatedDevice(base=1.2, recompute=1.0, communication=1.0, of_job=0.0, of_setting=0.0)
+    slow.run([row for _, rows in found.jobs[:6] for row in rows if row.fits], tmp_path)
+    before = {(apart(row.job, found.own), row.setting): row for row in _all_rows(found)}
+    request = replace(REQUEST, calibration=(tmp_path,))
+    after = grid(answer_to(request), request)
+    moved = 0
+    for row in _all_rows(after):
+        if (was := before.get((apart(row.job, found.own), row.setting))) is None:
+            continue
+        factor = row.step_time_seconds / was.step_time_seconds
+        assert factor == 1.0 or factor == pytest.approx(1.2, rel=0.03)
+        moved += row.job != after.own and factor > 1
+    assert moved > 10
+
+
+def _all_rows(found: Grid) -> list[Evaluation]:
+    return [row for _, rows in found.jobs for row in rows]
 
 
 @pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan", "deepspeed"])

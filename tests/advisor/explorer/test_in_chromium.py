@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 pytest.importorskip("selenium")
 from selenium import webdriver
@@ -14,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from advisor.answer.answer import Answer
+from advisor.answer.answer import Answer, Basis
 from advisor.api.answering import answer_to
 from advisor.explorer.explorer_page import explorer_page
 from advisor.explorer.grid import Grid, grid
@@ -27,6 +28,7 @@ from advisor.step.predicted_step import training_step
 from advisor.step.timeline import timeline
 from scripts.write_docs.explorer_questions import QUESTIONS, Question
 from tests.browsers import FLAGS, NAMES, installed
+from tests.harness.simulated import SimulatedDevice
 
 ROOT = Path(__file__).parents[3]
 AXE = Path(__file__).parent / "axe-core/axe.min.js"
@@ -232,15 +234,36 @@ def test_flags_are_those_of_the_advisor(shown: Shown) -> None:
     assert lines[-1] == "harness compare runs/$RUN"
 
 
+def test_a_row_that_was_run_is_marked(shown: Shown, tmp_path: Path) -> None:
+    ran = shown.answer.candidates[1].evaluation
+    SimulatedDevice().run([ran], tmp_path / "runs")
+    request = replace(REQUEST, calibration=(tmp_path / "runs",))
+    answer = answer_to(request)
+    (row,) = (one for one in answer.candidates if one.basis is Basis.MEASURED)
+    page = tmp_path / "job.html"
+    page.write_text(explorer_page(answer, request, "advise …"), encoding="utf-8")
+    other = replace(shown, url=page.as_uri())
+    other.open(f"#set={row.evaluation.setting.spec}")
+    assert other.texts("tr[aria-selected=true] .measured") == other.texts(".measured")
+    assert other.texts(".measured")[0] in row.note
+    assert f"{other.text('.measured')}; predicted: " in other.text("header")
+    shown.open()
+    assert shown.texts(".measured") == []
+
+
 def test_without_a_script_the_answer_stands_there(shown: Shown) -> None:
     off = "Emulation.setScriptExecutionDisabled"
     shown.driver.execute_cdp_cmd(off, {"value": True})
     try:
         shown.driver.get("about:blank")
         shown.driver.get(shown.url)
-        table = shown.text("#static table")
+        table, flags = shown.text("#static table"), shown.texts("#static pre")
     finally:
         shown.driver.execute_cdp_cmd(off, {"value": False})
+    best, (*frameworks, environment) = shown.answer.candidates[0].evaluation, flags
+    layouts, settings = all_job_flags(best), all_flags(best)
+    assert frameworks == [f"{layouts[name]} {settings[name]}".strip() for name in layouts]
+    assert environment == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert "1 none" in table
     assert "selective:mlp" in table
 
