@@ -61,8 +61,8 @@ def length(line: Line) -> int:
 
 
 class Text(Struct, frozen=True):
-    """Prose: it breaks at blanks, and in a word that no line holds. rest: what goes on behind
-    `text` in other styles."""
+    """Prose: it breaks at blanks, and in a word that no line holds, if it is not ``path:line:column``.
+    rest: what goes on behind `text` in other styles."""
 
     text: str
     style: str = ""
@@ -361,7 +361,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
             continue
         if line:
             yield line.rstrip()
-        while len(word) > width:
+        while len(word) > width and not _LOCATION.fullmatch(word):
             joint = _JOINT.match(word, 0, width)
             cut = joint.end() if joint else width
             yield word[:cut]
@@ -378,5 +378,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 _WORDS: Final = re.compile(r"\S+\s*")
 _QUANTITIES: Final = re.compile(r"\S*\d (?:%|[KMG]i?B|m?s)(?!\w)\S*\s*|\S+\s*")
+_LOCATION: Final = re.compile(r"\S+:\d+:\d+:?|\S*/\S+:(\d+:?)?")
+"""``path:line:column`` and the like: it is clicked on, and is never broken."""
 _JOINT: Final = re.compile(r".*[/_.,=:+-]")
 """Where a word may break that no line holds."""

@@ -7,6 +7,7 @@ from advisor.reading.read_configuration import Checked, Finding, Level
 from advisor.report.blocks import Block, Span, Text, beside, group
 
 _MARGIN = 9
+_NOT_READ = "NOT READ"
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
@@ -51,4 +52,4 @@ def _finding(finding: Finding) -> Block:
 
 
 def _note(place: str, text: str) -> Block:
-    return beside([("NOT READ", Text(f"{place}: {text}"))], margin=_MARGIN - 2)
+    return beside([(_NOT_READ, Text(f"{place}: {text}"))], margin=len(_NOT_READ))

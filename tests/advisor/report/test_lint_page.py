@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from advisor.lint.target import lint_target
 from advisor.report.lint_page import lint_page
 from advisor.report.text import plain_lines
@@ -28,6 +30,22 @@ def test_no_line_is_longer_than_a_page() -> None:
     lines = page(f"{SELECTIVE} core_attn layernorm --cuda-graph-impl local --fp8-format e4m3")
     assert len(lines) > 10
     assert max(map(len, lines)) <= 100
+
+
+def test_a_place_stays_in_one_piece(tmp_path: Path) -> None:
+    script = tmp_path / "-".join(["a_long_name"] * 8) / "train.sh"
+    script.parent.mkdir()
+    script.write_text(f"torchrun pretrain_gpt.py {SELECTIVE} bogus\npython -m x $(\n")
+    report = lint_target(str(script))
+    lines = plain_lines(lint_page(report), 80)
+    assert lines[0] == f"{script}:"
+    assert [line.strip() for line in lines if line.startswith(f"         {script}")] == [
+        str(finding.place) for finding in report.findings
+    ]
+    assert [line for line in lines if line.startswith("NOT READ")] == [
+        f"NOT READ  {note.place}:" for note in report.notes
+    ]
+    assert max(len(line) for line in lines if str(script) not in line) <= 80
 
 
 def test_nothing_to_report_is_said() -> None:
