@@ -61,7 +61,7 @@ def length(line: Line) -> int:
 
 
 class Text(Struct, frozen=True):
-    """Prose: it breaks at blanks, and in a word that no line holds, if it is not ``path:line:column``.
+    """Prose: it breaks at blanks, and in a word that no line holds, except ``path:line:column``.
     rest: what goes on behind `text` in other styles."""
 
     text: str

@@ -7,8 +7,12 @@
 """
 
 import json
+import logging
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +52,27 @@ def main() -> int:
             file=sys.stderr,
             flush=True,
         )
-        answers.append(answer(candidate, config_dir))
+        with _libraries_held_back():
+            answers.append(answer(candidate, config_dir))
     json.dump({"candidates": answers}, sys.stdout)
     return 0
+
+
+@contextmanager
+def _libraries_held_back() -> Iterator[None]:
+    """What libraries log is shown where one of them logs an error, or where nothing is answered:
+    Megatron Core warns of its own internals."""
+    held = MemoryHandler(sys.maxsize, logging.ERROR, logging.StreamHandler(), flushOnClose=False)
+    root = logging.getLogger()
+    root.addHandler(held)
+    try:
+        yield
+    except Exception:
+        held.flush()
+        raise
+    finally:
+        root.removeHandler(held)
+        held.close()
 
 
 def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 import io
 import json
+import subprocess
 import sys
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_without_megatron_nothing_is_rehearsed(
     assert found["candidates"] is None
     assert found["refused"][0] == "needs megatron-core"
     assert "pip install -e '.[megatron]'" in found["refused"][1]
+
+
+@pytest.mark.parametrize(
+    ("then", "shown"),
+    [("return {}", False), ("log.error('x'); return {}", True), ("raise OSError", True)],
+    ids=["answered", "error logged", "no answer"],
+)
+def test_what_a_library_logs_is_shown_where_something_fails(then: str, shown: bool) -> None:
+    """In a process of its own: under pytest, warnings that nobody handles reach no stderr."""
+    code = (
+        "import logging\nfrom harness.rehearsal import verify\nlog = logging.getLogger('x')\n"
+        f"def answer(*_):\n    log.warning('talk'); {then}\n"
+        "verify.lacking, verify.answer = lambda: None, answer\nverify.main()"
+    )
+    asked = json.dumps({"config_dir": None, "candidates": [candidate()]})
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=asked, capture_output=True, text=True, check=False
+    )
+    first, *others = done.stderr.splitlines()
+    assert first == "advise: rehearsing 1/1  none, stage 1"
+    assert ("talk" in others) == shown == bool(others)
 
 
 def test_jobs_travel_whole() -> None:
