@@ -23,6 +23,7 @@ exclude_patterns = ["_ext"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["scrolled.js"]
 html_copy_source = False
 html_show_copyright = False
 copybutton_prompt_text = "$ "

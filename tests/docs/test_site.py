@@ -10,6 +10,7 @@ import pytest
 
 import advisor
 import harness
+from tests.browsers import FLAGS, NAMES, installed
 from tests.docs.blocks import PAGES, ROOT
 
 application = pytest.importorskip("sphinx.application")
@@ -17,6 +18,7 @@ application = pytest.importorskip("sphinx.application")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::PendingDeprecationWarning", "ignore::DeprecationWarning"
 )
+AXE = ROOT / "tests/advisor/explorer/axe-core/axe.min.js"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -62,6 +64,33 @@ def test_the_api_page_has_every_public_name(site: Path) -> None:
         for name in set(package.__all__) - {"__version__"}:
             listed = f'id="{package.__name__}.{name}"' in text
             assert listed or getattr(harness, name, None) is getattr(advisor, name, 0), name
+
+
+def test_what_scrolls_on_a_phone_is_reached_by_keyboard(site: Path) -> None:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    browser, program = installed(NAMES, "Chromium"), installed(("chromedriver",), "chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in FLAGS:
+        options.add_argument(flag)
+    phone = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    rules = ["scrollable-region-focusable", "aria-allowed-role", "region"]
+    with webdriver.Chrome(options, webdriver.ChromeService(program)) as driver:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        for page, scheme in (("options", "light"), ("accuracy", "dark")):
+            feature = {"name": "prefers-color-scheme", "value": scheme}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+            driver.get((site / f"{page}.html").as_uri())
+            driver.execute_script(AXE.read_text(encoding="utf-8"))
+            found = driver.execute_async_script(
+                "axe.run({runOnly: arguments[0]}).then(seen => arguments[1]("
+                "seen.violations.map(one => [one.id, one.nodes[0].html])))",
+                rules,
+            )
+            assert found == []
+            regions = driver.find_elements("css selector", "[tabindex='0'][role=region]")
+            names = [one.get_attribute("aria-label") for one in regions]
+            assert len(set(names)) == len(names) > 1
 
 
 def _links() -> Iterator[tuple[Path, str]]:
