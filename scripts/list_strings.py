@@ -5,8 +5,11 @@ scripts/list_strings.py [PATH]...      # default: advisor harness configs
 
 Python: string literals of two words or more, an f-string as one text with its fields in braces;
 no patterns, annotations or lists of keys, and of docstrings only the summaries that `advise rules`
-prints: the first lines of functions that return ``Problem | None``. YAML: values and CSV: cells of
-two words or more. A text that stands in several places is listed once, at the first.
+prints: the first lines of functions that return ``Problem | None``. JavaScript: strings and
+templates, of ``html`` templates and of HTML what stands between tags and in attributes; it is read
+by regular expressions, which take a `/` behind an operator or a bracket for the begin of a pattern.
+YAML: values and CSV: cells of two words or more. What others have written (folders ``vendor``) is
+left out. A text that stands in several places is listed once, at the first.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import ast
 import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -26,12 +29,31 @@ _WORDS = re.compile(r"[A-Za-z]{2,}[,;:.)'’]*\s+\S*[A-Za-z]{2,}")
 _CHECK = "Problem | None"
 _PATTERN_MAKERS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer"}
 
+_SCRIPT = re.compile(
+    r"/\*.*?\*/|//[^\n]*"
+    r"|(?<=[(,=:?|&!])\s*/(?:\\.|\[(?:\\.|[^\]\\])*\]|[^/\\\[\n])+/"
+    r"|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+    r"|(?P<template>(?:html)?`)|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+"""Comments, patterns, strings, begins of templates, braces."""
+_TEMPLATE = re.compile(r"\\.|(?P<end>`)|(?P<field>\$\{)", re.DOTALL)
+_HOLE, _HOLE_END = "\ue000", "\ue001"
+_MARKUP = re.compile(r"(?P<unread><(script|style)\b.*?</\2>|<!--.*?-->)|<[^>]*>|[^<]+", re.DOTALL)
+_ATTRIBUTE = re.compile(r"(?<=\s)(?!class|style|content|d=)[\w-]+=\"([^\"]*)\"")
+
 Text = tuple[int, str]
 
 
 def texts_in(path: Path) -> list[Text]:
     """Line and text of each string of `path` that reads as words, in the order of lines."""
-    readers = {".py": _python_texts, ".yaml": _yaml_texts, ".csv": _csv_texts}
+    readers = {
+        ".py": _python_texts,
+        ".js": _script_texts,
+        ".html": _page_texts,
+        ".yaml": _yaml_texts,
+        ".csv": _csv_texts,
+    }
     reader = readers.get(path.suffix)
     found = reader(path.read_text(encoding="utf-8")) if reader else ()
     flat = {(line, " ".join(text.split())) for line, text in found}
@@ -51,12 +73,12 @@ def _lists_keys(words: list[str]) -> bool:
 
 def files_below(paths: list[Path]) -> list[Path]:
     """The files that may hold texts, sorted."""
-    suffixes = (".py", ".yaml", ".csv")
+    suffixes = (".py", ".js", ".html", ".yaml", ".csv")
     found = {
         file
         for path in paths
         for file in (path.rglob("*") if path.is_dir() else [path])
-        if file.suffix in suffixes
+        if file.suffix in suffixes and "vendor" not in file.parts
     }
     return sorted(found)
 
@@ -117,6 +139,77 @@ def _format_text(node: ast.JoinedStr) -> str:
         else ast.unparse(ast.JoinedStr(values=[part]))[2:-1]
         for part in node.values
     )
+
+
+def _script_texts(source: str) -> Iterator[Text]:
+    return _by_line(source, _code(source, 0)[0])
+
+
+def _page_texts(source: str) -> Iterator[Text]:
+    return _by_line(source, _markup(source))
+
+
+def _by_line(source: str, found: Iterable[Text]) -> Iterator[Text]:
+    return ((source.count("\n", 0, place) + 1, text) for place, text in found)
+
+
+def _code(source: str, place: int) -> tuple[list[Text], int]:
+    """Strings and templates up to the closing brace of what is around, and where that ends."""
+    found: list[Text] = []
+    depth = 0
+    while token := _SCRIPT.search(source, place):
+        place = token.end()
+        if token["string"]:
+            found.append((token.start(), token["string"][1:-1]))
+        elif token["template"]:
+            texts, place = _template(source, place, markup=token["template"] != "`")
+            found += texts
+        elif token["open"]:
+            depth += 1
+        elif token["close"]:
+            depth -= 1
+            if depth < 0:
+                return found, place
+    return found, len(source)
+
+
+def _template(source: str, begin: int, *, markup: bool) -> tuple[list[Text], int]:
+    """The text of a template, or what its markup shows, and the texts of its fields."""
+    found: list[Text] = []
+    text, place = "", begin
+    while token := _TEMPLATE.search(source, place):
+        text += source[place : token.start()]
+        place = token.end()
+        if token["end"]:
+            break
+        if token["field"]:
+            texts, place = _code(source, place)
+            found += texts
+        text += _HOLE * (place - token.start() - 1) + _HOLE_END
+    for at, part in _markup(text) if markup else [(0, text)]:
+        found.append((begin + at, _filled(part, source[begin + at :])))
+    return found, place
+
+
+def _filled(text: str, source: str) -> str:
+    """`text`, whose holes are as long as what `source` has there, with short fields in braces."""
+
+    def field(hole: re.Match[str]) -> str:
+        said = source[hole.start() : hole.end()].removeprefix("$")
+        return said if re.fullmatch(r"\{[\w.()]{1,30}\}", said) else "{…}"
+
+    return re.sub(f"{_HOLE}*{_HOLE_END}", field, text)
+
+
+def _markup(text: str) -> Iterator[Text]:
+    """What stands between tags, and the values of their attributes, each with its place."""
+    for part in _MARKUP.finditer(text):
+        if not part[0].startswith("<"):
+            blanks = len(part[0]) - len(part[0].lstrip())
+            yield part.start() + blanks, part[0][blanks:]
+        elif not part["unread"]:
+            for value in _ATTRIBUTE.finditer(part[0]):
+                yield part.start() + value.start(1), value[1]
 
 
 def _yaml_texts(source: str) -> Iterator[Text]:

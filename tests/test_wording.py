@@ -56,3 +56,31 @@ def test_the_list_knows_what_a_user_meets(tmp_path: Path, monkeypatch: pytest.Mo
     table = tmp_path / "a.yaml"
     table.write_text("key: one\nwhy: >-\n  two words,\n  and more\n")
     assert list_strings.texts_in(table) == [(2, "two words, and more")]
+
+
+def test_the_list_knows_what_a_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import list_strings
+
+    script = tmp_path / "a.js"
+    script.write_text(
+        '/* not this one */ const split = text.split(/["` ]+ nor this/); // nor "this one"\n'
+        "const half = all / 2, why = 'it doesn\\'t fit';\n"
+        'const row = html`<${Card} class="nor this" title="The first row">\n'
+        "  ${many(n, `${n} of ${all.length} rows, ${open ? `not {all} yet` : ''}`)} are <b>dearly\n"
+        '  loved</b></${Card}>`, last = { "one key": 1 };\n'
+    )
+    assert list_strings.texts_in(script) == [
+        (2, "it doesn\\'t fit"),
+        (3, "The first row"),
+        (4, "dearly loved"),
+        (4, "not {all} yet"),
+        (4, "{n} of {all.length} rows, {…}"),
+        (5, "one key"),
+    ]
+    page = tmp_path / "a.html"
+    page.write_text("<title>One page</title>\n<style>not this</style>\n<p>and\n more</p>")
+    assert list_strings.texts_in(page) == [(1, "One page"), (3, "and more")]
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "b.js").write_text("const other = 'not of ours';")
+    assert list_strings.files_below([tmp_path]) == [page, script]
