@@ -44,9 +44,10 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
 
-_PIPELINE = "needs a PipelineModule: DeepSpeed's pipeline engine sets the checkpoints"
+_PIPELINE = "uniform needs a PipelineModule: DeepSpeed's pipeline engine sets the checkpoints"
 _TRAINER = (
-    "torch checkpoints transformers' layers; DeepSpeed's section has no effect on these layers"
+    "transformers' layers call torch's checkpoint: DeepSpeed's section activation_checkpointing "
+    "has no effect on these layers"
 )
 _ALONE = (
     "partition_activations saves nothing here and copies every input: it splits inputs over the "
@@ -56,8 +57,14 @@ _ULYSSES = (
     "sequence_parallel_size by itself does not exchange heads: wrap the model's attention in "
     "DistributedAttention (deepspeed.sequence.layer) and give each rank its part of the sequence"
 )
-_TIMING = "synchronizes at every checkpoint: slower than predicted, and saves no memory"
-_COMPILED = "call engine.compile() after deepspeed.initialize; the file has no key for it"
+_TIMING = (
+    "synchronize_checkpoint_boundary and profile synchronize at every checkpoint: steps are slower "
+    "than predicted, and no memory is saved"
+)
+_COMPILED = (
+    "DeepSpeed's file has no key that switches torch.compile on: call engine.compile() after "
+    "deepspeed.initialize"
+)
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""

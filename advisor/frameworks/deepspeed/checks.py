@@ -83,7 +83,7 @@ def _names(keys: Keys) -> Iterator[Finding]:
     """Names that are refused where pydantic reads them, and passed over elsewhere."""
     for section in (ZERO, PARAMETERS, OPTIMIZER):
         for name in {*keys.under(section)} & REMOVED:
-            reason, at = f"{name}: 0.19.8 removed it", f"{section}.{name}"
+            reason, at = f"DeepSpeed 0.19.8 removed {name}", f"{section}.{name}"
             yield keys.warning("removed_key", reason, "drop it", _CONFIG, at)
         known, reason = (
             names_in(OPTIONS, section),
@@ -177,7 +177,7 @@ def _offload(keys: Keys, section: str, stages: tuple[int, ...], stage: object) -
     yield from no_choice(keys, at, DEVICES, OFFLOAD_SOURCE, rule=rule, fix="cpu", also=("auto",))
     if device in DEVICES[1:] and isinstance(stage, int) and stage not in stages:
         legal, fix = ", ".join(map(str, stages)), f"use stage {stages[-1]}, or drop {part}"
-        reason = f"{part} is valid only with stage {legal}, and the stage is {stage}"
+        reason = f"{part} is valid only with stage {legal}, but stage = {stage}"
         yield keys.warning(f"{part}.stage", reason, fix, OFFLOAD_SOURCE, at)
     if device == "nvme" and not keys.has(f"{section}.nvme_path"):
         reason, fix = "device = nvme needs nvme_path", "set nvme_path to a directory on the drive"
@@ -201,7 +201,7 @@ def _checkpointing(keys: Keys) -> Iterator[Finding]:
         yield keys.error(number, reason, fix, source, at)
     at, source = f"{AC}.cpu_checkpointing", f"{_AC_SOURCE}/checkpointing.py forward"
     if keys.truth(at) and not partition:
-        moves = "moves the whole inputs of every rank"
+        moves = "moves the whole inputs of every rank to the host"
         reason = f"cpu_checkpointing without partition_activations {moves}"
         fix = "set partition_activations: true if the model is split over GPUs"
         yield keys.finding(Level.NOTE, at, reason, fix, source, at)

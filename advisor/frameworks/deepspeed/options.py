@@ -70,11 +70,13 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 allgather_sequential stage3_allgather_sequential memory_efficient_linear
                 legacy_stage1 compute_grad_norm parameter_alignment
             """,
-            "quantized states and those of Muon are not modelled": """
+            "quantized weights and gradients, and Muon, are not modelled": """
                 zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
                 save_muon_momentum_buffer_in_memory
             """,
-            "old spellings of offload": "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
+            "deprecated keys of offload, not read": """
+                cpu_offload_param cpu_offload_use_pin_memory cpu_offload
+            """,
         },
         kind=bool,
         predicted=_SWITCHES,

@@ -43,7 +43,9 @@ def offload_problems(job: Job) -> Iterator[Problem]:
     sharding, config = job.layout.data_parallel_sharding, job.config
     full = sharding is DataParallelSharding.FULL
     if config.optimizer_cpu_offload and sharding is DataParallelSharding.NONE:
-        reason = "offload_optimizer is valid with stage 1, 2 and 3: stage 0 keeps all states"
+        reason = (
+            "offload_optimizer is valid only with stages 1, 2 and 3: stage 0 does not shard states"
+        )
         fix = "layout.data_parallel_sharding=optimizer"
         yield Problem("offload_optimizer.stage", reason, fix, f"{_ZERO}/offload_config.py")
     if config.optimizer_cpu_offload and config.optimizer_offload_fraction != 1.0 and not full:

@@ -162,7 +162,9 @@ def _stream_pools(
     end = _end(shape) * DType.BF16.itemsize
     return (
         NamedBytes("all-gather stream's cache", max(0, end - layer), _COORDINATOR),
-        NamedBytes("bucket in rank order", bucket, "DeepSpeed coalesced_collectives.py"),
+        NamedBytes(
+            "reduce bucket copied in rank order", bucket, "DeepSpeed coalesced_collectives.py"
+        ),
         NamedBytes(
             "gradients sent but not yet freed", _BUCKETS_AHEAD * bucket, "DeepSpeed stage3.py"
         ),

@@ -80,7 +80,7 @@ def _top(keys: Keys) -> Iterator[Finding]:
 def _types(keys: Keys) -> Iterator[Finding]:
     reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
     yield from illegal_values(keys, (FSDP, DEEPSPEED), _is_section, reason, fix, _CONFIG)
-    reason, fix = "num_processes = {value!r} must be a whole number", "one a GPU, e.g. 8"
+    reason, fix = "num_processes = {value!r} must be a whole number", "one per GPU, e.g. 8"
     yield from illegal_values(keys, ("num_processes",), _is_whole, reason, fix, _LAUNCH)
 
 
@@ -147,7 +147,7 @@ def _deepspeed(keys: Keys) -> Iterator[Finding]:
     file, *others = names_in(FILE, DEEPSPEED)
     both = [name for name in others if keys.has(f"{DEEPSPEED}.{name}")]
     if both and keys.has(f"{DEEPSPEED}.{file}"):
-        reason = f"{', '.join(both)} together with {file}, which already sets them"
+        reason = f"{', '.join(both)} cannot be combined with {file}, which already sets them"
         fix, source = f"drop {', '.join(both)}", "accelerate 1.15.0 utils/dataclasses.py:1525"
         yield keys.error(file, reason, fix, source, f"{DEEPSPEED}.{both[0]}")
     at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} must be 0, 1, 2 or 3"
@@ -158,7 +158,7 @@ def _deepspeed(keys: Keys) -> Iterator[Finding]:
     for at in (optimizer, parameters):
         yield from no_choice(keys, at, DEVICES, source, fix="cpu", fold=str.lower)
     if str(keys.get(parameters)).lower() in DEVICES[1:] and stage in (0, 1, 2):
-        reason = f"offload_param_device is valid only with zero_stage 3, and it is {stage}"
+        reason = f"offload_param_device is valid only with zero_stage 3, but zero_stage = {stage}"
         fix = "zero_stage: 3, or offload_param_device: none"
         yield keys.warning("offload_param.stage", reason, fix, source, parameters)
 

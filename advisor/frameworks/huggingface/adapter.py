@@ -116,7 +116,7 @@ class HuggingFace(TorchStack):
         if job.config.sync_each_batch and job.config.framework_version == "4":
             yield Problem(
                 "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
-                "Trainer calls no_sync for all microbatches but the last one",
+                "transformers 4.x calls no_sync for every microbatch except the last one",
                 "--framework-version 5",
                 "transformers 5.23.0 trainer.py",
             )

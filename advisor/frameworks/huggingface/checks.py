@@ -125,7 +125,10 @@ def _values(keys: Keys, section: str) -> Iterator[Finding]:
         switches.append(f"{section}.offload")
         at, rule = f"{section}.every_n_layers", f"{rule}.every_n_layers"
         reason = "{name} = {value!r} must be a positive whole number"
-        fix, source = "2 checkpoints every second layer", "transformers 5.23.0 modeling_utils.py"
+        fix, source = (
+            "write e.g. 2, which checkpoints every second layer",
+            "transformers 5.23.0 modeling_utils.py",
+        )
         yield from illegal_values(keys, (at,), _is_count, reason, fix, source, rule)
     for at in switches:
         if isinstance(keys.get(at), str):
@@ -156,7 +159,7 @@ def _fsdp(keys: Keys) -> Iterator[Finding]:
             "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
             "argument can't both be set to True"
         )
-        fix = "keep FSDP's, drop the argument"
+        fix = "keep the one in fsdp_config, drop the argument"
         yield keys.error("checkpointing_twice", reason, fix, _TRAINER, *CHECKPOINTING)
     if keys.about["kind"] not in ("command", "python") or keys.about.get("launcher"):
         return

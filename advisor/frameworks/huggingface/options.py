@@ -107,8 +107,8 @@ FILE: Final[tuple[KeyOption, ...]] = (
     *checked(
         FSDP,
         {
-            "FULL_SHARD is modelled": "fsdp_sharding_strategy",
-            "decoder layers are modelled": "fsdp_auto_wrap_policy",
+            "FULL_SHARD and SHARD_GRAD_OP are modelled": "fsdp_sharding_strategy",
+            "one group per decoder layer is modelled": "fsdp_auto_wrap_policy",
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },
     ),
@@ -139,14 +139,16 @@ FILE: Final[tuple[KeyOption, ...]] = (
     *checked(
         PARALLELISM,
         {
-            "counted with the GPUs": f"{PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size",
-            "has only one value": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
+            "counted in the number of GPUs": f"""
+                {PARALLELISM}_dp_shard_size {PARALLELISM}_dp_replicate_size
+            """,
+            "only one value exists": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
         },
     ),
     *harmless(
         PARALLELISM,
         {
-            "lengths and the kernel's name": f"""
+            "repeats the sequence length or the attention kernel": f"""
                 {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
                 {PARALLELISM}_sp_attn_implementation
             """

@@ -105,8 +105,8 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
 def attention_note(kernel: AttnImplementation) -> str:
     """Whose option it is."""
     return (
-        f"--attn_implementation is an option of TRL's programs; another one loads the model by "
-        f'from_pretrained(..., attn_implementation="{kernel}")'
+        f"--attn_implementation is an option of TRL's programs; in another program load the model "
+        f'with from_pretrained(..., attn_implementation="{kernel}")'
     )
 
 

@@ -116,5 +116,5 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
 
 def left_to_bridge(job: Job) -> str:
     """What of a job the overrides do not say, and which recipe takes those of its types."""
-    left = f"set in the recipe: sequence {job.config.seq_length}"
+    left = f"set this in the recipe: sequence length {job.config.seq_length}"
     return left if is_named(job) else f"{left} · {NEEDS_CONFIGURATION}"

@@ -132,12 +132,12 @@ def stream_pools(
     exchanged = max((_exchanged_bytes(o) for o in operators), default=0) if overlaps_exchange else 0
     terms = (
         NamedBytes(
-            "second stream of context parallelism",
+            "cache of the second CP stream",
             attention,
             "Transformer Engine context_parallel.py, flash_attn_streams",
         ),
         NamedBytes(
-            "stream of the expert exchange",
+            "cache of the expert-exchange stream",
             exchanged,
             "megatron-core pipeline_parallel/utils.py, get_comm_stream",
         ),

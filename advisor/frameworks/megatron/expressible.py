@@ -41,9 +41,9 @@ def decisions_of(job: Job, revision: Revision) -> Decisions:
     numbers = sum(len(group.settings) for group in groups)
     space = f"{numbers:,} settings: every subset of {modules} recompute modules"
     if regions:
-        space += f" and of {regions} offload modules"
+        space += f" with every subset of {regions} offload modules"
     if regions and _reads_fraction(revision):
-        space += ", with every fraction of offloading layers"
+        space += ", offloaded in any fraction of the layers"
     return Decisions(
         groups=groups,
         space=f"{space}; offload of whole layers; full recompute with block or uniform N",

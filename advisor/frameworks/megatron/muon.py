@@ -39,7 +39,7 @@ _MUON_WORDS: Final = replace(
     STATIC_LABELS,
     optimizer=(
         "fp32 master weights, momentum, Adam moments",
-        "8 bytes per parameter, with Adam 12",
+        "8 bytes per parameter of Muon, 12 per parameter of Adam",
     ),
 )
 

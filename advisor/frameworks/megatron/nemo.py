@@ -94,7 +94,7 @@ def left_to_nemo(job: Job) -> str:
     config = job.config
     said = {
         f"precision {config.precision}": True,
-        f"sequence {config.seq_length}": True,
+        f"sequence length {config.seq_length}": True,
         f"gradients in {config.main_grads_dtype}": config.main_grads_dtype is not DType.FP32,
         f"precision-aware optimizer with moments in {config.exp_avg_dtype}": (
             config.use_precision_aware_optimizer
@@ -102,4 +102,4 @@ def left_to_nemo(job: Job) -> str:
         "weights only in 8 bits (fp8_param_gather)": config.fp8_param_gather,
         "optimizer on the host": config.optimizer_cpu_offload,
     }
-    return f"set in the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"
+    return f"set this in the recipe: {', '.join(words for words, is_so in said.items() if is_so)}"

@@ -39,7 +39,7 @@ def harness_job(job: Job) -> Job:
         raise UserError(
             "layout.cp_comm_type",
             str(layout.cp_comm_type),
-            "is not run by the megatron_core backend so far",
+            "must be p2p on the megatron_core backend",
         )
     config = harness_config(job.config)
     if job.model.num_moe_experts is None:

@@ -168,7 +168,7 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
         delayed = Fp8Recipe.DELAYED
         yield JobChange(
             f"{OPTIMIZER_RECIPE}={delayed}",
-            "the optimizer keeps 2-byte remainders of fp32 parameters again; its step copies "
+            "the optimizer keeps 2-byte remainders instead of fp32 parameters, and its step copies "
             "no gradients",
             partial(replace, job, config=replace(config, fp8_recipe=delayed)),
             Effect.FREE,
@@ -177,6 +177,6 @@ def _optimizer(job: Job, *, bridge: bool) -> Iterator[JobChange]:
         why = f"shards optimizer states over {job.layout.data_parallel_size} ranks"
         yield _of_layout(job, why, Effect.FREE, use_distributed_optimizer=True)
     elif not config.optimizer_cpu_offload:
-        why = "optimizer states and step on the host"
+        why = "moves optimizer states and the optimizer step to the host"
         fields = {} if config.use_precision_aware_optimizer else aware
         yield _of_job(job, why, Effect.MEMORY, **fields, optimizer_cpu_offload=True)

@@ -95,7 +95,10 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
         said = ["selective with recompute_modules unset means core_attn"]
         if self.at_least(0, 12):
             said.append("moe_layer_recompute means selective with moe added to the list")
-        divides, shorter = "crashes unless N divides the chunk", "may have a shorter last group"
+        divides, shorter = (
+            "crashes unless N divides the layers of the chunk",
+            "may have a shorter last group",
+        )
         said.append(f"uniform N {divides if self.uniform_must_divide else shorter}")
         said.append("block N above the chunk's layers means the whole chunk")
         return tuple(said)

@@ -12,8 +12,8 @@ def overview(revision: Revision) -> RulesOverview:
     from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
 
     rules = rules_in_force(revision).items()
-    hardware = (("refused, by the GPU", name, r.summary) for name, r in HARDWARE_RULES.items())
-    by_verdict = ((f"{r.verdict}, by {r.authority}", name, r.summary) for name, r in rules)
+    hardware = (("GPU: refused", name, r.summary) for name, r in HARDWARE_RULES.items())
+    by_verdict = ((f"{r.authority}: {r.verdict}", name, r.summary) for name, r in rules)
     return RulesOverview(
         label=revision.label,
         facts=tuple(_labels(revision)),
@@ -28,7 +28,7 @@ def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
     yield (
         "recompute modules",
         "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
-        or ("no list: selective is core attention"),
+        or "none: selective recomputes core attention",
     )
     yield "offload modules", " ".join(revision.offload_modules) or "none"
     impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"

@@ -67,7 +67,8 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 _AS_WITHOUT: Final = (
-    "torch.compile is not modelled for these layers; memory is predicted without it, and is higher"
+    "torch.compile is not modelled for these layers: memory is predicted without torch.compile, "
+    "and compiled layers need less"
 )
 _PLAN_NOTE: Final = (
     "write the plan with --format file > recompute_plan.py; call its apply_plan(model.layers)"
@@ -153,7 +154,7 @@ class TorchStack(AdapterDefaults):
             raise UserError(
                 "--framework-version",
                 version,
-                "has its own layers with experts, which are not modelled",
+                "has MoE layers of another kind, which are not modelled",
                 f"use --framework-version {known}",
             )
         return configured(self.framework, model, config, self.impl, given, self.precisions)

@@ -59,9 +59,9 @@ def _regime(text: str, words: str) -> BlockRegime:
     names = words.split("/")
     plain = [name.removesuffix(ON_HOST) for name in names]
     if not all(name.replace(".", "_").isidentifier() for name in plain):
-        raise _wrong(text, f"{words or 'nothing'} names no operators")
+        raise _wrong(text, f"{words or 'an empty part'} must be none, full or names of operators")
     if len(set(plain)) < len(plain) or INPUT in names:
-        raise _wrong(text, f"{words} states twice what is kept")
+        raise _wrong(text, f"{words} must name each output once; the input is always kept")
     return BlockRegime(
         checkpointed=True,
         kept=tuple(name for name in names if not name.endswith(ON_HOST)),

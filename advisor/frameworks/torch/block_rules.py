@@ -28,7 +28,9 @@ def block_problems(blocks: tuple[BlockRegime, ...], job: Job) -> Iterator[Proble
     yield from _unknown_names(blocks, job)
     away = any(one.on_host for one in blocks)
     if away and (job.config.torch_compile or job.layout.tensor_model_parallel_size > 1):
-        reason = "only eager blocks without tensor parallelism can be offloaded to the host"
+        reason = (
+            "only outputs of eager blocks without tensor parallelism can be offloaded to the host"
+        )
         yield Problem("blocks.on_host", reason, "leave the ~ out", _SOURCE)
 
 
@@ -44,7 +46,7 @@ def _unknown_calls(job: Job) -> Iterator[Problem]:
     }
     for what, there in words.items():
         if there:
-            reason = f"with {what} a plan of blocks cannot tell a block's calls apart"
+            reason = f"with {what}, a plan of blocks cannot identify the operators of a block"
             yield Problem("blocks.calls", reason, "full, or a policy over operators", _SOURCE)
 
 

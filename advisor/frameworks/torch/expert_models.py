@@ -44,21 +44,21 @@ def eager_experts(model: ModelSpec, impl: TransformerImpl, given: frozenset[str]
             raise UserError(
                 f"model.{field}",
                 getattr(model, field),
-                f"is not modelled with {where} layers with experts",
+                f"is not modelled with {where} MoE layers",
                 "use --framework megatron_lm",
             )
     if model.activation not in _GATED:
         raise UserError(
             "model.activation",
             model.activation,
-            "must be gated, as these experts are",
+            "must be gated in MoE layers",
             "swiglu or geglu",
         )
     if "moe_grouped_gemm" in given and not model.moe_grouped_gemm:
         raise UserError(
             "model.moe_grouped_gemm",
             False,
-            "is a loop over experts, which is not modelled: the default is torch's grouped_mm",
+            "means a loop over experts, which is not modelled; the default is torch's grouped_mm",
             "leave it out",
         )
     return replace(

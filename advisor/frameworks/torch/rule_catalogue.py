@@ -42,6 +42,7 @@ class ListedStack(Protocol):
     policies: ClassVar[tuple[OpPolicy, ...]]
     options: ClassVar[tuple[Option, ...]]
     shardings: ClassVar[tuple[DataParallelSharding, ...]]
+    precisions: ClassVar[tuple[Precision, ...]]
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """Why no training comes of it."""
@@ -68,10 +69,9 @@ def _takes(stack: ListedStack) -> Iterator[tuple[str, str]]:
     yield "op:", " ".join(stack.policies) or "none"
     yield "options", " ".join(f"+{option}" for option in stack.options) or "none"
     yield "sharding", " ".join(stack.shardings)
-    degrees = (
-        "TP, EP, data parallel" if stack.framework == Framework.TORCHTITAN else "data parallel"
-    )
-    yield "jobs", f"bf16, dense models and experts, {degrees}"
+    titan = stack.framework == Framework.TORCHTITAN
+    degrees = "FSDP, TP, CP and EP" if titan else "data and context parallelism"
+    yield "jobs", f"{' or '.join(stack.precisions)}; dense and MoE models; {degrees}"
 
 
 def known_rules(stack: ListedStack, job: Job) -> tuple[Rejection, ...]:

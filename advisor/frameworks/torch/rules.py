@@ -179,7 +179,7 @@ def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -
         raise UserError(
             "job.attn_implementation",
             attention,
-            "is an option of transformers' layers",
+            "needs transformers' layers",
             "model.transformer_impl=transformers, or --framework huggingface",
         )
     for field in ("use_liger_kernel", "tiled_mlp"):
@@ -189,15 +189,17 @@ def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -
             raise UserError(
                 f"job.{field}",
                 True,
-                "replaces parts of transformers' layers",
+                "needs transformers' layers",
                 "model.transformer_impl=transformers, or --framework huggingface",
             )
         if model.activation is not Activation.SWIGLU or not model.norm_placement.before:
             raise UserError(
-                f"job.{field}", True, f"is modelled for Llama, Mistral and Qwen, not {model.name}"
+                f"job.{field}",
+                True,
+                f"is modelled only for Llama, Mistral and Qwen, not for {model.name}",
             )
         if model.num_moe_experts is not None:
-            raise UserError(f"job.{field}", True, "is not modelled for layers with experts")
+            raise UserError(f"job.{field}", True, "is not modelled for MoE layers")
 
 
 def data_parallel_layout(
@@ -210,7 +212,10 @@ def data_parallel_layout(
     """Data parallel over what context parallelism leaves of the GPUs; the first of `shardings` and
     of `kinds` of context parallelism are the defaults."""
     legal = "|".join(shardings)
-    modelled = f"only data and context parallelism are, layout.data_parallel_sharding={legal}"
+    modelled = (
+        "only data and context parallelism are modelled, with "
+        f"layout.data_parallel_sharding={legal}"
+    )
     sharding = given_sharding(framework, given, shardings, _ONE, modelled)
     if given.get("sequence_parallel"):
         raise UserError(
@@ -281,7 +286,7 @@ def refused_layout(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]
     """A remedy or a search may ask for degrees that these stacks have not."""
     if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
         reason = "only data and context parallelism are modelled"
-        yield Problem("layout.data_parallel_only", reason, "TP and PP 1", "advisor")
+        yield Problem("layout.data_parallel_only", reason, "use TP 1 and PP 1", "advisor")
     yield from context_problems(job, kinds)
 
 

@@ -49,8 +49,14 @@ _NO_SUCH_MODEL = (
 _FLOAT8_NOTE = (
     "float8: all linear layers except the output, parameters gathered in 16 bits (torchao)"
 )
-_COMPILE_NOTE = "needs compile.enable; blocks are compiled one by one instead of wrapped"
-_APPLY_NOTE = "torchtitan has no option for it: call apply_plan where parallelize calls apply_ac"
+_COMPILE_NOTE = (
+    "memory_budget needs compile.enable: torchtitan compiles each block instead of wrapping it in "
+    "a checkpoint"
+)
+_APPLY_NOTE = (
+    "torchtitan has no option for a plan of blocks: call apply_plan where parallelize calls "
+    "apply_ac"
+)
 
 
 class TorchTitan(TorchStack):
@@ -123,8 +129,10 @@ class TorchTitan(TorchStack):
         model = job.model
         checks = model.multi_latent_attention or not model.qk_layernorm
         if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
-            reason = "before Hopper, torchtitan runs these experts in a loop, which is not modelled"
-            fix = "a Hopper or newer GPU"
+            reason = (
+                "torchtitan runs the experts in a loop on GPUs before Hopper, which is not modelled"
+            )
+            fix = "use a Hopper or newer GPU"
             source = "torchtitan models/deepseek_v3/model/args.py"
             yield Problem("moe.use_grouped_mm", reason, fix, source)
         if granularity is Granularity.SELECTIVE and version == "0.3":

@@ -146,7 +146,7 @@ def _degrees(keys: Keys) -> Iterator[Finding]:
     total = prod(max(keys.number(key) or 1, 1) for key in (_REPLICATE, _SHARD, _TP, _CP, _PP))
     all_said = shard is not None and shard >= 1
     if num_gpus is not None and (total != num_gpus if all_said else num_gpus % total):
-        reason = f"the parallel degrees have the product {total}, and there are {num_gpus} GPUs"
+        reason = f"the parallel degrees have the product {total}, but there are {num_gpus} GPUs"
         fix = f"data_parallel_shard_degree = {fix}"
         yield keys.error("parallel_degree.product", reason, fix, _DIMS, _SHARD, PARALLELISM)
 

@@ -18,7 +18,7 @@ from advisor.models.options import CpCommType
 Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 
 FLOAT8_TO_SAY: Final = (
-    "set in the recipe: float8 of all linear layers except the output, which no option turns on"
+    "set this in the recipe: float8 for all linear layers except the output (no option sets it)"
 )
 _FLOAT8: Final = "quantize.linear.float8"
 _SUBCOMMANDS: Final = {

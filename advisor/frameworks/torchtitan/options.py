@@ -21,7 +21,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     option("training.local_batch_size", 8, "job.micro_batch_size"),
     option("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
     option("training.global_batch_size", -1, "job.global_batch_size"),
-    *checked(PARALLELISM, {"counted with the GPUs": "data_parallel_replicate_degree"}),
+    *checked(PARALLELISM, {"counted in the number of GPUs": "data_parallel_replicate_degree"}),
     option(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
     option(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
     option(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
@@ -43,7 +43,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
                 enable_approx_mid_point_recompute
             """,
-            "pipelines are not modelled; CP balances its load": """
+            "pipelines are not modelled; CP is modelled with a balanced load": """
                 pipeline_parallel_split_points module_fqns_per_model_part
                 pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
                 pipeline_parallel_layers_per_stage pipeline_parallel_schedule
@@ -62,13 +62,13 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     *unpriced(
         "quantize.linear.float8",
         {
-            "modelled without it": """
+            "predicted at its default": """
                 enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp
             """
         },
     ),
     option("compile.enable", False, "job.torch_compile"),
-    *checked("compile", {"a memory budget needs it": "components"}),
+    *checked("compile", {"needed by a memory budget": "components"}),
     option("optimizer.implementation", "fused", "job.optimizer_implementation"),
     option("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
 )

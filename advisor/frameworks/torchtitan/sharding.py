@@ -34,7 +34,7 @@ def titan_layout(
 ) -> ParallelLayout:
     """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
     EP is 1 (torchtitan then knows no other way) or where ETP says so."""
-    modelled = "only FSDP, TP, CP and EP are"
+    modelled = "only FSDP, TP, CP and EP are modelled"
     sharded = {name: value for name, value in given.items() if name != _OVERLAP}
     sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
@@ -88,9 +88,9 @@ def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem
         yield Problem("parallelism.enable_async_tensor_parallel", reason, fix, source)
     if model.num_query_groups % tp:
         reason = (
-            f"wk and wv of {model.num_query_groups} heads cannot be split over TP {tp}: a part "
-            "of a head has no view"
+            f"TP {tp} must divide the {model.num_query_groups} key-value heads: torchtitan cannot "
+            "split a head"
         )
-        fix = f"TP {model.num_query_groups} or less"
+        fix = f"use a TP that divides {model.num_query_groups}"
         source = "torchtitan models, Attention"
         yield Problem("parallelism.tensor_parallel_degree", reason, fix, source)

@@ -400,7 +400,7 @@ def test_what_flags_leave_unsaid_is_talk(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(nemo) == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 1
-    assert captured.err.startswith("advise: set in the recipe: precision bf16, sequence ")
+    assert captured.err.startswith("advise: set this in the recipe: precision bf16, sequence ")
     cli.main([*JOB, "--tp", "8", "--recompute", "none", "--format", "flags"])
     assert capsys.readouterr().err == ""
 

@@ -133,7 +133,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         " model.cross_entropy_loss_fusion=false model.recompute_granularity=selective \\\n"
         " 'model.recompute_modules=[mlp]' model.recompute_method=null \\\n"
         " model.recompute_num_layers=null\n"
-        " # set in the recipe: sequence 0\n"
+        " # set this in the recipe: sequence length 0\n"
         "\n"
         "Explain a row with --explain 0 · 0 rejected settings with --show-rejected ·\n"
         "the explorer with -o job.html · pictures with --plot out.svg\n"
@@ -347,8 +347,10 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     job = ["--model", "llama3_70b", "--gpus", "32xH100", "--recompute", "full:uniform:1"]
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
-    assert "set in the recipe" not in lm
-    comment = "# set in the recipe: sequence 4096 · the mixed_precision.… overrides work only in"
+    assert "in the recipe" not in lm
+    comment = (
+        "# set this in the recipe: sequence length 4096 · the mixed_precision.… overrides work"
+    )
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

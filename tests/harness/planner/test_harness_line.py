@@ -111,7 +111,7 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
         ),
         (
             "layout.cp_comm_type=all_gather",
-            "layout.cp_comm_type = all_gather: is not run by the megatron_core backend so far",
+            "layout.cp_comm_type = all_gather: must be p2p on the megatron_core backend",
         ),
     ],
 )

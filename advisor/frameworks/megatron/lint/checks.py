@@ -113,7 +113,7 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
             level=Level.NOTE,
             rule="shell_variable",
             reason=f"the value of {where} is a variable that is not set here, so it is not checked",
-            fix="lint the flags as they are run",
+            fix="lint the command with its variables replaced by their values",
             source="",
             place=read.unresolved.get(where, read.place),
         )
@@ -122,7 +122,7 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
             level=Level.NOTE,
             rule="shell_words",
             reason=f"{text} is not set here, so options in it are not checked",
-            fix="lint the flags as they are run",
+            fix="lint the command with its variables replaced by their values",
             source="",
             place=place,
         )

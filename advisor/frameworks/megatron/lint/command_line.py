@@ -120,7 +120,7 @@ def _stray(read: ReadSettings, option: Option) -> None:
     """A word behind the shorthand, which the program takes for an unknown argument."""
     reason = f"{option.name} {option.text}: the option takes no value"
     read.faults.append(
-        Fault("stray_word", reason, "drop the word after it", "argparse", option.values[0].place)
+        Fault("stray_word", reason, f"drop {option.text}", "argparse", option.values[0].place)
     )
 
 

@@ -78,8 +78,8 @@ def _connections(read: ReadSettings, settings: RawSettings) -> Iterator[Finding]
     yield Finding(
         level=Level.WARNING,
         rule="device_max_connections",
-        reason=f"{_CONNECTIONS}={text} with tensor or context parallelism is refused on Hopper and "
-        "older",
+        reason=f"Megatron-LM refuses {_CONNECTIONS}={text} with tensor or context parallelism on "
+        "Hopper and older GPUs",
         fix=f"export {_CONNECTIONS}=1",
         source="Megatron-LM training/arguments.py validate_args",
         place=place,

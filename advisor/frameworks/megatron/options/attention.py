@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.options.values import (
 
 _LATENT: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": is_latent}
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
+_INDEXED: Final = "used only with sparse attention"
 _ROTARY: Final = "values of the rotary table"
 
 
@@ -72,25 +73,27 @@ class Attention(Options):
     dsa_indexer_n_heads: int | None = refused(None, _INDEXER, since="0.16")
     dsa_indexer_head_dim: int | None = refused(None, _INDEXER, since="0.16")
     dsa_indexer_topk: int | None = refused(None, _INDEXER, since="0.16")
-    dsa_indexer_loss_coeff: float | None = harmless(None, _INDEXER, since="0.16")
-    dsa_indexer_use_sparse_loss: bool = harmless(False, _INDEXER, since="0.16")
+    dsa_indexer_loss_coeff: float | None = harmless(None, _INDEXED, since="0.16")
+    dsa_indexer_use_sparse_loss: bool = harmless(False, _INDEXED, since="0.16")
     dsa_indexer_topk_freq: int = refused(1, _INDEXER, since="0.19")
     dsa_indexer_skip_topk_offset: int = refused(0, _INDEXER, since="0.19")
-    dsa_kernel_backend: str = harmless("none", _INDEXER, since="0.19")
-    dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXER, since="0.19")
-    dsa_indexer_rotate_activation: bool = harmless(True, _INDEXER, since="0.19")
-    dsa_indexer_scoring_relu: bool = harmless(True, _INDEXER, since="0.19")
-    dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
-    dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXER, since="0.19")
-    qk_clip: bool = unpriced(False, "the model does not keep the largest logits", since="0.16")
+    dsa_kernel_backend: str = harmless("none", _INDEXED, since="0.19")
+    dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXED, since="0.19")
+    dsa_indexer_rotate_activation: bool = harmless(True, _INDEXED, since="0.19")
+    dsa_indexer_scoring_relu: bool = harmless(True, _INDEXED, since="0.19")
+    dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXED, since="0.19")
+    dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXED, since="0.19")
+    qk_clip: bool = unpriced(
+        False, "keeping the largest attention logits is not modelled", since="0.16"
+    )
     qk_clip_alpha: float = harmless(0.5, "used only with qk_clip", since="0.16")
     qk_clip_threshold: float = harmless(100, "used only with qk_clip", since="0.16")
     log_max_attention_logit: bool = unpriced(
-        False, "the model does not keep the largest logits", since="0.16"
+        False, "keeping the largest attention logits is not modelled", since="0.16"
     )
     apply_query_key_layer_scaling: bool = harmless(False)
     flash_attention_version: int | None = harmless(
-        None, "attention_backend says which kernel it is", since="0.19"
+        None, "attention_backend selects the modelled kernel", since="0.19"
     )
     rotary_base: float = harmless(10000, _ROTARY)
     rotary_scaling_factor: float = harmless(40, _ROTARY)
@@ -100,7 +103,7 @@ class Attention(Options):
     mscale: float = harmless(1.0, _ROTARY, defaults={"0.13": 0.707})
     mscale_all_dim: float = harmless(0.0, _ROTARY, defaults={"0.13": 0.707})
     mrope_section: str | None = refused(
-        None, "rotary positions of several axes are not modelled", since="0.12"
+        None, "multi-axis rotary positions (M-RoPE) are not modelled", since="0.12"
     )
     rotary_interleaved: bool = harmless(False, _ROTARY)
     rotary_seq_len_interpolation_factor: int | None = harmless(None, _ROTARY)

@@ -30,8 +30,8 @@ _RUN: Final[dict[str, Any]] = {
 }
 _FLEX: Final[dict[str, Any]] = {**_RUN, "when": sends_flex, "told_when": sends_flex}
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
-_KERNELS: Final = "part of the dispatcher's kernels, which are modelled as shipped"
-_LAYOUT: Final = "a layout of expert weights that the kernels choose"
+_KERNELS: Final = "a setting of the dispatcher's kernels, which are modelled as shipped"
+_LAYOUT: Final = "another weight layout or kernel of the same MLP"
 
 
 class Experts(Options):
@@ -85,12 +85,12 @@ class Experts(Options):
         **{**_FLEX, "told": Said.DIFFERENT, "told_nemo": Said.DIFFERENT, "place": 9},
     )
     moe_router_padding_for_fp8: bool = checked(
-        False, "tokens of padding are not counted", since="0.13"
+        False, "padding tokens are not counted", since="0.13"
     )
     moe_router_padding_for_quantization: bool = checked(
-        False, "tokens of padding are not counted", since="0.16"
+        False, "padding tokens are not counted", since="0.16"
     )
-    moe_input_jitter_eps: float | None = checked(None, "adds one product per token")
+    moe_input_jitter_eps: float | None = checked(None, "adds one multiplication per token")
     moe_router_force_load_balancing: bool = option(False, "job", since="0.13")
     moe_router_topk_scaling_factor: float | None = harmless(None)
     moe_router_topk_limited_devices: int | None = harmless(
@@ -98,9 +98,9 @@ class Experts(Options):
     )
     moe_router_bias_update_rate: float = harmless(0.001)
     moe_router_quantile_balancing_ema: float = harmless(0.0, since="0.19")
-    moe_router_force_biased: float | None = harmless(None, "only for benchmarks", since="0.17")
+    moe_router_force_biased: float | None = harmless(None, "used only for benchmarks", since="0.17")
     moe_per_layer_logging: bool = harmless(False)
-    moe_token_dropping: bool = refused(False, "has no effect in any release", flag="")
+    moe_token_dropping: bool = harmless(False, "has no effect in any release", flag="")
     moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", defaults={"0.18": 20})
     moe_hybridep_num_sms: int | None = unpriced(None, _SMS, since="0.16", defaults={"0.16": 16})
     moe_hybridep_num_sms_preprocessing: int = harmless(108, _KERNELS, since="0.18")
@@ -120,7 +120,7 @@ class Experts(Options):
         False, "buffers of a fixed size are not modelled", since="0.19"
     )
     moe_latent_size: int | None = refused(
-        None, "experts of a latent width are not modelled", since="0.16"
+        None, "experts on a latent dimension are not modelled", since="0.16"
     )
     moe_single_grouped_weight: bool = harmless(False, _LAYOUT, since="0.18")
     moe_single_grouped_bias: bool = harmless(False, _LAYOUT, since="0.18")
@@ -137,5 +137,7 @@ class Experts(Options):
     moe_pad_experts_for_cuda_graph_inference: bool = harmless(
         False, "used only for inference", since="0.17"
     )
-    moe_use_upcycling: bool = refused(False, "experts made from a dense checkpoint")
+    moe_use_upcycling: bool = refused(
+        False, "experts made from a dense checkpoint are not modelled"
+    )
     moe_upcycling_granularity: int = harmless(1, "used only with moe_use_upcycling")

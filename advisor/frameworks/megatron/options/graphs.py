@@ -70,7 +70,9 @@ class CudaGraphs(Options):
     check_for_nan_in_loss_and_grad: bool = option(
         True, "job.cuda_graph_impl", value=checks_for_nan, printed=Said.DIFFERENT, bridge=""
     )
-    cuda_graph_warmup_steps: int = checked(3, "a graph's first steps are not modelled")
+    cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
     cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", defaults={"0.17": False})
-    cuda_graph_retain_backward_graph: bool = unpriced(False, _POOL, flag="")
+    cuda_graph_retain_backward_graph: bool = unpriced(
+        False, "retained backward graphs are not modelled", flag=""
+    )
     inference_cuda_graph_scope: str | None = harmless(None, "used only for inference", since="0.18")

@@ -82,7 +82,7 @@ ASIDE: Final = {
         pytorch_profiler_collect_chakra pytorch_profiler_collect_shapes
         record_memory_history record_shapes use_pytorch_profiler
     """,
-    "the start of processes": """
+    "process launch": """
         distributed_timeout_minutes distributed_timeout_seconds_after_init
         flight_recorder_dump_path flight_recorder_include_stack_trace
         flight_recorder_trace_buffer_size lazy_mpu_init local_rank

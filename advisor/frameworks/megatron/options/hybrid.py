@@ -30,7 +30,7 @@ class Hybrid(Options):
     mamba_head_dim: int = option(64, "model", **_SHAPE, since="0.12")
     mamba_num_groups: int = option(8, "model", **_SHAPE, since="0.12")
     mamba_num_heads: int | None = option(None, "model", **_SHAPE, since="0.13")
-    is_hybrid_model: bool = harmless(False, "follows from the pattern", since="0.12")
+    is_hybrid_model: bool = harmless(False, "follows from hybrid_layer_pattern", since="0.12")
     use_mamba_mem_eff_path: bool = unpriced(
         True,
         "Mamba-2 layers are modelled with their fused kernel",
@@ -38,7 +38,7 @@ class Hybrid(Options):
         since="0.13",
     )
     mamba_training_ssm_states_dtype: str | None = unpriced(
-        None, "states are modelled in the kernel's number type", since="0.19"
+        None, "SSM states are modelled in the kernel's type", since="0.19"
     )
     heterogeneous_block_specs: bool = refused(
         False, "layers of different shapes are not modelled", flag="", since="0.12"
@@ -52,6 +52,4 @@ class Hybrid(Options):
     heterogeneous_layers_config_encoded_json: str | None = refused(
         None, "layers of different shapes are not modelled"
     )
-    spec: tuple[str, ...] = unpriced(
-        (), "layers are modelled as the built-in specifications make them"
-    )
+    spec: tuple[str, ...] = unpriced((), "layers are modelled as in the built-in layer specs")

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.options.values import (
     runs_own_softmax,
 )
 
-_FUSED: Final = "steps are modelled with the fusions that model.* sets"
+_FUSED: Final = "steps are modelled with the fusions that the model.* keys select"
 
 
 class Implementation(Options):
@@ -81,7 +81,7 @@ class Implementation(Options):
         printed=Said.DIFFERENT,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
-    use_mcore_models: bool = harmless(False, "no other models exist any more")
+    use_mcore_models: bool = harmless(False, "every model is Megatron Core's")
     use_legacy_models: bool = refused(
         False, "the models from before Megatron Core are not modelled"
     )
@@ -91,7 +91,7 @@ class Implementation(Options):
     fused_single_qkv_rope: bool = unpriced(False, _FUSED, flag="", since="0.15")
     fused_residual_rmsnorm: bool = unpriced(False, _FUSED, since="0.17")
     persist_layer_norm: bool = harmless(
-        False, "a kernel of the same norm", flag="", off="--no-persist-layer-norm"
+        False, "another kernel of the same norm", flag="", off="--no-persist-layer-norm"
     )
     memory_efficient_layer_norm: bool = unpriced(
         False, "norms are modelled as keeping their input", flag=""

@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.options.values import (
 )
 from advisor.models.options import Activation
 
-_START: Final = "how weights are drawn at the start"
+_START: Final = "initial values of the weights"
 _MUP: Final = "scaling factors of maximal update parametrization"
 _STREAMS: Final = "hyper-connections are not modelled"
 
@@ -68,10 +68,10 @@ class Shape(Options):
     quick_geglu: bool = option(
         False, "model.activation", value=has_activation(Activation.QUICK_GEGLU)
     )
-    openai_gelu: bool = unpriced(False, "is modelled as gelu")
-    onnx_safe: bool | None = unpriced(None, "is modelled as gelu")
+    openai_gelu: bool = unpriced(False, "modelled as gelu")
+    onnx_safe: bool | None = unpriced(None, "modelled as gelu")
     activation_func: object = harmless(
-        None, "follows from model.activation (a function, which no command line can give)", flag=""
+        None, "a function that follows from model.activation", flag=""
     )
     activation_func_clamp_value: float | None = unpriced(
         None, "the activation is modelled without clamping", since="0.15"

@@ -20,8 +20,9 @@ _NUMBER: Final = "a coefficient of the optimizer's update"
 _SCALE: Final = "a parameter of the loss scale"
 _MUON: Final = "a coefficient of Muon's update"
 _OTHER: Final = "belongs to an optimizer that is not modelled"
-_HOST: Final = "memory of the host"
+_HOST: Final = "host memory only"
 _FSDP: Final = "Megatron's own FSDP is not modelled"
+_WITH_FSDP: Final = "used only with use_megatron_fsdp"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
 _RUN: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
 
@@ -49,7 +50,9 @@ class OptimizerStep(Options):
     adam_beta2: float = harmless(0.999, _NUMBER)
     adam_eps: float = harmless(1e-08, _NUMBER)
     sgd_momentum: float = harmless(0.9, _OTHER)
-    clip_grad: float = unpriced(1.0, "the gradient norm is modelled as computed")
+    clip_grad: float = unpriced(
+        1.0, "every step is modelled with the computation of the gradient norm"
+    )
     loss_scale: float | None = harmless(None, _SCALE)
     initial_loss_scale: float = harmless(4294967296, _SCALE)
     min_loss_scale: float = harmless(1.0, _SCALE)
@@ -59,7 +62,7 @@ class OptimizerStep(Options):
     muon_momentum: float = harmless(0.95, _MUON, since="0.16")
     muon_split_qkv: bool = unpriced(
         True,
-        "the matrices of q, k and v are modelled separately",
+        "the q, k and v matrices are modelled as orthogonalized separately",
         off="--muon-no-split-qkv",
         since="0.16",
     )
@@ -72,11 +75,13 @@ class OptimizerStep(Options):
         5, "the update is modelled with five Newton-Schulz steps", since="0.16"
     )
     muon_tp_mode: str = unpriced(
-        "blockwise", "matrices are modelled as orthogonalized block by block", since="0.16"
+        "blockwise",
+        "each TP shard of a matrix is modelled as orthogonalized by itself",
+        since="0.16",
     )
     muon_extra_scale_factor: float = harmless(1.0, _MUON, since="0.16")
     muon_scalar_optimizer: str = refused(
-        "adam", "Adam is modelled for the parameters that Muon does not update", since="0.17"
+        "adam", "only Adam is modelled for the parameters that Muon does not update", since="0.17"
     )
     lion_beta1: float = harmless(0.95, _OTHER, since="0.17")
     lion_beta2: float = harmless(0.98, _OTHER, since="0.17")
@@ -90,16 +95,16 @@ class OptimizerStep(Options):
         False, "follows from job.optimizer", flag="", since="0.18"
     )
     optimizer_cuda_graph: bool = unpriced(
-        False, "the update is modelled without graphs", since="0.17"
+        False, "the update is modelled without CUDA graphs", since="0.17"
     )
     use_torch_optimizer_for_cpu_offload: bool = unpriced(
-        False, "the host's update is modelled like DeepSpeed's", since="0.12"
+        False, "the update on the host is modelled like DeepSpeed's CPU Adam", since="0.12"
     )
     pin_cpu_grads: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-grads", since="0.12")
     pin_cpu_params: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-params", since="0.12")
     log_num_zeros_in_grad: bool = unpriced(False, "the counting of zero gradients is not modelled")
     overlap_param_gather_with_optimizer_step: bool = unpriced(
-        False, "weights are modelled as gathered after the update"
+        False, "weights are modelled as gathered after the optimizer step"
     )
 
 
@@ -117,10 +122,10 @@ class DataParallel(Options):
     )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(
-        1, "states are modelled over all data-parallel ranks"
+        1, "optimizer states are modelled as sharded over all data-parallel ranks"
     )
-    check_for_nan_in_grad: bool = harmless(False, "adds a check of each bucket", flag="")
-    check_for_large_grads: bool = harmless(False, "adds a check of each bucket", since="0.12")
+    check_for_nan_in_grad: bool = harmless(False, "adds a check per gradient bucket", flag="")
+    check_for_large_grads: bool = harmless(False, "adds a check per gradient bucket", since="0.12")
     bucket_size: int | None = unpriced(None, _BUCKETS, flag="--ddp-bucket-size")
     num_buckets: int | None = unpriced(None, _BUCKETS, flag="--ddp-num-buckets", since="0.18")
     pad_buckets_for_high_nccl_busbw: bool = harmless(
@@ -128,7 +133,7 @@ class DataParallel(Options):
     )
     reduce_scatter_with_fp32_accumulation: bool = unpriced(
         False,
-        "gradients are modelled in their own type",
+        "gradients are modelled as reduced in their own type",
         flag="--ddp-reduce-scatter-with-fp32-accumulation",
         since="0.16",
     )
@@ -152,27 +157,29 @@ class DataParallel(Options):
         False, "torch's FSDP2 under Megatron is not modelled", bridge="dist"
     )
     data_parallel_sharding_strategy: str = harmless(
-        "no_shard", _FSDP, launcher="optim_grads_params", since="0.12"
+        "no_shard", _WITH_FSDP, launcher="optim_grads_params", since="0.12"
     )
-    outer_dp_sharding_strategy: str = harmless("no_shard", _FSDP, since="0.14")
-    suggested_communication_unit_size: int | None = harmless(None, _FSDP, since="0.12")
-    preserve_fp32_weights: bool = harmless(True, _FSDP, since="0.12", until="0.16")
-    fsdp_double_buffer: bool = harmless(False, _FSDP, since="0.13")
-    fsdp_manual_registration: bool = harmless(False, _FSDP, since="0.16")
-    fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _FSDP, since="0.17")
-    fsdp_all_gather_in_start_param_sync: bool = harmless(True, _FSDP, since="0.17")
-    megatron_fsdp_main_params_dtype: str = harmless("fp32", _FSDP, since="0.17")
+    outer_dp_sharding_strategy: str = harmless("no_shard", _WITH_FSDP, since="0.14")
+    suggested_communication_unit_size: int | None = harmless(None, _WITH_FSDP, since="0.12")
+    preserve_fp32_weights: bool = harmless(True, _WITH_FSDP, since="0.12", until="0.16")
+    fsdp_double_buffer: bool = harmless(False, _WITH_FSDP, since="0.13")
+    fsdp_manual_registration: bool = harmless(False, _WITH_FSDP, since="0.16")
+    fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _WITH_FSDP, since="0.17")
+    fsdp_all_gather_in_start_param_sync: bool = harmless(True, _WITH_FSDP, since="0.17")
+    megatron_fsdp_main_params_dtype: str = harmless("fp32", _WITH_FSDP, since="0.17")
     megatron_fsdp_main_grads_dtype: str | None = harmless(
-        None, _FSDP, launcher="auto", since="0.17"
+        None, _WITH_FSDP, launcher="auto", since="0.17"
     )
-    megatron_fsdp_grad_comm_dtype: str | None = harmless(None, _FSDP, launcher="auto", since="0.17")
-    megatron_fsdp_use_decoupled_grad: bool = harmless(False, _FSDP, since="0.18")
-    megatron_fsdp_cuda_graph_mode: bool = harmless(False, _FSDP, since="0.18")
-    megatron_fsdp_enable_fine_grained_param_gather: bool = harmless(False, _FSDP, since="0.18")
-    megatron_fsdp_max_pool_double_buffer: bool = harmless(False, _FSDP, since="0.19")
-    enable_full_sharding_in_hsdp: bool = harmless(False, _FSDP)
+    megatron_fsdp_grad_comm_dtype: str | None = harmless(
+        None, _WITH_FSDP, launcher="auto", since="0.17"
+    )
+    megatron_fsdp_use_decoupled_grad: bool = harmless(False, _WITH_FSDP, since="0.18")
+    megatron_fsdp_cuda_graph_mode: bool = harmless(False, _WITH_FSDP, since="0.18")
+    megatron_fsdp_enable_fine_grained_param_gather: bool = harmless(False, _WITH_FSDP, since="0.18")
+    megatron_fsdp_max_pool_double_buffer: bool = harmless(False, _WITH_FSDP, since="0.19")
+    enable_full_sharding_in_hsdp: bool = harmless(False, _WITH_FSDP)
     create_all_gather_group: bool = unpriced(
-        False, "a separate group for the gather is not modelled"
+        False, "a separate process group for all-gathers is not modelled"
     )
     torch_fsdp2_reshard_after_forward: bool = harmless(
         True, "used only with use_torch_fsdp2", off="--torch-fsdp2-no-reshard-after-forward"

@@ -37,7 +37,7 @@ _SPLIT: Final[dict[str, Any]] = {
     "nemo": STRATEGY,
     "place": 1,
 }
-_SHARDS: Final = "weights split over a further group of ranks are not modelled"
+_SHARDS: Final = "weights sharded over an additional group of ranks are not modelled"
 
 
 class Parallelism(Options):
@@ -113,10 +113,10 @@ class Parallelism(Options):
         False, "multi-token prediction is modelled on the last stage", flag="", since="0.16"
     )
     hybrid_context_parallel: bool = refused(
-        False, "a context-parallel degree for each sample is not modelled", since="0.16"
+        False, "a context-parallel degree per sample is not modelled", since="0.16"
     )
     max_seqlen_per_dp_cp_rank: int | None = refused(
-        None, "a context-parallel degree for each sample is not modelled", since="0.16"
+        None, "a context-parallel degree per sample is not modelled", since="0.16"
     )
     variable_seq_lengths: bool = unpriced(
         False, "every microbatch is modelled with seq_length tokens", flag=""
@@ -125,8 +125,8 @@ class Parallelism(Options):
     gtp_weight_remat_size: int = refused(1, _SHARDS, flag="", since="0.19")
     expert_tensor_parallel_num_weight_shards: int | None = refused(None, _SHARDS, since="0.19")
     expert_gtp_weight_remat_size: int = refused(1, _SHARDS, flag="", since="0.19")
-    moe_extended_tp: bool = refused(
-        False, "experts over TP x EP without a separate group are not modelled", until="0.16"
+    moe_extended_tp: bool = harmless(
+        False, "Megatron Core ignores the option since 0.10", until="0.16"
     )
     use_tp_pp_dp_mapping: bool = unpriced(False, "ranks are modelled in the order TP, CP, DP, PP")
     model_parallel_size: int | None = harmless(

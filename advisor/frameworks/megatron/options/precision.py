@@ -131,7 +131,7 @@ class Precision(Options):
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(
         True,
-        "main parameters are modelled as only the 16 bits that bf16 weights lack",
+        "fp32 main parameters are modelled as bf16 weights plus 16-bit remainders",
         bridge="optimizer",
         flag="",
         since="0.13",
@@ -156,14 +156,14 @@ class Precision(Options):
     )
     fp8_dot_product_attention: bool = option(False, "model", flag="")
     fp8_multi_head_attention: bool = refused(
-        False, "attention with its projections in 8 bits is not modelled", flag=""
+        False, "8-bit attention with its projections is not modelled", flag=""
     )
     fp8_margin: int = harmless(0, _SCALING)
     fp8_interval: int = harmless(1, _SCALING)
     fp8_amax_history_len: int = harmless(1, _SCALING)
     fp8_amax_compute_algo: str = harmless("most_recent", _SCALING)
     fp8_wgrad: bool = unpriced(
-        True, "gradients of weights are modelled in 8 bits", off="--no-fp8-wgrad"
+        True, "weight gradients are modelled as computed in 8 bits", off="--no-fp8-wgrad"
     )
     tp_only_amax_red: bool = harmless(False, _SCALING, flag="")
     keep_fp8_transpose_cache: bool = unpriced(
@@ -183,12 +183,14 @@ class Precision(Options):
         since="0.13",
     )
     quant_recipe: str | None = refused(
-        None, "a recipe for each layer is not modelled", flag="", since="0.13"
+        None, "a precision recipe per layer is not modelled", flag="", since="0.13"
     )
-    te_precision_config_file: str | None = refused(None, "a recipe for each layer is not modelled")
+    te_precision_config_file: str | None = refused(
+        None, "a precision recipe per layer is not modelled"
+    )
     use_kitchen: bool = refused(False, _KITCHEN, flag="", since="0.13")
     use_kitchen_attention: bool = refused(False, _KITCHEN, since="0.16")
-    kitchen_attention_backend: str = harmless("sdpa", _KITCHEN, since="0.16")
+    kitchen_attention_backend: str = harmless("sdpa", "used only with use_kitchen", since="0.16")
     kitchen_config_file: str | None = refused(None, _KITCHEN)
     kitchen_recipe_number: int | None = refused(None, _KITCHEN)
     fp16_lm_cross_entropy: bool = unpriced(False, "the loss is modelled in fp32")

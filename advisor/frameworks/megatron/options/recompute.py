@@ -67,7 +67,7 @@ class Recompute(Options):
     recompute_activations: bool = checked(False, "Megatron-LM's shorthand of selective recompute")
     checkpoint_activations: bool = checked(False, "an old name, refused by Megatron-LM")
     num_microbatches_with_partial_activation_checkpoints: int | None = unpriced(
-        None, "recompute is the same in every microbatch", flag=""
+        None, "recompute is modelled as the same in every microbatch", flag=""
     )
     num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
         None, "read only by NeMo 1", flag="", bridge=""
@@ -77,31 +77,31 @@ class Recompute(Options):
     )
     mcore_gpt: bool = checked(
         True,
-        "NeMo 1: whether it trains Megatron Core's transformer or its own",
+        "selects Megatron Core's or NeMo 1's own transformer in NeMo 1",
         flag="",
         bridge="",
     )
     cpu_offloading_activations: bool = unpriced(
-        True, "cpu_offloading is modelled as moving activations", flag=""
+        True, "cpu_offloading is modelled as offloading activations", flag=""
     )
     cpu_offloading_double_buffering: bool = unpriced(
-        False, "a second buffer of offloaded layers is not modelled", flag="", since="0.14"
+        False, "a second buffer for offloaded layers is not modelled", flag="", since="0.14"
     )
     cpu_offloading_retain_pinned_cpu_buffers: bool = harmless(
-        False, "memory of the host", since="0.17"
+        False, "host memory only", since="0.17"
     )
     _cpu_offloading_context: object = harmless(None, CALLABLE, flag="")
     min_offloaded_tensor_size: int = unpriced(
-        1048576, "offloaded modules are modelled whole", since="0.16"
+        1048576, "tensors of every size are modelled as offloaded", since="0.16"
     )
     fine_grained_offloading_max_inflight_offloads: int | None = checked(
-        None, "copies are modelled as done before their memory is needed", since="0.18"
+        None, "offload copies are modelled as finished before their memory is needed", since="0.18"
     )
     delay_offload_until_cuda_graph: bool = unpriced(
-        False, "offload is modelled as starting with the module", since="0.19"
+        False, "the offload of a module is modelled without delay", since="0.19"
     )
     delta_offload_bytes_across_pp_ranks: int = unpriced(
-        0, "every stage is modelled as offloading the same", since="0.19"
+        0, "the same offload is modelled on every pipeline stage", since="0.19"
     )
     activation_offload_fraction: float = option(
         1.0, "recompute.offload_fraction", strict=True, nemo="", nemo_1="", **_SET, since="0.19"

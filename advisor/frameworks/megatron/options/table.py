@@ -49,7 +49,7 @@ SECTIONS: Final = (
     Section(Implementation, "Kernels and fusions"),
     Section(Dropout, "Dropout"),
     Section(Loss, "Loss"),
-    Section(Precision, "Number types"),
+    Section(Precision, "Precision"),
     Section(Recompute, "Recompute and activation offload"),
     Section(CudaGraphs, "CUDA graphs"),
     Section(Communication, "Communication"),

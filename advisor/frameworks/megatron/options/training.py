@@ -42,9 +42,9 @@ class Loop(Options):
         True, "job.create_attention_mask", value=loads_mask, printed=Said.DIFFERENT, bridge=""
     )
     empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
-    manual_gc: bool = harmless(False, "Python's garbage")
-    manual_gc_interval: int = harmless(0, "Python's garbage")
-    manual_gc_eval: bool = harmless(True, "Python's garbage")
+    manual_gc: bool = harmless(False, "Python's garbage collection")
+    manual_gc_interval: int = harmless(0, "Python's garbage collection")
+    manual_gc_eval: bool = harmless(True, "Python's garbage collection")
     train_sync_interval: int | None = harmless(None)
     check_weight_hash_across_dp_replicas_interval: int | None = harmless(None)
     reset_position_ids: bool = unpriced(
@@ -62,6 +62,6 @@ class Loop(Options):
     logits_save_dir: str | None = refused(None, "distillation is not modelled")
     logits_load_dir: str | None = refused(None, "distillation is not modelled")
     inprocess_restart: bool = unpriced(False, "memory kept for restarts is not modelled")
-    yaml_cfg: str | None = refused(None, "options in another file: lint or give that file")
+    yaml_cfg: str | None = refused(None, "options in another file are not read: lint that file")
     use_checkpoint_args: bool = unpriced(False, "options in a checkpoint are not read")
     fake_process_group: bool = harmless(False, "used only in tests")

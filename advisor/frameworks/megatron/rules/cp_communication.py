@@ -95,8 +95,8 @@ def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     heads, groups = _heads_of_rank(raw)
     return Problem(
-        f"cp_comm_type = a2a with context_parallel_size = {raw.context_parallel_size}, which does "
-        f"not divide the {heads} heads and {groups} query groups of a TP rank",
+        f"cp_comm_type = a2a: context_parallel_size = {raw.context_parallel_size} must divide the "
+        f"{heads} heads and {groups} query groups of a TP rank",
         _other_kinds(raw, revision),
         "AssertionError: The number of attention heads needs to be divisible by CP size!",
     )
@@ -152,7 +152,7 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Packed sequences: p2p, or with TE 2.10 a2a, with 2.18 all_gather, with 2.19 a2a+p2p."""
+    """Packed sequences need p2p, a2a (TE 2.10), all_gather (TE 2.18) or a2a+p2p (TE 2.19)."""
     if not raw.packed_sequences:
         return None
     release = _release(raw, revision)
@@ -175,11 +175,9 @@ _breaks = partial(function, source=_SOURCE, verdict=Verdict.CRASHES, authority=A
 _hierarchical_sizes = Guard(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
     when=_bad_hierarchy,
-    reason="hierarchical_context_parallel_sizes = {found} cannot be combined with "
-    "context_parallel_size = "
-    "{raw.context_parallel_size}",
-    fix="give two numbers with the product {raw.context_parallel_size}: ranks of the "
-    "all-to-all, then of the ring",
+    reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
+    "context_parallel_size = {raw.context_parallel_size}",
+    fix="give the ranks of the all-to-all, then the ranks of the ring",
     raises="AssertionError",
     authority=Authority.LAUNCHER,
     source=arguments(473, 580, 564),
@@ -191,7 +189,7 @@ RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
         reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
-        fix="give one kind for all layers, or {raw.num_layers}",
+        fix="give one kind for all layers, or {raw.num_layers} kinds",
         raises="AssertionError: Length of cp_comm_type ({found}) should equal to",
         source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
     ),
@@ -229,8 +227,8 @@ RULES: Final[dict[str, Rule]] = {
         source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
     ),
     "cp_comm_type_known": _crashes(
-        summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's help says "
-        "otherwise).",
+        summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's "
+        "help wrongly says allgather).",
         # Its help spells allgather, which sparse attention alone understands.
         given=lambda raw, _: raw.experimental_attention_variant != "dsa",
         when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],

@@ -53,7 +53,7 @@ def _capture(modules: Sequence[str], without: str = "") -> str:
 
 
 def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The release must know the captured modules; checked since 0.16."""
+    """The release must know the captured modules; Megatron checks this since 0.16."""
     wanted = () if raw.cuda_graph_modules == ("full",) else raw.cuda_graph_modules
     found, field = unknown(wanted, revision.cuda_graph_modules), revision.cuda_graph_field
     if found is None:
@@ -86,7 +86,7 @@ def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph of the whole iteration takes no modules; transformer_engine cannot capture it."""
+    """A whole-iteration graph takes no modules; transformer_engine cannot capture such a graph."""
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
@@ -416,7 +416,7 @@ _LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 
 
 def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Module offload works with TE and full-iteration graphs; checked since 0.18."""
+    """TE and full-iteration graphs allow offload of modules; Megatron checks this since 0.18."""
     graphs = graphs_of(raw, revision)
     if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
         return None

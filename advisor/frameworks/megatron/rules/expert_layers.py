@@ -195,7 +195,7 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
 
 
 def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap refuses full recompute, recompute_method and recompute_num_layers."""
+    """EP A2A overlap refuses full recompute, recompute_method and recompute_num_layers."""
     if not raw.overlap_moe_expert_parallel_comm:
         return None
     if raw.full:
@@ -222,7 +222,7 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
 
 
 def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap allows one MTP layer; in 0.16 and 0.17 it also needs a pipeline."""
+    """EP A2A overlap allows one MTP layer, in 0.16 and 0.17 only with a pipeline."""
     layers = raw.mtp_num_layers
     if not raw.overlap_moe_expert_parallel_comm or layers is None:
         return None
@@ -247,7 +247,7 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The overlap refuses CUDA graphs of mlp and moe; up to 0.17, all except TE graphs."""
+    """EP A2A overlap refuses CUDA graphs of mlp and moe; up to 0.17, all graphs except TE's."""
     graphs = graphs_of(raw, revision)
     if not raw.overlap_moe_expert_parallel_comm or not graphs.on or not revision.at_least(0, 16):
         return None
@@ -267,7 +267,8 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
 _overlap = partial(Guard, given=lambda raw, _: raw.overlap_moe_expert_parallel_comm)
 OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_needs_chunks": _overlap(
-        summary="The overlap with a pipeline needs a virtual pipeline.",
+        summary="EP A2A overlap (overlap_moe_expert_parallel_comm) with a pipeline needs a virtual "
+        "pipeline.",
         when=lambda raw, _: (
             raw.pipeline_model_parallel_size != 1
             and raw.virtual_pipeline_model_parallel_size is None
@@ -281,7 +282,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
     ),
     "expert_overlap_needs_experts": _overlap(
-        summary="The overlap needs expert parallelism.",
+        summary="EP A2A overlap needs expert parallelism.",
         when=lambda raw, _: raw.expert_model_parallel_size <= 1,
         reason="overlap_moe_expert_parallel_comm cannot be combined with "
         "expert_model_parallel_size = "
@@ -292,7 +293,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
     ),
     "expert_overlap_dispatcher": _overlap(
-        summary="The overlap needs the alltoall or the flex dispatcher.",
+        summary="EP A2A overlap needs the alltoall or the flex dispatcher.",
         when=lambda raw, _: raw.moe_token_dispatcher_type not in ("alltoall", "flex"),
         reason="overlap_moe_expert_parallel_comm cannot be combined with "
         "moe_token_dispatcher_type = "
@@ -306,7 +307,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         _overlap_full_recompute, config(0, 1318, 1461, 1872, 2114, 2419, 2689)
     ),
     "expert_overlap_moe_recompute": _overlap(
-        summary="The overlap refuses moe in recompute_modules (since 0.17).",
+        summary="EP A2A overlap refuses moe in recompute_modules (since 0.17).",
         # Megatron looks at the list whatever the granularity.
         when=lambda raw, _: "moe" in raw.effective_modules or raw.moe_layer_recompute,
         reason="recompute of moe cannot be combined with overlap_moe_expert_parallel_comm",
@@ -316,7 +317,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 0, 2123, 2428, 2698),
     ),
     "expert_overlap_shared_experts": _overlap(
-        summary="The overlap refuses moe_shared_expert_overlap.",
+        summary="EP A2A overlap refuses moe_shared_expert_overlap.",
         when=lambda raw, _: raw.moe_shared_expert_overlap,
         reason="moe_shared_expert_overlap cannot be combined with overlap_moe_expert_parallel_comm",
         fix="[moe_shared_expert_overlap]",

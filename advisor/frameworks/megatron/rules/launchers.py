@@ -277,7 +277,8 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = {raw.optimizer} cannot be combined with use_distributed_optimizer",
-        fix="[use_distributed_optimizer]; dist_muon deals whole tensors to data-parallel ranks",
+        fix="[use_distributed_optimizer] (dist_muon shards optimizer states by whole tensors "
+        "without use_distributed_optimizer)",
         raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
         source=_ARGUMENTS,
     ),
@@ -287,9 +288,9 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         ),
         given=lambda raw, revision: raw.optimizer == "muon" and revision.at_least(0, 18),
         when=lambda raw, _: raw.use_distributed_optimizer,
-        reason="optimizer = muon with use_distributed_optimizer deals whole tensors to "
-        "data-parallel ranks (the layer-wise distributed optimizer)",
-        fix="nothing to change: dist_muon is its older name",
+        reason="optimizer = muon with use_distributed_optimizer shards optimizer states by whole "
+        "tensors over data-parallel ranks (the layer-wise distributed optimizer)",
+        fix="nothing to change: dist_muon is the older name of this combination",
         verdict=Verdict.NOTE,
         source="megatron-core 0.19.2 training/arguments.py:1669-1682",
     ),
@@ -312,7 +313,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 
 
 def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
-    """Keys of partial checkpoints are ignored without a pipeline, and by Megatron Core."""
+    """NeMo 1 reads keys of partial checkpoints only in its own transformer with a pipeline."""
     window = (
         "num_micro_batches_with_partial_activation_checkpoints",
         "activations_checkpoint_layers_per_pipeline",

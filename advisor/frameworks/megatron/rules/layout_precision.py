@@ -17,7 +17,7 @@ def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
 
 
 def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The bf16 layers at start and end must fit into one pipeline stage."""
+    """The bf16 layers at the start and at the end must each fit into one pipeline stage."""
     if not (raw.fp8 and raw.first_last_layers_bf16) or raw.num_layers is None:
         return None
     most = raw.num_layers // raw.pipeline_model_parallel_size
@@ -25,7 +25,7 @@ def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
         count: int = getattr(raw, field)
         if not 0 <= count <= most:
             return Problem(
-                f"{field} = {count} is not between 0 and the {most} layers of a pipeline stage",
+                f"{field} = {count} must be between 0 and {most}, the layers of a pipeline stage",
                 f"use at most {most}",
                 f"ValueError: {field} ({count}) must be between 0 and",
             )

@@ -20,7 +20,7 @@ LAYER_RULES: Final[dict[str, Rule]] = {
             and not 0 <= raw.cpu_offloading_num_layers < raw.num_layers
             and f"{raw.num_layers - 1}"
         ),
-        reason="cpu_offloading_num_layers = {raw.cpu_offloading_num_layers} is not between 0 and "
+        reason="cpu_offloading_num_layers = {raw.cpu_offloading_num_layers} must be between 0 and "
         "{found}",
         fix="use at most {found}",
         raises="ValueError: CPU offloading can be done only for layers less than {raw.num_layers}",
@@ -59,7 +59,7 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
 
 
 def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
-    """fused_group_mlp needs the operation fuser, and cannot be combined with its parts."""
+    """Offload of fused_group_mlp needs TE's operation fuser and excludes offload of its parts."""
     if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
         return None
     if not raw.use_transformer_engine_op_fuser:
@@ -92,7 +92,8 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
     if not inside:
         return None
     return Problem(
-        f"moe_paged_stash cannot be combined with offload of {names(inside)}, which it covers",
+        f"moe_paged_stash cannot be combined with offload of {names(inside)}, which the stash "
+        "covers",
         f"drop {names(inside)} from offload_modules",
         "ValueError: When moe_paged_stash is enabled, offload_modules must not include",
     )
@@ -114,7 +115,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         summary="fine_grained_activation_offloading needs offload_modules.",
         when=lambda raw, revision: not raw.offload_modules and revision.offload_modules,
         reason="fine_grained_activation_offloading needs offload_modules",
-        fix="name some of {found}",
+        fix="name one or more of {found}",
         raises="AssertionError: ",
         source=config(0, 0, 0, 1272, 1452, 1662, 1852),
     ),
@@ -136,9 +137,9 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1287, 1467, 1677, 1868),
     ),
     "offload_inside_moe": _modules(
-        summary="Modules inside a recomputed MoE layer cannot be offloaded; checked from 0.19 on.",
+        summary="Modules inside a recomputed MoE layer cannot be offloaded (since 0.19).",
         when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *_INSIDE_MOE),
-        reason="offload_modules has {found} inside the MoE layer that is recomputed",
+        reason="offload of {found} cannot be combined with recompute of moe",
         fix="drop moe from recompute_modules, or {found} from offload_modules",
         raises="AssertionError: Cannot offload {{",
         source=config(0, 0, 0, 0, 0, 0, 1874),

@@ -37,7 +37,7 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
     "recompute_granularity": Guard(
-        summary="recompute_granularity is full or selective.",
+        summary="recompute_granularity must be full or selective.",
         when=lambda raw, _: unknown((raw.recompute_granularity,), ("full", "selective")),
         reason="recompute_granularity = {found} is neither full nor selective",
         fix="{found.advice}",
@@ -45,7 +45,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(775, 826, 905, 1155, 1335, 1545, 1725),
     ),
     "recompute_method": Guard(
-        summary="recompute_method is block or uniform, whatever the granularity.",
+        summary="recompute_method must be block or uniform, also with selective recompute.",
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: unknown((raw.recompute_method,), ("block", "uniform")),
         reason="recompute_method = {found} is neither uniform nor block",
@@ -85,7 +85,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: raw.distribute_saved_activations and raw.sequence_parallel,
         reason="distribute_saved_activations cannot be combined with sequence_parallel, which "
-        "already splits them",
+        "already splits the activations",
         fix="drop distribute_saved_activations",
         raises="ValueError: distribute_saved_activations: True must be false when sequence "
         "parallel is",
@@ -165,7 +165,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         summary="--recompute-activations means selective and overrides a given granularity.",
         when=lambda raw, _: raw.recompute_activations,
         reason="--recompute-activations means recompute_granularity selective and overrides the "
-        "one given",
+        "recompute_granularity given",
         fix="write --recompute-granularity selective --recompute-modules with the modules you mean",
         source=arguments(498, 605, 589),
     ),
@@ -177,7 +177,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         given=lambda raw, _: raw.recompute_granularity is None and not raw.moe_layer_recompute,
         when=_unread_method,
         reason="{found} without recompute_granularity: nothing is recomputed",
-        fix="set recompute_granularity full, or drop them",
+        fix="set recompute_granularity full, or drop {found}",
         source="megatron-core 0.16.1 transformer_config.py:1154",
     ),
     "method_with_selective": _ignored(

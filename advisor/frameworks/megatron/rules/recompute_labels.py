@@ -210,7 +210,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
     ),
     "core_attn_under_flash": Guard(
-        summary="core_attn saves almost nothing with flash or fused attention (no scores kept).",
+        summary="core_attn saves almost nothing with flash or fused attention, which keep no "
+        "scores.",
         given=lambda raw, _: selects(raw, "core_attn"),
         when=_keeps_no_scores,
         reason="core_attn with attention_backend = {raw.attention_backend} frees only the softmax "
@@ -246,7 +247,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         summary="shared_experts does nothing in a model without shared experts.",
         given=lambda raw, _: raw.has_experts and raw.moe_shared_expert_intermediate_size is None,
         when=lambda raw, _: replayed(raw, "shared_experts"),
-        reason="shared_experts does nothing: the model has none",
+        reason="shared_experts does nothing: the model has no shared experts",
         fix="drop shared_experts",
         source=_EXPERTS,
     ),
@@ -278,10 +279,10 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_LAYER,
     ),
     "gdp_labels_without_gdp": _ignored(
-        summary="gdp_in_proj and gdp_qkv do nothing in a model without that attention.",
+        summary="gdp_in_proj and gdp_qkv do nothing without experimental_attention_variant.",
         given=lambda raw, _: not raw.experimental_attention_variant,
         when=lambda raw, _: [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)],
-        reason="{found} does nothing: the model has no such attention",
+        reason="{found} does nothing: experimental_attention_variant is not set",
         fix="drop {found}",
         source="Megatron-LM main d98e8a6",
     ),
@@ -290,8 +291,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "backward.",
         given=lambda raw, revision: raw.transformer_impl == "local" and revision.at_least(0, 17),
         when=lambda raw, _: selects(raw, "layernorm"),
-        reason="layernorm recompute compiles a C++ extension at the first backward and needs "
-        "Transformer Engine importable, g++ and ninja",
+        reason="layernorm recompute compiles a C++ extension at the first backward: it needs an "
+        "importable Transformer Engine, g++ and ninja",
         fix="install them on every node",
         source="megatron-core 0.17.1 random.py:65-75",
     ),

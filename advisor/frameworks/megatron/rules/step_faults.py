@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.rules.rule import (
 
 
 def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Up to 0.16, N of uniform must divide the layers of a model chunk."""
+    """Up to 0.16, the N of uniform:N must divide the layers of a model chunk."""
     number, layers = raw.recompute_num_layers, raw.layers_per_chunk
     uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
     if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
@@ -40,7 +40,7 @@ def _biased_mlp(raw: RawSettings, impl: str) -> bool:
 _rule = partial(Guard, authority=Authority.TRAINING)
 _MTP: Final = "megatron-core 0.16.1 multi_token_prediction.py:842-857"
 _BIASED_MLP: Final = (
-    "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; run there"
+    "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; reproduced"
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -110,11 +110,11 @@ RULES: Final[dict[str, Rule]] = {
 
 HYBRID_RULES: Final[dict[str, Rule]] = {
     "hybrid_segments": _rule(
-        summary="| in a hybrid pattern came with 0.17.",
+        summary="The separator | in a hybrid pattern came with 0.17.",
         given=lambda _, revision: not revision.at_least(0, 17),
         when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
         reason="{revision.label} does not accept | in a hybrid pattern",
-        fix="[>=0.17], or drop the |: the stages are then even",
+        fix="[>=0.17], or drop the |: stages then have equal numbers of layers",
         raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
     ),

@@ -147,11 +147,12 @@ def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[st
     for kind, ways in blocks.ways.items():
         outputs = ", ".join(ways.decided)
         hosted = any(one.on_host for one in ways.regimes)
-        does = "keeps, offloads or replays" if hosted else "keeps or replays"
-        its = " (its input kept or offloaded)" if hosted else ""
+        does = "kept, offloaded or replayed" if hosted else "kept or replayed"
+        its = "the block's input kept or offloaded, " if hosted else ""
         yield (
-            f"each of {kinds.count(kind)} blocks separately: no checkpoint, or one that {does} the "
-            f"outputs of {outputs}{its} and replays the rest ({len(ways.regimes):,} ways per block)"
+            f"each of {kinds.count(kind)} blocks separately: no checkpoint, or a checkpoint with "
+            f"{its}each output of {outputs} {does}, and the rest replayed "
+            f"({len(ways.regimes):,} ways per block)"
         )
     yield (
         f"{human_bytes(found.allocated)} allocated: the budget minus what the allocator keeps "

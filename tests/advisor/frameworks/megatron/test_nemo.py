@@ -163,11 +163,12 @@ def test_dense_models_are_told_of_no_experts(make_job) -> None:
 def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     job = make_job(main_grads_dtype="bfloat16", precision="fp8_current")
     nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
-    rest = f"sequence {job.config.seq_length}, gradients in bfloat16"
-    assert nemo.unsaid(job) == f"set in the recipe: precision fp8_current, {rest}"
+    rest = f"sequence length {job.config.seq_length}, gradients in bfloat16"
+    assert nemo.unsaid(job) == f"set this in the recipe: precision fp8_current, {rest}"
     held = "the mixed_precision.… overrides work only in recipes (perf_recipes)"
-    assert f"sequence {job.config.seq_length} · {held}" in bridge.unsaid(job)
-    assert bridge.unsaid(make_job()) == f"set in the recipe: sequence {job.config.seq_length}"
+    sequence = f"sequence length {job.config.seq_length}"
+    assert f"{sequence} · {held}" in bridge.unsaid(job)
+    assert bridge.unsaid(make_job()) == f"set this in the recipe: {sequence}"
     assert adapter_of("megatron_lm").unsaid(job) == ""
 
 

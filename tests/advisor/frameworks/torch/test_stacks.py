@@ -172,7 +172,8 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "deepspeed",
             {"tensor_model_parallel_size": 2},
-            "(AutoTP): only data and context parallelism are, layout.data_parallel_sharding=full",
+            "(AutoTP): only data and context parallelism are modelled, with "
+            "layout.data_parallel_sharding=full",
         ),
         (
             "deepspeed",
@@ -209,7 +210,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "huggingface",
             {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
-            "is not modelled with transformers' layers with experts",
+            "is not modelled with transformers' MoE layers",
         ),
         (
             "fsdp2",

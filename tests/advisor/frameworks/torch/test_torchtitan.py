@@ -35,7 +35,7 @@ def test_float8_is_an_option_or_left_to_the_recipe(
     """From 0.3 on no option says it."""
     options = {"framework_version": version, "precision": "fp8_current"}
     stack, job = stack_job("torchtitan", **options)
-    comment = "set in the recipe: float8 of all linear layers except the output"
+    comment = "set this in the recipe: float8 for all linear layers except the output"
     assert stack.unsaid(job).startswith(comment) == left
     assert (f"    # {comment}" in stack.config_file(FULL, job)) == left
     assert ("converters" in stack.layout_flags(job)) != left
