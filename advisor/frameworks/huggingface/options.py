@@ -126,7 +126,7 @@ FILE: Final[tuple[KeyOption, ...]] = (
     *checked(
         DEEPSPEED,
         {
-            "read from DeepSpeed's own file": """
+            "read as options of DeepSpeed": """
                 deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
                 offload_optimizer_device offload_param_device zero3_save_16bit_model
             """

@@ -181,7 +181,7 @@ def _parse_fraction(text: str, number: str) -> float:
         raise UserError(
             "--recompute",
             text,
-            f"{number} must be between 0 and 1",
+            f"{number} must be more than 0 and at most 1",
             "write e.g. none+offload=core_attn+offload_fraction=0.5",
         )
     return fraction

@@ -348,9 +348,7 @@ def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[s
     main([*job, "--framework", "megatron_bridge", "--tp", "8"])
     lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
     assert "in the recipe" not in lm
-    comment = (
-        "# set this in the recipe: sequence length 4096 · the mixed_precision.… overrides work"
-    )
+    comment = "# set this in the recipe: sequence length 4096 · the mixed_precision.… overrides"
     assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 

@@ -167,13 +167,16 @@ class Precision(Options):
     )
     tp_only_amax_red: bool = harmless(False, _SCALING, flag="")
     keep_fp8_transpose_cache: bool = unpriced(
-        False, "transposed copies are modelled as the recipe keeps them", bridge="ddp", since="0.14"
+        False,
+        "transposed 8-bit weights are modelled as the recipe keeps them",
+        bridge="ddp",
+        since="0.14",
     )
     keep_fp8_transpose_cache_when_using_custom_fsdp: bool = unpriced(
         False, "an old name of keep_fp8_transpose_cache", bridge="ddp", since="0.12", until="0.13"
     )
     disable_parameter_transpose_cache: bool = unpriced(
-        False, "transposed copies are modelled as the recipe keeps them", flag=""
+        False, "transposed 8-bit weights are modelled as the recipe keeps them", flag=""
     )
     disable_bf16_reduced_precision_matmul: bool = harmless(False, since="0.12")
     reuse_grad_buf_for_mxfp8_param_ag: bool = unpriced(

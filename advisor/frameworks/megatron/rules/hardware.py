@@ -58,7 +58,7 @@ HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
         source="Transformer Engine 2.20 pytorch/module/base.py initialize_ub",
     ),
     "cuda_graphs_gpu": HardwareRule(
-        summary="CUDA graphs become HIP graphs on AMD, which are not modelled.",
+        summary="On AMD, CUDA graphs become HIP graphs, which are not modelled.",
         asked=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
         missing=_is_amd,
         reason="cuda_graph_impl on {gpu} captures HIP graphs, which are not modelled",

@@ -327,7 +327,7 @@ def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
         if plain
         else "the model uses Megatron Core's transformer (mcore_gpt)"
     )
-    return Problem(f"{given} is ignored: {why}", f"drop {given}")
+    return Problem(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
 
 
 _NEMO: Final = "NeMo 1.x modules/common/megatron/transformer.py"

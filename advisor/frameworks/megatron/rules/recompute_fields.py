@@ -220,7 +220,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_FULL,
     ),
     "more_layers_than_chunk": _noted(
-        summary="recompute_num_layers beyond the model chunk means all of its layers.",
+        summary="recompute_num_layers above the layers of a model chunk means all of them.",
         when=_more_layers_than_chunk,
         reason="recompute_num_layers = {raw.recompute_num_layers} exceeds the {found} layers of "
         "a model chunk, so it means {found}",
@@ -239,7 +239,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         summary="Offloading a recomputed module is accepted silently.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=_recomputed_and_offloaded,
-        reason="{found} is both recomputed and offloaded",
+        reason="both recomputed and offloaded: {found}",
         fix="choose one of the two for each module",
         source=_OFFLOAD,
     ),

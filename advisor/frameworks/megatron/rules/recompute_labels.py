@@ -264,17 +264,17 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "by its own label.",
         given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
         when=lambda raw, _: replayed(raw, *inside("moe")),
-        reason="{found} inside moe is replayed twice: with moe, and by its own label; this frees "
-        "memory only during the replay",
-        fix="drop {found} unless the peak lies in that replay",
+        reason="replayed twice, with moe and by its own label: {found}; this frees memory only "
+        "during the replay of moe",
+        fix="drop {found} unless the peak lies in the replay of moe",
         source=_EXPERTS,
     ),
     "layernorm_under_router_graph": _noted(
         summary="A TE graph of moe_router turns off recompute of the norm before the MoE layer.",
         given=lambda raw, revision: revision.at_least(0, 16) and replayed(raw, "layernorm"),
         when=_norm_outside_router_graph,
-        reason="layernorm does not recompute the norm before the MoE layer, which is inside the "
-        "graph of moe_router",
+        reason="layernorm does not recompute the norm before the MoE layer: the graph of "
+        "moe_router contains that norm",
         fix="capture moe_preprocess as well, with the alltoall dispatcher",
         source=_LAYER,
     ),
@@ -282,7 +282,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         summary="gdp_in_proj and gdp_qkv do nothing without experimental_attention_variant.",
         given=lambda raw, _: not raw.experimental_attention_variant,
         when=lambda raw, _: [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)],
-        reason="{found} does nothing: experimental_attention_variant is not set",
+        reason="no effect without experimental_attention_variant: {found}",
         fix="drop {found}",
         source="Megatron-LM main d98e8a6",
     ),
