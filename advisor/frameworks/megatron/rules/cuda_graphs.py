@@ -86,7 +86,7 @@ def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A whole-iteration graph takes no modules; transformer_engine cannot capture such a graph."""
+    """Since 0.18, whole-iteration graphs take no modules; transformer_engine cannot capture one."""
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
