@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Calibrate from runs, and check the error
 #
-# **The question.** Predicted step times rest on how efficient a GPU was elsewhere. Yours, with
-# your software, may be faster or slower. What do two runs of your own tell about the settings that
-# you did not run? And how large is the error, checked on runs that the calibration has not seen?
+# **The question.** Predicted step times rest on how efficient GPUs were in published runs. Your
+# GPU, with your software, may be faster or slower. What do two of your own runs say about settings
+# that you did not run? And how large is the error for runs that the calibration has not seen?
 #
 # **What you need.** `pip install -e '.[harness,report]'` in the checkout. No GPU, no torch:
 # results that were *measured* on an H200 and an H100 lie in `results/measured`. Everything else is
@@ -45,9 +45,9 @@ pd.DataFrame(
 # %% [markdown]
 # ## The same job for the advisor
 #
-# `harness` trained with its own step, which differs from Megatron-LM in a few options. Told so,
-# the advisor predicts the job that was run. Results of today say this themselves (the field
-# `as_run`); these are older, so we write it into copies of them.
+# The runs used the training step of `harness`, which differs from Megatron-LM's in a few options.
+# With these options the advisor predicts the job that was run. New results name them in the field
+# `as_run`; the stored results are older, so we add the field to copies of them.
 
 # %%
 AS_RUN = {
@@ -93,8 +93,8 @@ def copy_trials(settings):
 # %% [markdown]
 # ## Before: the shipped calibration
 #
-# It was fitted on published steps and on kernels, not on this job. Memory agrees to a tenth of a
-# per cent; times are some per cent too short, inside the band that the answer states.
+# It was fitted to published step times and kernels, not to this job. Memory agrees to 0.1 %. Times
+# are some percent too short, inside the band that the answer states.
 
 
 # %%
@@ -128,7 +128,7 @@ before = beside_measured(advisor.advise(**JOB))
 shown(before)
 
 # %% [markdown]
-# ## After: two of the four settings are given
+# ## After: the advisor learns from two of the four settings
 #
 # The advisor learns from `none` and `selective:mlp`. The other two are *held out*: it has not seen
 # them.
@@ -161,7 +161,7 @@ axes.scatter(
 )
 names = [f"{name}\n({'given' if name in GIVEN else 'held out'})" for name in after.index]
 axes.set_xticks(range(len(after)), names)
-axes.set(ylabel="seconds a step", title="Predicted step time with its band, and the measurement")
+axes.set(ylabel="seconds per step", title="Predicted step time with its band, and the measurement")
 axes.legend(frameon=False, loc="upper left")
 plt.show()
 
@@ -169,13 +169,13 @@ plt.show()
 held_out = ~after.index.isin(GIVEN)
 for label, table in (("shipped", before), ("learned", after)):
     errors = table["error of time"][held_out].abs()
-    print(f"{label}: held out {errors.mean():.1%} off in the mean, at most {errors.max():.1%}")
+    print(f"{label}: held out {errors.mean():.1%} off on average, at most {errors.max():.1%}")
 
 # %% [markdown]
 # ## What was learned
 #
-# A factor on every step time, and one on replays, each with how well it is known. `scatter` says
-# whether the runs contradict each other or the model: 1 is what is expected.
+# One factor for all step times, and one for replays, each with its standard deviation. `scatter`
+# says whether the runs contradict each other or the model: the expected value is 1.
 
 # %%
 note = learned.calibration.learned
@@ -195,8 +195,8 @@ pd.DataFrame(
 # %% [markdown]
 # ## All stored runs
 #
-# The same question for everything that was measured on both GPUs, with the predictions that were
-# made *before* each run: dense layers and experts, 2,048 to 32,768 tokens.
+# How large are the errors of all runs on both GPUs? These predictions were made *before* each run:
+# dense layers and experts, 2,048 to 32,768 tokens.
 
 # %%
 folders = [path for gpu in ("h100", "h200") for path in sorted((MEASURED / gpu / "runs").iterdir())]
@@ -237,11 +237,11 @@ panels[1].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Memory is the sure part. The times that are furthest off are those of the first jobs on the H100,
-# which were predicted before that GPU was calibrated as it is today, and of a job with 64 small
-# experts, whose replays wait for the host. `results/measured/README.md` tells what has become of
-# them since.
+# Memory is predicted well. The times furthest off are those of the first jobs on the H100, which
+# were predicted before today's calibration of that GPU, and those of a job with 64 small experts,
+# whose replays wait for the host. `results/measured/README.md` has the errors of today's
+# predictions.
 #
-# **With your runs.** `advise … --calibration runs/NAME` does the same from a shell. Nothing is
-# used outside of the range in which it was measured, and the answer says where that ends
+# **With your runs.** `advise … --calibration runs/NAME` does the same from a shell. A run changes
+# predictions only inside the range that was measured, and the answer says where this range ends
 # (`docs/learning.md`).

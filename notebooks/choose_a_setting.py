@@ -24,7 +24,7 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 # ## Ask
 #
 # The model and the GPUs are enough. Layout and batch come from a published recipe, and the answer
-# says so. One line of output is the verdict.
+# says so. The first line of the output is the verdict.
 
 # %%
 short = advisor.advise(model="llama3_70b", gpus="32xH100")
@@ -33,7 +33,7 @@ for text in short.assumptions:
     print("assumed:", text)
 
 # %% [markdown]
-# At 4,096 tokens everything fits: the cheapest setting is to recompute nothing. Twice the sequence
+# At 4,096 tokens the job fits without recompute, which is the fastest setting. Twice the sequence
 # length doubles the activations, and the answer changes.
 
 # %%
@@ -44,7 +44,7 @@ advice
 # ## Where the memory goes
 #
 # Weights, gradients and optimizer states are the same in every row. Only the activations (and the
-# working set of the backward pass) move. A setting fits when its bar ends left of the line.
+# working set of the backward pass) change. A setting fits if its bar ends left of the line.
 
 # %%
 PARTS = {
@@ -79,8 +79,8 @@ plt.show()
 # %% [markdown]
 # ## What it costs
 #
-# Each point is a setting: memory to the right, time upwards. Points on the line are the ones worth
-# considering: no other setting is both smaller and faster.
+# Each point is a setting: memory to the right, time upwards. The points on the line are worth
+# considering: no other setting is both smaller and faster than one of them.
 
 # %%
 table = advice.to_dataframe()
@@ -100,7 +100,7 @@ for number, row in enumerate(front.itertuples()):
     axes.annotate(row.recompute, at, textcoords="offset points", fontsize=9, **place)
 axes.axvline(table.budget_bytes[0] / GIB, color="black", linestyle="--", linewidth=1)
 axes.margins(x=0.16, y=0.12)
-axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds a step", title="Memory against time")
+axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds per step", title="Memory against time")
 axes.legend(frameon=False)
 plt.show()
 
@@ -128,15 +128,15 @@ tensors = pd.DataFrame(
 tensors.set_index("tensor").sort_values("GiB", ascending=False).head(8).round(2)
 
 # %% [markdown]
-# `fc1_out` and `activation_out` are the inside of the MLP: more than half of what is kept. That is
-# why the MLP alone is worth computing again (`selective:mlp`), and why `full:block:2`, which
-# computes the first 2 of the 4 layers of every pipeline chunk again and keeps the others whole,
-# saves enough at a lower cost.
+# `fc1_out` and `activation_out` are tensors inside the MLP: more than half of what is kept. That is
+# why it pays to compute only the MLP again (`selective:mlp`). `full:block:2` computes the first 2 of
+# the 4 layers of every pipeline chunk again, and nothing in the other 2. It saves enough at a lower
+# cost.
 #
-# ## What it pays to know
+# ## The choice in three numbers
 #
-# Three numbers of the choice: how likely it is to fit, how long its step takes, and what the
-# recompute costs compared with a GPU of unlimited memory.
+# How likely the choice is to fit, how long its step takes, and what recompute costs compared with
+# a GPU of unlimited memory.
 
 # %%
 best = advice.best
@@ -161,5 +161,5 @@ print("Megatron Bridge  ", best.flags["megatron_bridge"])
 
 # %% [markdown]
 # **Next.** `reproduce_korthikanti` shows where the bytes come from, `optimum_against_the_menu`
-# what lies beyond this list, and `calibrate_from_runs` how a measurement of yours sharpens the
-# times.
+# searches settings beyond this list, and `calibrate_from_runs` shows how your measurements make the
+# times more accurate.

@@ -28,8 +28,8 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 # %% [markdown]
 # ## 1. From a recipe to an answer
 #
-# The published recipe for 64 H100 gives layout and batch. Its own length is 4,096 tokens; ours is
-# 8,192.
+# The published recipe for 64 H100 gives layout and batch. Its sequences have 4,096 tokens; ours
+# have 8,192.
 
 # %%
 JOB = {"model": "mixtral_8x7b", "gpus": "64xH100", "seq_length": 8192}
@@ -43,7 +43,7 @@ advice
 # ## 2. What experts add: an uneven load
 #
 # The router may send more tokens to one rank's experts than to another's. The busiest rank decides
-# memory. `moe_load_imbalance` is its tokens over the mean.
+# memory. `moe_load_imbalance` is the tokens of the busiest rank over the mean.
 
 # %%
 shown = [one.recompute.spec for one in advice.candidates if not one.folded]
@@ -72,13 +72,13 @@ axes.tick_params(length=0)
 plt.show()
 
 # %% [markdown]
-# The choice stands whatever the router does: `selective:moe` computes the experts again, and what
-# they keep is what grows.
+# The choice is the same for every load: `selective:moe` computes the experts again, so it frees the
+# tensors that grow with the load.
 #
-# ## 3. A measurement that stands for the job
+# ## 3. A measurement of a part of the job
 #
-# One GPU cannot hold the model, but it can hold five of its layers. What such a run tells is the
-# *cost of recompute* and the *bytes of a layer*, which are what the choice rests on.
+# One GPU cannot hold the model, but it can hold five of its layers. Such a run measures the *cost of
+# recompute* and the *bytes of a layer*; the choice rests on these two.
 
 # %%
 RUN = Path("../results/measured/h200/runs/mixtral_8x7b_l5_s4096_b4")
@@ -123,7 +123,7 @@ plt.show()
 # %% [markdown]
 # ## 4. A golden: the numbers to hold
 #
-# A golden is made on purpose, with a reason, and is a file that a reviewer can read. In a shell:
+# A golden is a file that a reviewer can read. It is made on purpose, with a reason. In a shell:
 # `harness golden update --reason "…" runs/NAME`.
 
 # %%
@@ -135,15 +135,15 @@ for file in files:
 # %% [markdown]
 # ## 5. The gate
 #
-# The same results against their own golden: everything passes, and the exit code is 0.
+# We compare the same results with their own golden: everything passes, and the exit code is 0.
 
 # %%
 verdict = harness.compare(RUN, golden=goldens)
 print("exit code", verdict.exit_code, "·", len(verdict.rows), "numbers compared")
 
 # %% [markdown]
-# Now what CI would see on a bad day. These results are **not measured**: they are copies of the
-# stored ones, edited here.
+# Now results that must not pass. They are **not measured**: they are copies of the stored
+# results, edited here.
 
 
 # %%
@@ -234,15 +234,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# An interval is wide here because one process stands on each side. Five repeats
-# (`measure.repeats=5`) make it narrow.
+# The intervals are wide here because each side has only one process. Five repeats
+# (`measure.repeats=5`) make them narrow.
 #
 # ## The same in CI
 #
 # ```
 # advise --model mixtral_8x7b --gpus 64xH100 --seq-length 8192     # exit 0: something fits
-# harness run experiment=mixtral_8x7b_1xh200 name=today            # wants the GPU
+# harness run experiment=mixtral_8x7b_1xh200 name=today            # needs the GPU
 # harness compare runs/today --golden results/golden               # exit 0, 1, 3 or 4, as above
 # ```
 #
-# Ready files for GitHub and GitLab are in `examples/ci`.
+# `examples/ci` has files for GitHub and GitLab to copy.

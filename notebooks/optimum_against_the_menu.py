@@ -2,12 +2,12 @@
 # # The optimum under a budget, against the menu
 #
 # **The question.** Guides and recipes offer a short menu: recompute nothing, one module, or whole
-# layers. A framework can be told much more: any set of modules, modules that are moved to the host
-# (offload), how many layers lie on each pipeline stage. Is there something faster beyond the menu,
-# and how would we know that nothing is faster still?
+# layers. A framework accepts much more: any set of modules, modules that are moved to the host
+# (offload), and how many layers are on each pipeline stage. Is a setting beyond the menu faster,
+# and how do we know that no other is faster still?
 #
 # **What you need.** `pip install -e '.[report]'` in the checkout. No GPU. All times and bytes are
-# *predicted*, and the proof is of the prediction. Runs in about ten seconds.
+# *predicted*, and the proof holds for the predictions. It runs in about ten seconds.
 
 # %%
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ plt.rcParams.update({"figure.dpi": 90, "axes.spines.top": False, "axes.spines.ri
 # %% [markdown]
 # ## One budget
 #
-# Llama 3 70B on 32 H100, and a GPU that may use 68 GiB. The menu first.
+# Llama 3 70B on 32 H100, with a budget of 68 GiB per GPU. First the menu.
 
 # %%
 JOB = {"model": "llama3_70b", "gpus": "32xH100"}
@@ -30,8 +30,8 @@ menu = advisor.advise(**JOB, memory_budget="68GiB")
 print(menu.verdict)
 
 # %% [markdown]
-# Now everything that the framework can be told on the same tensor and pipeline parallelism.
-# `search="optimum"` returns the best of it, with a proof.
+# Now all settings that the framework accepts with the same tensor and pipeline parallelism.
+# `search="optimum"` returns the best one, with a proof.
 
 # %%
 best = advisor.advise(**JOB, memory_budget="68GiB", search="optimum")
@@ -39,12 +39,12 @@ print(best.verdict)
 print(f"searched   {best.optimum.num_points:,} combinations: {'; '.join(best.optimum.space)}")
 print(f"computed   {best.optimum.evaluated}; all others are excluded by a bound")
 print(f"gap        {best.optimum.gap:.0%} between the best and the bound: nothing is faster")
-print(f"won        {best.optimum.gain:.1%} of the menu's step time")
+print(f"saved      {best.optimum.gain:.1%} of the menu's step time")
 
 # %% [markdown]
-# What it does differently: it moves the inputs of two modules of every layer to the host while
-# they are not needed, and takes one layer from the first chunk of the pipeline, where the most
-# microbatches are kept at a time. Nothing is computed twice.
+# The optimum differs in two ways. It moves the inputs of two modules of every layer to the host
+# while they are not needed. And it takes one layer from the first chunk of the pipeline, which keeps
+# the most microbatches at a time. Nothing is computed twice.
 
 # %%
 rows = {"menu": menu.best, "optimum": best.best}
@@ -100,21 +100,21 @@ free = advisor.evaluate("none", **JOB).step_time_seconds
 axes.axhline(free, color=GREY, linestyle=":", label="no recompute, unlimited memory")
 axes.set(
     xlabel="GiB that a GPU may use",
-    ylabel="seconds a step",
+    ylabel="seconds per step",
     title="Llama 3 70B on 32 H100: what a byte is worth",
 )
 axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The menu has steps: between them more memory buys nothing. The optimum falls in smaller steps,
-# and reaches the time of an unlimited GPU with less memory. At some budgets the menu already is
-# the optimum; then the search is the proof of it.
+# The menu has steps: between them, more memory does not make the job faster. The optimum falls in
+# smaller steps, and needs less memory to reach the time of an unlimited GPU. At some budgets the menu
+# has the optimum; then the search proves it.
 #
-# ## What no release can say yet
+# ## What no release can express yet
 #
-# The search also tells what would be faster if the framework could be told so: a setting of its
-# own for each pipeline stage.
+# The search also says what a separate setting for each pipeline stage would save, if the framework
+# accepted one.
 
 # %%
 tight = advisor.advise(model="gpt3_175b", gpus="64xA100", tp=8, pp=8, vpp=3, search="optimum")

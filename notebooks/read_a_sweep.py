@@ -26,7 +26,7 @@ RUNS = Path("../results/measured/h100/runs")
 # %% [markdown]
 # ## Load
 #
-# `harness.load_run` reads the folder of a run, `to_dataframe` gives one row a trial. Here four
+# `harness.load_run` reads the folder of a run, `to_dataframe` gives one row per trial. Here four
 # runs make one table. Nothing is lost: a trial that gave no measurement is a row as well, with its
 # reason.
 
@@ -53,8 +53,8 @@ trials.groupby("job", sort=False).agg(
 # %% [markdown]
 # ## One job: memory against time
 #
-# Twelve layers at 8,192 tokens. Settings on the line are worth considering; the others are both
-# slower and larger than one of them.
+# Twelve layers at 8,192 tokens. Settings on the line are worth considering; for each of the others,
+# a setting on the line is no slower and no larger.
 
 # %%
 job = trials[trials.job == "8,192 tokens, 12 layers"].sort_values("peak_reserved_bytes")
@@ -78,19 +78,19 @@ for row in job.itertuples():
 axes.margins(x=0.16, y=0.14)
 axes.set(
     xlabel="peak GiB reserved, measured",
-    ylabel="seconds a step, measured",
+    ylabel="seconds per step, measured",
     title="Llama 3 8B, 12 layers, 8,192 tokens, one H100",
 )
 plt.show()
 
 # %% [markdown]
-# `selective:core_attn` takes time and saves nothing: flash attention keeps no scores, so there is
-# nothing to save.
+# `selective:core_attn` takes time and saves nothing: flash attention keeps no scores that this
+# setting could free.
 #
 # ## What recompute costs, by length
 #
-# Step time over that of the same job without recompute. At 32,768 tokens most of the step is
-# attention, which `selective:mlp` does not repeat: it costs half as much there.
+# The bars show the step time that a setting adds to the same job without recompute. At 32,768 tokens
+# most of the step is attention, which `selective:mlp` does not repeat: there it costs half as much.
 
 # %%
 base = trials[trials.recompute == "none"].set_index("job").step_time_seconds
@@ -110,15 +110,15 @@ plt.show()
 # %% [markdown]
 # ## Was it as predicted?
 #
-# Memory and time, predicted before the run, against what was measured. On the diagonal they are
-# equal.
+# The plots compare memory and time, as predicted before the run, with the measurements. On the
+# diagonal both are equal.
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.2), layout="constrained")
 COLOURS = dict(zip(NAMES.values(), (BLUE, ORANGE, GREEN, PURPLE), strict=True))
 for axes, name, unit, words in (
     (panels[0], "peak_allocated_bytes", GIB, "peak GiB allocated"),
-    (panels[1], "step_time_seconds", 1, "seconds a step"),
+    (panels[1], "step_time_seconds", 1, "seconds per step"),
 ):
     for label, rows in trials.groupby("job", sort=False):
         axes.scatter(
@@ -146,20 +146,20 @@ pd.DataFrame({"mean size of the error": errors.abs().mean(), "largest": errors.a
 )
 
 # %% [markdown]
-# Memory was known to a fraction of a per cent. The times of the two jobs above the diagonal were
-# predicted before the H100 was calibrated as it is today (`calibrate_from_runs` goes on from
-# here).
+# Memory was predicted to within a fraction of a percent. The times of the two jobs above the
+# diagonal were predicted before today's calibration of the H100 (`calibrate_from_runs` continues
+# from here).
 #
 # ## Which numbers deserve trust?
 #
-# Every trial carries what speaks against it. Fatal concerns make it `unstable`, and then nothing
-# is judged by its times. Here the GPU ran at its power limit, as it does under full load, and some
-# short runs had not quite settled.
+# Every trial lists the concerns about its measurement. A fatal concern makes the trial `unstable`,
+# and its times are then not judged. Here the GPU ran at its power limit, as it does under full load,
+# and some short runs had not quite settled.
 
 # %%
 concerns = trials.concerns.fillna("").str.split("; ").explode()
 concerns[concerns != ""].value_counts().rename("trials").to_frame()
 
 # %% [markdown]
-# **On your own results.** `harness.load_run("runs/NAME").to_dataframe()` reads whatever `harness
-# run`, `sweep` or `ingest` left behind; `harness report runs/NAME` writes the page.
+# **On your own results.** `harness.load_run("runs/NAME").to_dataframe()` reads the results of
+# `harness run`, `sweep` or `ingest`; `harness report runs/NAME` writes the report.

@@ -71,9 +71,9 @@ def ask(recompute, tp, sp, **more):
 # %% [markdown]
 # ## Where 34 and 5 come from
 #
-# Without parallelism (`t` = 1): every tensor that one layer keeps, over `sbh`. A tensor of fp16
-# numbers the size of the hidden state counts 2, a dropout mask 1; tensors of the size of the
-# attention scores are counted in `as/h` instead.
+# The table has every tensor that one layer keeps without parallelism (`t` = 1), in bytes over `sbh`.
+# An fp16 tensor of the size of the hidden state counts 2, a dropout mask 1. Tensors of the size of
+# the attention scores are counted in `as/h` instead.
 
 # %%
 explained = ask("none", tp=1, sp=False, explain=1).explain.memory
@@ -119,8 +119,8 @@ plt.show()
 # %% [markdown]
 # ## Table 2: the six formulas
 #
-# Tensor parallelism, sequence parallelism and the three kinds of recompute, each as bytes of one
-# layer from our operators beside the paper's formula at `t` = 8.
+# Tensor parallelism, sequence parallelism and the three kinds of recompute: the table compares the
+# bytes of one layer from our operators with the paper's formula, at `t` = 8.
 
 # %%
 t = 8
@@ -157,7 +157,7 @@ table2.set_index("Table 2").map("{:,}".format)
 #
 # The authors timed one layer. We take the predicted time of one layer as the difference between a
 # step with 3 layers and one with 2. The A100 calibration was fitted on these rows among others, so
-# that this is a check of consistency, not an independent one.
+# this is a check of consistency, not an independent one.
 
 
 # %%
@@ -240,5 +240,5 @@ pd.DataFrame(
 ).set_index("GPT 22B, 8 A100")
 
 # %% [markdown]
-# **What to take away.** The famous coefficients are sums of named tensors, and the bytes follow
-# exactly. Times follow within a few points: they rest on efficiencies, which are fitted.
+# **Result.** The famous coefficients are sums of named tensors, and the bytes agree exactly. Times
+# agree within a few percentage points: they rest on efficiencies, which are fitted.

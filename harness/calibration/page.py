@@ -78,9 +78,9 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
     right = fmean(change.is_right for change in moved)
     rank = fmean(ranked)
     yield (
-        f"\n- {len(made)} jobs were measured with two or more layouts or settings. The one\n"
-        f"  predicted to be the fastest takes on average {fmean(regrets):.1%} longer than the\n"
-        f"  fastest one measured, {max(regrets):.1%} at most. Where there are three or more, the\n"
+        f"\n- {len(made)} jobs were measured with two or more layouts or settings. The choice\n"
+        f"  that is predicted to be fastest takes on average {fmean(regrets):.1%} longer than the\n"
+        f"  fastest one measured, {max(regrets):.1%} at most. For jobs with three or more, the\n"
         f"  rank correlation is {rank:.2f}.\n"
         f"- Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted with the\n"
         "  right sign."
@@ -104,14 +104,14 @@ def _differences() -> Iterator[str]:
     for text in (
         "Two settings of one job share most errors of their predictions. So their difference is "
         "better known than either step time. The errors that they do not share have these "
-        f"standard deviations: {terms}, each times the difference of the two settings' shares of "
-        f"the step; {WIDTHS.job:.1%} for another layout or batch; {WIDTHS.setting:.1%} for another "
-        f"setting that recomputes. {command} fits them on the rows above and on runs measured "
+        f"standard deviations: {terms} (each times the difference of that part's shares of the "
+        f"two steps), {WIDTHS.job:.1%} if layout or batch differs, and {WIDTHS.setting:.1%} if the "
+        f"settings that recompute differ. {command} fits them on the rows above and on runs measured "
         f"here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are smaller "
         "than those of others.",
-        f"Check: a band should hold nine of ten differences. It holds {inside(published):.0%} of "
-        f"{len(published)} published differences, and {inside(here):.0%} of {len(here)} measured "
-        "here.",
+        f"Check: nine of ten differences should lie inside their bands. {inside(published):.0%} of "
+        f"{len(published)} published differences do, and {inside(here):.0%} of {len(here)} that were "
+        "measured here.",
         'An answer says "measure these two" if the second of two rows that fit is faster by 1 % '
         "or more with a probability of at least 20 %. [Learning](learning.md) says how measured "
         "runs change that.",
@@ -209,7 +209,7 @@ def _known(scored: Sequence[Scored]) -> str:
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
 - **gpt-oss 120B in bf16 on GB200** is judged, not fitted on. Neither another dispatcher nor overlap
-  changed the measured step, so it is limited by something that the rows do not show.
+  changed the measured step, so something that the rows do not show limits it.
 - **MPT at long sequences** is up to {mpt:.0%} too fast: its attention (2023) was slower than
   FlashAttention-2. Rows in which attention takes more than a tenth are judged, not fitted on.
 - **B300 and GB300** use B200's constants, though attention there is up to 20 % faster.

@@ -14,8 +14,8 @@ formulas are on [how the model works](model.md), other comparisons on
 
 ## What is a step time made of?
 
-A step (`advisor/time/job_time.py`) is the passes of the slowest pipeline stage, the waiting of the
-pipeline around them, the communication of data parallelism that nothing hides, and the optimizer.
+A step (`advisor/time/job_time.py`) is the passes of the slowest pipeline stage, the pipeline bubble,
+the communication of data parallelism that nothing hides, and the optimizer.
 A pass is the sum of its operators:
 
 | part | what its time depends on | code |
@@ -30,7 +30,7 @@ ones, and `torch.compile` fuses them | |
 | communication | what crosses which link: rings, trees and NVLink's switches by size; all-to-all \
 and the flex dispatchers by where the experts are. A step waits for the slowest of many GPUs | \
 `advisor/time/network` |
-| processor | the launches of kernels: operations, modules, quantized tensors, results that a \
+| host | the launches of kernels: operations, modules, quantized tensors, results that a \
 dispatcher waits for. A CUDA graph is one launch | `advisor/time/launches.py` |
 | overlap | work that runs beside other work still costs a part of its time, since it takes SMs \
 and memory bandwidth. `overlap_moe_expert_parallel_comm` puts the experts' exchange beside the \
@@ -48,11 +48,11 @@ kernels of another microbatch | |
 |---|---|
 | row | one published training run |
 | fitted | rows that the constants are fitted on, and the error there |
-| judged | rows that are only compared, since something in them is not modelled or not known |
+| judged | rows that are only compared with predictions, since something in them is not modelled or not known |
 | left out | the error of a fit without any row of the model, on any GPU (computed by one linear \
 step from the full fit) |
 | band | nine of ten fitted rows lie inside when they are left out of the fit; fewer of the \
 judged rows do |
 | inside | the share of rows within their band |
-| mean, worst | the mean size of the errors, and the largest; `-` is predicted too fast |
+| mean, worst | the mean size of the errors, and the largest error; a minus sign means predicted too fast |
 """

@@ -106,7 +106,7 @@ def _count(gpus: str) -> str:
 def table(choices: Callable[[], tuple[Choice, ...]], head: str) -> str:
     """A row a job: no recompute, the choice, and what the choice costs."""
     lines = [
-        f"| {head} | `none` needs | `none` fits | first choice | its peak | its step takes |",
+        f"| {head} | `none` needs | `none` fits | first choice | its peak | its overhead |",
         "|---|--:|--:|---|--:|--:|",
     ]
     for one in choices():

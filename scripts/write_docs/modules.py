@@ -28,7 +28,7 @@ def table(case: tuple[tuple[str, str], tuple[str, ...]]) -> str:
     """What the settings come to on the job's published layout."""
     job, settings = case
     lines = [
-        "| setting | one layer keeps | operators that run again | peak of a GPU | step |",
+        "| setting | one layer keeps | operators that run again | peak per GPU | step time |",
         "|---|--:|---|--:|--:|",
     ]
     for column in columns(*job, settings):
@@ -49,10 +49,10 @@ def first_stage() -> str:
     activations = stage.memory_bytes.activations
     return (
         f"- one layer of Llama 3 70B keeps {none.kept / MIB:.1f} MiB on each GPU;\n"
-        f"- pipeline stage {stage.stage} keeps {activations // none.kept} such sets at its peak: "
-        "its layers, times the microbatches in flight;\n"
+        f"- pipeline stage {stage.stage} keeps {activations // none.kept} times as much at its peak: "
+        "its layers times the microbatches in flight;\n"
         f"- together they are {activations / GIB:.1f} GiB of the "
-        f"{stage.peak_reserved_bytes / GIB:.1f} GiB that the GPU must give."
+        f"{stage.peak_reserved_bytes / GIB:.1f} GiB that the rank reserves at its peak."
     )
 
 
