@@ -100,7 +100,8 @@ for number, row in enumerate(front.itertuples()):
     axes.annotate(row.recompute, at, textcoords="offset points", fontsize=9, **place)
 axes.axvline(table.budget_bytes[0] / GIB, color="black", linestyle="--", linewidth=1)
 axes.margins(x=0.16, y=0.12)
-axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds per step", title="Memory against time")
+axes.set(xlabel="peak GiB of the fullest GPU", ylabel="seconds per step")
+axes.set_title("Memory against time")
 axes.legend(frameon=False)
 plt.show()
 
@@ -129,9 +130,9 @@ tensors.set_index("tensor").sort_values("GiB", ascending=False).head(8).round(2)
 
 # %% [markdown]
 # `fc1_out` and `activation_out` are tensors inside the MLP: more than half of what is kept. That is
-# why it pays to compute only the MLP again (`selective:mlp`). `full:block:2` computes the first 2 of
-# the 4 layers of every pipeline chunk again, and nothing in the other 2. It saves enough at a lower
-# cost.
+# why it pays to compute only the MLP again (`selective:mlp`). `full:block:2` computes the first 2
+# of the 4 layers of every pipeline chunk again, and nothing in the other 2. It saves enough at a
+# lower cost.
 #
 # ## The choice in three numbers
 #

@@ -77,8 +77,8 @@ plt.show()
 #
 # ## 3. A measurement of a part of the job
 #
-# One GPU cannot hold the model, but it can hold five of its layers. Such a run measures the *cost of
-# recompute* and the *bytes of a layer*; the choice rests on these two.
+# One GPU cannot hold the model, but it can hold five of its layers. Such a run measures the *cost
+# of recompute* and the *bytes of a layer*; the choice rests on these two.
 
 # %%
 RUN = Path("../results/measured/h200/runs/mixtral_8x7b_l5_s4096_b4")

@@ -43,8 +43,8 @@ print(f"saved      {best.optimum.gain:.1%} of the menu's step time")
 
 # %% [markdown]
 # The optimum differs in two ways. It moves the inputs of two modules of every layer to the host
-# while they are not needed. And it takes one layer from the first chunk of the pipeline, which keeps
-# the most microbatches at a time. Nothing is computed twice.
+# while they are not needed. And it takes one layer from the first chunk of the pipeline, which
+# keeps the most microbatches at a time. Nothing is computed twice.
 
 # %%
 rows = {"menu": menu.best, "optimum": best.best}
@@ -108,8 +108,8 @@ plt.show()
 
 # %% [markdown]
 # The menu has steps: between them, more memory does not make the job faster. The optimum falls in
-# smaller steps, and needs less memory to reach the time of an unlimited GPU. At some budgets the menu
-# has the optimum; then the search proves it.
+# smaller steps, and needs less memory to reach the time of an unlimited GPU. At some budgets the
+# menu has the optimum; then the search proves it.
 #
 # ## What no release can express yet
 #

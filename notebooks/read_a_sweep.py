@@ -89,8 +89,9 @@ plt.show()
 #
 # ## What recompute costs, by length
 #
-# The bars show the step time that a setting adds to the same job without recompute. At 32,768 tokens
-# most of the step is attention, which `selective:mlp` does not repeat: there it costs half as much.
+# The bars show the step time that a setting adds to the same job without recompute. At 32,768
+# tokens most of the step is attention, which `selective:mlp` does not repeat: there it costs half
+# as much.
 
 # %%
 base = trials[trials.recompute == "none"].set_index("job").step_time_seconds
@@ -153,8 +154,8 @@ pd.DataFrame({"mean size of the error": errors.abs().mean(), "largest": errors.a
 # ## Which numbers deserve trust?
 #
 # Every trial lists the concerns about its measurement. A fatal concern makes the trial `unstable`,
-# and its times are then not judged. Here the GPU ran at its power limit, as it does under full load,
-# and some short runs had not quite settled.
+# and its times are then not judged. Here the GPU ran at its power limit, as it does under full
+# load, and some short runs had not quite settled.
 
 # %%
 concerns = trials.concerns.fillna("").str.split("; ").explode()

@@ -71,9 +71,9 @@ def ask(recompute, tp, sp, **more):
 # %% [markdown]
 # ## Where 34 and 5 come from
 #
-# The table has every tensor that one layer keeps without parallelism (`t` = 1), in bytes over `sbh`.
-# An fp16 tensor of the size of the hidden state counts 2, a dropout mask 1. Tensors of the size of
-# the attention scores are counted in `as/h` instead.
+# The table has every tensor that one layer keeps without parallelism (`t` = 1), in bytes over
+# `sbh`. An fp16 tensor of the size of the hidden state counts 2, a dropout mask 1. Tensors of the
+# size of the attention scores are counted in `as/h` instead.
 
 # %%
 explained = ask("none", tp=1, sp=False, explain=1).explain.memory

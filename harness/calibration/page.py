@@ -106,11 +106,11 @@ def _differences() -> Iterator[str]:
         "better known than either step time. The errors that they do not share have these "
         f"standard deviations: {terms} (each times the difference of that part's shares of the "
         f"two steps), {WIDTHS.job:.1%} if layout or batch differs, and {WIDTHS.setting:.1%} if the "
-        f"settings that recompute differ. {command} fits them on the rows above and on runs measured "
-        f"here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are smaller "
-        "than those of others.",
+        f"settings that recompute differ. {command} fits them on the rows above and on runs "
+        f"measured here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are "
+        "smaller than those of others.",
         f"Check: nine of ten differences should lie inside their bands. {inside(published):.0%} of "
-        f"{len(published)} published differences do, and {inside(here):.0%} of {len(here)} that were "
+        f"{len(published)} published differences do, and {inside(here):.0%} of {len(here)} "
         "measured here.",
         'An answer says "measure these two" if the second of two rows that fit is faster by 1 % '
         "or more with a probability of at least 20 %. [Learning](learning.md) says how measured "

@@ -14,8 +14,8 @@ formulas are on [how the model works](model.md), other comparisons on
 
 ## What is a step time made of?
 
-A step (`advisor/time/job_time.py`) is the passes of the slowest pipeline stage, the pipeline bubble,
-the communication of data parallelism that nothing hides, and the optimizer.
+A step (`advisor/time/job_time.py`) is the passes of the slowest pipeline stage, the pipeline
+bubble, the communication of data parallelism that nothing hides, and the optimizer.
 A pass is the sum of its operators:
 
 | part | what its time depends on | code |
@@ -48,11 +48,13 @@ kernels of another microbatch | |
 |---|---|
 | row | one published training run |
 | fitted | rows that the constants are fitted on, and the error there |
-| judged | rows that are only compared with predictions, since something in them is not modelled or not known |
+| judged | rows that are only compared with predictions, since something in them is not modelled \
+or not known |
 | left out | the error of a fit without any row of the model, on any GPU (computed by one linear \
 step from the full fit) |
 | band | nine of ten fitted rows lie inside when they are left out of the fit; fewer of the \
 judged rows do |
 | inside | the share of rows within their band |
-| mean, worst | the mean size of the errors, and the largest error; a minus sign means predicted too fast |
+| mean, worst | the mean size of the errors, and the largest error; a minus sign means \
+predicted too fast |
 """

@@ -49,9 +49,9 @@ def first_stage() -> str:
     activations = stage.memory_bytes.activations
     return (
         f"- one layer of Llama 3 70B keeps {none.kept / MIB:.1f} MiB on each GPU;\n"
-        f"- pipeline stage {stage.stage} keeps {activations // none.kept} times as much at its peak: "
-        "its layers times the microbatches in flight;\n"
-        f"- together they are {activations / GIB:.1f} GiB of the "
+        f"- pipeline stage {stage.stage} keeps {activations // none.kept} times as much at its "
+        "peak: its layers times the microbatches in flight;\n"
+        f"- these activations take {activations / GIB:.1f} GiB of the "
         f"{stage.peak_reserved_bytes / GIB:.1f} GiB that the rank reserves at its peak."
     )
 
