@@ -365,7 +365,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
         notes += [f"Assumed: {text}" for text in self.assumptions]
         usual = "the job without the given layout or precision"
-        notes += [f"Differs from the usual answer ({usual}): {text}" for text in self.differences]
+        notes += [f"Differs from {usual}: {text}" for text in self.differences]
         if self.calibration.known_error:
             notes.append(f"Known error: {self.calibration.known_error}")
         if not all(candidate.replayed for candidate in shown):
@@ -427,7 +427,7 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
     return cells | {
         "recompute": candidate.recompute.spec + " (preset)" * candidate.preset,
         "peak GiB": "~" * (not candidate.replayed) + f"{candidate.peak_reserved_bytes / GIB:.1f}",
-        "of GiB": f"{candidate.budget_bytes / GIB:.1f}",
+        "budget GiB": f"{candidate.budget_bytes / GIB:.1f}",
         "step s": f"{candidate.step_time_seconds:.3f}",
         "tokens/s": amount(candidate.tokens_per_second),
         "TFLOP/s/GPU": f"{candidate.tflops_per_gpu:.0f}",

@@ -24,7 +24,7 @@ def check_rank(answer: "Answer", rank: int | None, flag: str) -> None:
     """UserError where `flag` names a row that is not there."""
     if rank and rank > len(answer.candidates):
         count = len(answer.candidates)
-        there = "there is 1 row" if count == 1 else f"there are {count} rows"
+        there = "the answer has 1 row" if count == 1 else f"the answer has {count} rows"
         raise UserError(flag, rank, there, f"nearest: {count}" if count else "")
 
 

@@ -48,7 +48,12 @@ def advise(
     elif not isinstance(request, Request):
         raise UserError("request", show(request), "must be a Request")
     elif model or gpus or keywords:
-        raise UserError("request", None, "is the whole job", "give only the Request, or keywords")
+        raise UserError(
+            "request",
+            None,
+            "cannot be combined with model, gpus or keywords",
+            "give one or the other",
+        )
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
         if number is not None:
             at_least_one(number, name)

@@ -87,7 +87,7 @@ def request_of(model: ModelSource, gpus: str, keywords: Mapping[str, Any]) -> Re
         name = SHORT.get(keyword, keyword)
         if value is not None and given.setdefault(name, value) != value:
             raise UserError(
-                keyword, show(value), f"{name} = {given[name]} is given too", "give one"
+                keyword, show(value), f"cannot be combined with {name} = {given[name]}", "give one"
             )
     return Request(
         model=model,
@@ -112,7 +112,7 @@ def at_least_one(value: object, name: str) -> int:
 def _size(value: object, name: str) -> str:
     """A size with its unit; a number could be bytes as well as GiB."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise UserError(name, show(value), "has no unit", f'write e.g. {name}="60GiB"')
+        raise UserError(name, show(value), "needs a unit", f'write e.g. {name}="60GiB"')
     return _text(value, name)
 
 

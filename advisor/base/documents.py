@@ -279,7 +279,7 @@ def _check_events(text: str) -> None:
         anchor, sum_so_far = opened.pop()
         opened.append((anchor, sum_so_far + size))
         if sum_so_far + size > MOST_EXPANDED:
-            raise _marked(f"its aliases expand to more than {MOST_EXPANDED:,} values", event)
+            raise _marked(f"aliases expand to more than {MOST_EXPANDED:,} values", event)
 
 
 def _check_depth(node: yaml.Node) -> None:

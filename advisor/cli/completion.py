@@ -28,7 +28,9 @@ def completion(arguments: Sequence[str]) -> Outcome:
 def shell_of(name: str) -> Shell:
     """The shell of a name; UserError where it has no script."""
     if name not in [*Shell]:
-        raise UserError("completion", name, "has no script", nearest_names(name, [*Shell]))
+        raise UserError(
+            "completion", name, "is not a supported shell", nearest_names(name, [*Shell])
+        )
     return Shell(name)
 
 

@@ -96,7 +96,10 @@ def _compared(
 
     if output not in _FORMATS and path is not None and output is format_of(path):
         raise UserError(
-            "-o", path, f"cannot be {output} of two requests", "write e.g. -o diff.json"
+            "-o",
+            path,
+            f"cannot be {output}: a comparison is a table or json",
+            "write e.g. -o diff.json",
         )
     if output not in _FORMATS:
         raise UserError(

@@ -68,7 +68,9 @@ _LAYOUT: Final = Topic(
         ),
         Flag("--cp, --context-parallel-size N", "context parallelism", Kind.NUMBER),
         Flag("--ep, --expert-model-parallel-size N", "expert parallelism", Kind.NUMBER),
-        Flag("--etp, --expert-tensor-parallel-size N", "TP of experts", Kind.NUMBER),
+        Flag(
+            "--etp, --expert-tensor-parallel-size N", "tensor parallelism of experts", Kind.NUMBER
+        ),
         Flag("--sp, --sequence-parallel", "sequence parallelism"),
         Flag(
             "--no-sp, --no-sequence-parallel",
@@ -128,8 +130,8 @@ _OUTPUT: Final = Topic(
         _WRITTEN,
         Flag(
             "--top N",
-            "show the N best rows; default: all in json and csv; in a table the 10 best, "
-            "without dominated rows and rows with the same result as another",
+            "show the N best rows. Default: a table shows the 10 best, without dominated rows and "
+            "rows with the same result as another; json and csv hold all rows",
             Kind.NUMBER,
         ),
         Flag("--front", "only the rows on the Pareto front of memory and time"),
@@ -175,7 +177,11 @@ _OUTPUT: Final = Topic(
             "write the row's memory for pytorch.org/memory_viz or harness snapshot: .pickle",
             Kind.FILE,
         ),
-        Flag("--row N", "the row that these files show; default: the chosen row", Kind.NUMBER),
+        Flag(
+            "--row N",
+            "the row that these pictures and files show; default: the chosen row",
+            Kind.NUMBER,
+        ),
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
@@ -183,8 +189,8 @@ RANKING: Final = Command(
     usage="advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...",
     about="Ranks the recompute settings of a training job by peak memory and step time, before the "
     "job runs, and prints the flags of the best one. Frameworks: Megatron, torchtitan, FSDP2, "
-    "DeepSpeed, Hugging Face. Values that are not given come from a preset or are chosen; the page "
-    "lists them.",
+    "DeepSpeed, Hugging Face. Values that are not given come from a preset or are chosen; the "
+    "answer lists them.",
     examples=(
         "advise --model llama3_70b --gpus 32xH100",
         "advise --model llama3_8b --gpus 8xA100-40GB --tp 2 --global-batch-size 128 --explain",
@@ -257,8 +263,8 @@ SUBCOMMANDS: Final = {
         ),
         topics=(Topic("Flags", (_VERSION,)),),
         closing="Exit codes: 0 clean, or only notes; 1 an error (the setting is refused, crashes "
-        "or hangs) or a warning (it does not do what it says, or saves nothing); 2 it cannot be "
-        "read.",
+        "or hangs) or a warning (the setting does not do what it says, or saves nothing); 2 the "
+        "input cannot be read.",
     ),
     "diagnose": Command(
         usage="advise diagnose LOG",

@@ -45,7 +45,7 @@ class _SearchBar:
 
 
 def line(progress: "Progress") -> str:
-    """``[####      ] 41 %, 2,311 settings; so far 12.44 s: TP 1, DP 8, full:block:3 (Ctrl-C)``."""
+    """``[####      ] 41 %, 2,311 settings; best so far 12.44 s: TP 1, DP 8, full``."""
     done = min(_BAR, max(0, int(progress.share * _BAR)))
     bar = f"[{'#' * done}{' ' * (_BAR - done)}] {100 * done // _BAR} %"
     text = f"advise: {bar}, {progress.evaluated:,} settings"
@@ -54,5 +54,5 @@ def line(progress: "Progress") -> str:
         from advisor.request.layout_fields import degree_words
 
         degrees = degree_words(best.job.layout)
-        text += f"; so far {best.step_time_seconds:.2f} s: {degrees}, {best.setting.spec}"
-    return f"{text} (Ctrl-C accepts it)"[:_WIDTH]
+        text += f"; best so far {best.step_time_seconds:.2f} s: {degrees}, {best.setting.spec}"
+    return f"{text} (Ctrl-C: stop here)"[:_WIDTH]

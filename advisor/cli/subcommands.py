@@ -43,7 +43,7 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
         return words, None
     at = words.index(_VERSION)
     if at + 1 == len(words) or len(words) == 2:
-        raise UsageError(f"lint: {_VERSION}: needs a value and something to lint")
+        raise UsageError(f"lint: {_VERSION}: needs a release, then a FILE or FLAGS")
     version = words[at + 1]
     return words[:at] + words[at + 2 :], version
 
@@ -214,7 +214,9 @@ def _left_out(found: "Table", width: int) -> list[str]:
 
     names, wide = found.left_out(width), found.natural_width(width)
     return (
-        wrapped(f"left out: {', '.join(names)} (COLUMNS={wide} shows all)", width) if names else []
+        wrapped(f"columns left out: {', '.join(names)} (COLUMNS={wide} shows all)", width)
+        if names
+        else []
     )
 
 

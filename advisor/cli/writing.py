@@ -28,7 +28,7 @@ def check_output(path: Path | None, output: OutputFormat) -> None:
     elif sys.stdout is None:
         raise UsageError(STDOUT_IS_CLOSED)
     elif output is OutputFormat.HTML and sys.stdout.isatty():
-        raise UserError("--format", output, "is a page, not text", "add -o FILE.html")
+        raise UserError("--format", output, "cannot be shown in a terminal", "add -o FILE.html")
 
 
 def into_file(outcome: Outcome, path: Path, render: Callable[[], str]) -> Outcome:
@@ -89,7 +89,7 @@ def _check_each_has_its_own(options: "Options") -> None:
     ):
         if path is not None and flags.setdefault(path.resolve(), flag) != flag:
             raise UserError(
-                flag, path, f"must not be the file of {flags[path.resolve()]}", "give each its own"
+                flag, path, f"must not be the file of {flags[path.resolve()]}", "name another file"
             )
 
 

@@ -52,7 +52,7 @@ def _out_of_memory(finding: Finding) -> Meaning:
         cached = reserved - allocated
     if tried is None or capacity is None or free is None or allocated is None or cached is None:
         return Meaning(
-            text="The message does not list all of the memory.",
+            text="The message does not say how much memory was free, allocated and reserved.",
             fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} if reserved memory is far above allocated memory.",
         )
     said = (
@@ -85,8 +85,7 @@ def _verdict(
     if allocated + tried > capacity:
         over = human_bytes(allocated + tried - capacity)
         return Meaning(
-            text=f"Shortage: the tensors alone exceed the device by {over}; no allocator setting "
-            "helps.",
+            text=f"Shortage: the tensors exceed the device by {over}; no allocator setting helps.",
             fix=f"{_SAVE_MEMORY}.",
             when="shortage",
         )
@@ -94,7 +93,7 @@ def _verdict(
         return Meaning(
             text="Fragmentation: the reserved but unallocated memory would hold the request if "
             "it were in one piece.",
-            fix=f"{_EXPANDABLE}, fixed sequence lengths; only then {_SAVE_MEMORY}.",
+            fix=f"{_EXPANDABLE}, fixed sequence lengths; if that is not enough: {_SAVE_MEMORY}.",
             when="fragmentation",
         )
     if cached >= tried:
@@ -114,7 +113,7 @@ def _verdict(
         )
     short = human_bytes(tried - cached - free)
     return Meaning(
-        text=f"Shortage: {short} are missing even without fragmentation.",
+        text=f"Shortage: even without fragmentation {short} are missing.",
         fix=f"{_SAVE_MEMORY}.",
         when="shortage",
     )
@@ -136,7 +135,7 @@ def _metadata(finding: Finding) -> Meaning:
     said = f"Saved {list(saved)}, replayed {list(again)}: "
     if prod(saved) == 0 or prod(again) == 0:
         return Meaning(
-            text=f"{said}one of them is empty, like a partitioned (ZeRO-3) parameter.",
+            text=f"{said}one of the two is empty, like a partitioned (ZeRO-3) parameter.",
             when="empty",
         )
     differing = [(a, b) for a, b in zip(saved, again, strict=False) if a != b]
@@ -145,8 +144,8 @@ def _metadata(finding: Finding) -> Meaning:
     before, after = differing[0]
     if after % before == 0:
         return Meaning(
-            text=f"{said}one dimension grew {after // before} times, like a key/value cache that "
-            "is filled again.",
+            text=f"{said}one dimension is {after // before} times as long, like a key/value "
+            "cache that is filled again.",
             when="longer",
         )
     return Meaning(

@@ -94,7 +94,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
         "card": units(job.gpu.memory_bytes),
         "budget": units(best.budget_bytes),
         "basis": [
-            ["Times", [calibration_words(answer.calibration)]],
+            ["Calibration", [calibration_words(answer.calibration)]],
             ["Measured runs", [" · ".join(measured_words(answer))]],
             ["Known error", [answer.calibration.known_error]],
             ["Assumed", [" · ".join(answer.assumptions)]],
@@ -158,7 +158,7 @@ class _Page(Struct, frozen=True):
 
     def _options(self, job: Job) -> str:
         own = options_apart(job, self.grid.own)
-        return key_values({k: v for k, v in own.items() if k != _LENGTH}) or "as asked"
+        return key_values({k: v for k, v in own.items() if k != _LENGTH}) or "the answer's"
 
     def _measure(self, job: Job) -> list[str]:
         """``harness run …`` before and behind its settings, and which options it sets otherwise;

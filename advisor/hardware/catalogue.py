@@ -79,7 +79,8 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "nvlink_domain_size",
                 self.nvlink_domain_size,
-                f"must be 1 without NVLink, and more with {_NVLINK} = {self.nvlink_gb_per_second}",
+                "must be 1 without NVLink and at least 2 with it "
+                f"({_NVLINK} = {self.nvlink_gb_per_second})",
             )
 
     def gpu(self, name: str, assumed: tuple[str, ...] = ()) -> Gpu:

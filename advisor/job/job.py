@@ -349,7 +349,7 @@ class Job(Struct, frozen=True, kw_only=True):
                 True,
                 f"splits tensors, but job.optimizer={config.optimizer} needs them whole",
                 "use layout.use_distributed_optimizer=false, or job.optimizer=dist_muon, which "
-                "deals whole tensors to data-parallel ranks",
+                "assigns whole tensors to data-parallel ranks",
             )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)

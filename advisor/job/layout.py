@@ -249,7 +249,7 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError(
             "layout.context_parallel_size",
             cp,
-            "does not support a cap on attention scores",
+            "cannot be combined with model.attn_logit_softcapping",
             "use 1",
         )
     _check_heads(model, layout)

@@ -258,8 +258,7 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
         return UserError(
             "layout.virtual_pipeline_model_parallel_size",
             vpp,
-            f"with PP = {stages} gives {stages * vpp} chunks, which must divide num_layers = "
-            f"{model.num_layers}",
+            f"PP x VPP = {stages * vpp} must divide num_layers = {model.num_layers}",
             f"leave VPP out for a balanced split over the stages{text}",
         )
     if layout.splits_evenly:
@@ -367,7 +366,9 @@ def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> N
     text, wanted = layout.pipeline_model_parallel_layout, model.mtp_num_layers or 0
     flat = "".join(chunks)
     if flat.count("m") != wanted:
-        relation = f"has {flat.count('m')} m, but mtp_num_layers = {model.mtp_num_layers}"
+        relation = (
+            f"has {flat.count('m')} MTP layers (m), but mtp_num_layers = {model.mtp_num_layers}"
+        )
         raise UserError(_FIELD, text, relation)
     first = next((index for index, chunk in enumerate(chunks) if "m" in chunk), None)
     if first is None:
@@ -375,5 +376,7 @@ def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> N
     early = first < len(chunks) - layout.pipeline_model_parallel_size
     apart = chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]
     if early or apart:
-        relation = "must have all m in one chunk of the last virtual stage, after every t"
+        relation = (
+            "must have all MTP layers (m) in one chunk of the last virtual stage, after the last t"
+        )
         raise UserError(_FIELD, text, relation)

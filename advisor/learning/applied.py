@@ -99,8 +99,8 @@ def _change(shift: Shift, width: float, of: int) -> float:
 def _terms(unused: int, beside: int) -> tuple[NamedBytes, ...]:
     source = "runs given with --calibration"
     found = (
-        ("unused by the allocator, as measured", unused),
-        ("outside the allocator, as measured", beside),
+        ("reserved but unallocated, as measured", unused),
+        ("context and communicators, as measured", beside),
     )
     return tuple(NamedBytes(name, size, source) for name, size in found if size)
 

@@ -192,9 +192,9 @@ def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
     try:
         setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
-        raise _LeftOutError("have a setting that only their trainer knows") from None
+        raise _LeftOutError("have a recompute setting that advise cannot read") from None
     if stack.check(setting, job):
-        raise _LeftOutError("have a setting that their framework refuses")
+        raise _LeftOutError("have a recompute setting that their framework refuses")
     return setting
 
 

@@ -44,10 +44,10 @@ class Difference(Struct, frozen=True):
         """In a sentence."""
         known = BAND * self.sigma * 100
         return (
-            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} % apart in "
-            f"predicted step time, give or take {known:.1f} %: row {self.second.rank} is faster "
-            f"by {_WORTH * 100:.0f} % or more with a probability of {self.probability * 100:.0f} "
-            "%"
+            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} "
+            f"±{known:.1f} % apart in predicted step time; the chance that row "
+            f"{self.second.rank} is at least "
+            f"{_WORTH * 100:.0f} % faster is {self.probability * 100:.0f} %"
         )
 
 

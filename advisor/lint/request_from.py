@@ -155,7 +155,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         raise UserError(
             _FLAG,
             configuration.place.file,
-            "describes a model that is not a preset, without its vocabulary size",
+            "describes a model that is not a preset, but not its vocabulary size",
             "add model.vocab_size=N, or --model",
         )
     return "" if missing else {"name": Path(configuration.place.file).stem, **fields}

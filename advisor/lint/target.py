@@ -113,8 +113,8 @@ def _refuse_programs(name: str, script: Script) -> None:
         raise UserError(
             "lint",
             name,
-            f"runs {show(program)} in line {command.place.line} {read} and no "
-            "setting of a known framework: batch, precision, sharding and recompute are missing",
+            f"runs {show(program)} in line {command.place.line} {read}, which gives "
+            "no setting of a known framework: batch, precision, sharding and recompute are missing",
             f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
         )
 
@@ -225,7 +225,9 @@ def _beside(names: Iterable[str], folder: Path, script: Script) -> Iterator[Docu
             content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
             document = _document(content, path.suffix)
         except UserError as error:
-            script.notes.append(Note(f"is not read: {error}", Place(show_path(path), 1, 1)))
+            script.notes.append(
+                Note(f"this file is not read: {error}", Place(show_path(path), 1, 1))
+            )
             continue
         if document is not None:
             yield document

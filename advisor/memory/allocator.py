@@ -80,9 +80,9 @@ class Reserved(Struct, frozen=True, kw_only=True):
     def terms(self) -> tuple[NamedBytes, ...]:
         """All that is reserved beyond what is allocated."""
         source = (
-            "replay of torch's caching allocator"
+            "simulation of torch's caching allocator"
             if self.unused is not None
-            else "replays of others"
+            else "usual share in simulations of torch's caching allocator"
         )
         return (NamedBytes("fragmentation", self.fragmentation, source), *self.fixed)
 

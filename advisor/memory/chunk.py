@@ -228,7 +228,16 @@ def _keeps_mask(plan: RecomputePlan) -> bool:
 def _higher(peak: Peak, block: Block, inside: Peak, beside: int) -> Peak:
     """`peak`, or that of a block with `beside` bytes alive outside it."""
     num_bytes = inside.num_bytes + beside
-    return Peak(num_bytes, f"{inside.point} ({block.name})") if num_bytes > peak.num_bytes else peak
+    if num_bytes <= peak.num_bytes:
+        return peak
+    return Peak(num_bytes, inside.point + _PLACES.get(block.name, f" in a {block.name}"))
+
+
+_PLACES: Final = {
+    "multi-token prediction": " in multi-token prediction",
+    **dict.fromkeys(("embedding", "final norm", "head", "loss"), ""),
+}
+"""Blocks whose operators say where they are, and one that has no article."""
 
 
 def blocks_of(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[Block, ...]:

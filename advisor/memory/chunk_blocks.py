@@ -147,6 +147,10 @@ _NAMES = {
 }
 
 
+def _checkpoint_of(layers: int) -> str:
+    return f"checkpoint of {layers} layer{'s' * (layers != 1)}"
+
+
 def _offloaded(block: Block, away: int) -> Block:
     """`block` with `away` bytes of each layer on the host.
 
@@ -195,7 +199,7 @@ def _reentrant_block(shape: RankShape, segment: Segment) -> Block:
         backward = backward.or_higher(below + beside + held.num_bytes + hidden, held.point)
         below += layer.kept + beside
     return Block(
-        name=f"checkpoint of {len(layers)}",
+        name=_checkpoint_of(len(layers)),
         kept=kept_input(shape, segment),
         forward=forward,
         backward=backward,
@@ -268,7 +272,7 @@ def _hooked_block(shape: RankShape, segment: Segment) -> Block:
         several.append(one)
         below += layer.kept
     return Block(
-        name=f"checkpoint of {segment.num_layers}",
+        name=_checkpoint_of(segment.num_layers),
         kept=kept_input(shape, segment),
         forward=forward,
         backward=backward,

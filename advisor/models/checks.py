@@ -112,8 +112,7 @@ def _check_router(model: ModelFields) -> None:
         raise _refuse(
             model,
             "moe_router_topk",
-            "would take a softmax over one expert",
-            "set moe_router_pre_softmax",
+            "needs moe_router_pre_softmax, else the softmax is over one expert",
         )
     if sinkhorn and model.moe_aux_loss_coeff:
         raise _refuse(model, "moe_aux_loss_coeff", "must be 0 under sinkhorn routing")
@@ -179,8 +178,8 @@ def _exclusions(model: ModelFields) -> Iterator[tuple[str, bool, str]]:
         "attn_logit_softcapping",
         kernel,
         (
-            f"no kernel of attention_backend = {model.attention_backend} caps attention scores: "
-            "use unfused"
+            f"needs attention_backend = unfused: {model.attention_backend} has no kernel with "
+            "attention logit softcapping"
         ),
     )
     yield (
@@ -232,7 +231,9 @@ def _check_pattern(model: ModelFields, pattern: str) -> None:
         if getattr(model, field) is not None:
             raise _refuse(model, field, "is not modelled together with hybrid_layer_pattern")
     if model.num_moe_experts is None and "E" in pattern:
-        raise _refuse(model, "hybrid_layer_pattern", "has E, which needs num_moe_experts")
+        raise _refuse(
+            model, "hybrid_layer_pattern", "has expert layers (E), which need num_moe_experts"
+        )
 
 
 def _check_mamba(model: ModelFields) -> None:

@@ -57,7 +57,7 @@ def hybrid_kinds(pattern: str) -> tuple[LayerKind, ...]:
         raise UserError(
             _PATTERN,
             pattern,
-            f"has {unknown[0]!r}" if unknown else "names no layer",
+            f"must not hold {unknown[0]!r}" if unknown else "must hold a layer",
             "write M (Mamba), G (gated delta net), * (attention), - (MLP), E (experts), |",
         )
     return tuple(_SYMBOLS[letter] for letter in letters)

@@ -170,7 +170,7 @@ class _Reader:
         """Count the steps of following a module; UserError beyond the limit."""
         self._steps += steps
         if self._steps > MOST_STEPS:
-            reason = f"takes more than {MOST_STEPS:,} steps to follow all its branches"
+            reason = f"has too many branches to follow (more than {MOST_STEPS:,} steps)"
             raise UserError("lint", self.content.place.file, reason, "give only the configuration")
 
     def _text(self, node: ast.AST) -> str:

@@ -23,7 +23,7 @@ from advisor.report.blocks import (
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
-from advisor.report.row_choice import Rows, remarks, shared_changes
+from advisor.report.row_choice import Rows, overhead_words, remarks, shared_changes
 from advisor.report.wording import (
     against_preset,
     chosen,
@@ -58,7 +58,11 @@ def page(
     table = Ranking(shown, columns, remarks(advice.candidates, shown, columns)) if shown else None
     shared = shared_changes(shown, columns)
     blocks = [
-        header(advice, search_layout=search_layout),
+        header(
+            advice,
+            search_layout=search_layout,
+            has_bars=lambda width: table is not None and table.bar_cells(width) > 0,
+        ),
         table,
         _answer(advice, caveat, price),
         _optimum(advice),
@@ -70,6 +74,7 @@ def page(
             told=_told(advice, rows),
             shared=key_values(shared),
             folded=rows.folded_words(advice.candidates),
+            overhead=overhead_words(advice.candidates, shown),
             with_degrees=_with_degrees(advice, shared),
         ),
         _rejected(advice) if show_rejected or not shown else None,
@@ -131,7 +136,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     by = adapter_of(job.config.framework).rehearsed_by(len(found))
     unverified = adapter_of(job.config.framework).unverified(job)
-    without = f", which does not verify {unverified}" if unverified else ""
+    without = f" ({unverified} not verified)" if unverified else ""
     head = f"Rehearsed by {by} on fake tensors{without}: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
     words.pop("", None)
@@ -140,7 +145,9 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
-_OF_ANOTHER_JOB = "predicted: for the rehearsed job, which differs from the job ranked above"
+_OF_ANOTHER_JOB = (
+    "the predicted GiB are of the rehearsed job, which differs from the job ranked above"
+)
 
 
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
@@ -181,10 +188,12 @@ def _notes(
     told: Collection[int],
     shared: str = "",
     folded: str = "",
+    overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What is to be said of the rows `told`, each once; what ~ means; what all rows change, how
-    many are folded, and what is to be given with the degrees of a row."""
+    """What is to be said of the rows `told`, each once; what ~ means; what all rows change, over
+    which row the overhead is, how many are folded, and what is to be given with the degrees of a
+    row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes if candidate.rank in told else ():
@@ -197,8 +206,9 @@ def _notes(
     words = (
         ("~", _ESTIMATED * estimated),
         ("all rows", f"with {shared}" * bool(shared)),
+        ("overhead", overhead),
         ("hidden", folded),
-        ("to repeat", with_degrees),
+        ("to rerun a row", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
     return beside(notes) if notes else None
@@ -213,8 +223,8 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
     beside = untold(advice.beside_degrees)
     lost = key_values({path: value for path, value in beside.items() if path not in shared})
-    why = "the recipe, which sets them, is then not used"
-    return f"if you give a row's degrees as flags, add {lost}: {why}" if lost else ""
+    why = "the recipe that sets them is then not used"
+    return f"with a row's degrees as flags also give {lost}: {why}" if lost else ""
 
 
 _ESTIMATED = "an estimate; peaks without ~ come from a simulation of torch's allocator"

@@ -10,8 +10,9 @@ from advisor.answer.difference import ChangedField, Difference, Side
 from advisor.base.units import DASH, GIB, percent, signed_percent
 from advisor.report.blocks import Block, Column, Fitted, Indented, Table, Text, beside, group, table
 from advisor.report.breaking import spec_cell
+from advisor.report.wording import PHASES
 
-_STEP: Final = "Step, s; differences as shares of the first step"
+_STEP: Final = "Step time, s; difference in % of the first step time"
 _OTHER_BATCH: Final = "The steps train different numbers of tokens: compare tokens/s/GPU."
 _SAME: Final = "The jobs are the same."
 _SHOWN_BYTES: Final = GIB / 20
@@ -152,7 +153,7 @@ def _add(
         both = getattr(first, name), getattr(second, name)
         if any(both):
             shown = _share(change, whole) if whole else _signed_gib(change)
-            rows.add_row(name.replace("_", " "), *map(write, both), shown)
+            rows.add_row(PHASES.get(name, name.replace("_", " ")), *map(write, both), shown)
 
 
 def _gib(num_bytes: float) -> str:

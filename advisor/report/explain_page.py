@@ -5,6 +5,7 @@ Every table ends in the number that the ranking shows; the totals are asserted.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
@@ -12,7 +13,7 @@ from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import human_bytes
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
 from advisor.report.breaking import spec_lines
-from advisor.report.wording import gib
+from advisor.report.wording import PHASES, gib
 
 COMPONENTS = MemoryBreakdown.__struct_fields__
 _INDENT = 2
@@ -29,8 +30,8 @@ def explanation(
     return group(
         "",
         Text(
-            f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank, on stage "
-            f"{peak.stage}, at its peak ({peak.peak_phase})",
+            f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank (stage "
+            f"{peak.stage}) at its peak, in the {peak.peak_phase}",
             "bold",
         ),
         memory_table(evaluation, memory),
@@ -116,13 +117,18 @@ def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> Block:
     )
     for phase in dict.fromkeys(line.phase for line in time):
         lines = [line for line in time if line.phase == phase]
-        found.add_row(phase, *_ms(sum(line.seconds for line in lines), total), "")
+        found.add_row(
+            _WORDS.get(phase, phase), *_ms(sum(line.seconds for line in lines), total), ""
+        )
         for line in sorted(lines, key=lambda line: -line.seconds):
             if line.seconds:
                 name = Indented(line.operator, _INDENT)
                 found.add_row(name, *_ms(line.seconds, total), line.bound_by)
     found.add_row("total: the step", *_ms(total, total), "")
     return Indented(found, _INDENT)
+
+
+_WORDS: Final = {**PHASES, "waiting": PHASES["host"]}
 
 
 def assert_memory_total(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> None:

@@ -1,5 +1,6 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from advisor.answer.answer import Answer, CalibrationNote
@@ -23,12 +24,14 @@ _GAP = 3
 _DOT = " · "
 
 
-def header(advice: Answer, *, search_layout: bool = False) -> Block:
+def header(
+    advice: Answer, *, has_bars: Callable[[int], bool], search_layout: bool = False
+) -> Block:
     """Model and hardware, layout, what it runs with, budget, calibration and the advisor's own
     choices.
 
     Where a search chose the layout, it is not the preset's; where layouts are ranked, it is that
-    of row 1.
+    of row 1. has_bars: whether the ranking has bars on a page of a width.
     """
     preset, others = _split_preset(advice.assumptions)
     layout = layout_words(advice.job.layout, advice.job.config.optimizer)
@@ -40,7 +43,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),
         *([("runs with", _dotted(runs))] if runs else []),
-        ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
+        ("budget", _budget(advice, has_bars)),
         ("calibration", calibration_words(advice.calibration)),
     ]
     lists = (
@@ -182,14 +185,22 @@ def framework_words(job: Job) -> str:
     return adapter_of(job.config.framework).words(job)
 
 
+def _budget(advice: Answer, has_bars: Callable[[int], bool]) -> Fitted:
+    def lines(width: int) -> Sequence[str]:
+        words = budget_words(advice) + " (full bar)" * has_bars(width + _MARGIN + 2)
+        return _both_ends(words, framework_words(advice.job)).fit(width)
+
+    return Fitted(lines)
+
+
 def budget_words(advice: Answer) -> str:
-    """``77.1 of 79.1 GiB usable per GPU (full bar)``: the budget, and what the card has; one number
-    where they are equal."""
+    """``77.1 of 79.1 GiB usable per GPU``: the budget, and what the card has; one number where they
+    are equal."""
     best = chosen(advice)
     card = advice.job.gpu.memory_bytes
     budget = best.evaluation.budget_bytes if best else advice.job.config.memory_budget_bytes
     of_card = f" of {gib(card)}" if budget and budget != card else ""
-    return f"{gib(budget or card)}{of_card} GiB usable per GPU (full bar)"
+    return f"{gib(budget or card)}{of_card} GiB usable per GPU"
 
 
 def _job_words(job: Job) -> list[str]:

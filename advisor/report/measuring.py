@@ -17,7 +17,7 @@ _TERMS: Final = {
     "offload": "offload",
     "states": "states",
     "activations": "activations",
-    "unused": "unused by the allocator",
+    "unused": "reserved but unallocated",
     "outside": "context and communicators",
 }
 _SCATTERED: Final = {"step_time": "step times", "memory": "bytes"}
@@ -45,8 +45,8 @@ def _doubts(learned: LearnedNote) -> Iterator[str]:
     far = [f"{_SCATTERED[name]} {by:.0f} times" for name, by in learned.scatter.items() if by > 1]
     if far:
         yield (
-            f"doubtful: these runs scatter more than usual ({', '.join(far)} as much); were they "
-            "different jobs, or disturbed? Bands are wider by this factor"
+            f"doubtful: these runs scatter more than usual ({', '.join(far)} as much), so "
+            "bands are wider by this factor; check that they are one job and were undisturbed"
         )
 
 
@@ -60,7 +60,7 @@ def toss_block(toss: Toss) -> Block:
     it has otherwise; or why there is none."""
     first, second = toss.ranks
     why = toss.why.partition(" are ")[2]
-    head = f"Measure rows {first} and {second}: they are {why}."
+    head = f"Measure rows {first} and {second}. They are {why}."
     lines = toss.command.split(" && ") if toss.command else []
     commands = [Fitted(partial(_command, line)) for line in lines]
     beside = [f"  ({toss.beside})"] if toss.beside else []

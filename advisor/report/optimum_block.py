@@ -15,7 +15,7 @@ def optimum_block(optimum: Optimum, *, stopped: bool = False) -> Block:
     return group(
         _claim(optimum, stopped=stopped),
         *(beside([line], gap=1) for line in lines),
-        *(f"Outside this space: {text}" for text in optimum.beyond),
+        *(f"Outside the space: {text}" for text in optimum.beyond),
     )
 
 
@@ -23,53 +23,54 @@ def _claim(optimum: Optimum, *, stopped: bool) -> str:
     looked = f"{optimum.evaluated:,} evaluated"
     if optimum.excluded_by_bound:
         looked += f", {many(optimum.excluded_by_bound)} excluded by a proven bound"
-    points = "" if optimum.num_points is None else f"{many(optimum.num_points)} points: "
+    points = "" if optimum.num_points is None else f"{many(optimum.num_points)} "
     said = _so_far(optimum) if stopped else _proven(optimum)
-    return f"{said} ({points}{looked})."
+    counted = f"{points}combinations: {looked}"
+    return f"{said}. {counted[:1].upper()}{counted[1:]}."
 
 
 def _so_far(optimum: Optimum) -> str:
     if optimum.bound_seconds is None:
         return "Stopped before anything was proven"
     said = (
-        "Stopped; proven so far: any setting that fits takes at least "
-        f"{optimum.bound_seconds:.3f} s"
+        f"Stopped. Proven so far: a setting that fits takes at least {optimum.bound_seconds:.3f} s"
     )
     if optimum.best is None or optimum.gap is None:
         return said
     less = 1 - 1 / (1 + optimum.gap)
     of_menu = optimum.gain is not None and optimum.gain < SAME_TIME
-    gained = "" if of_menu else _gained(optimum)
+    gained = "" if of_menu else _gained(optimum, optimum.best.rank)
     return f"{said}, {less * 100:.1f} % less than row {optimum.best.rank}{gained}"
 
 
 def _proven(optimum: Optimum) -> str:
     if optimum.best is None and optimum.bound_seconds is None:
-        return "Proven with predicted memory: no setting in this space fits"
+        return "Proven with predicted memory: no setting of the space below fits"
     if optimum.best is None:
         return (
-            "No fitting setting was found; any that fits takes at least "
+            "No setting that fits was found; a setting that fits takes at least "
             f"{optimum.bound_seconds:.3f} s"
         )
     said, row = (
-        "Proven with predicted step times: no setting in this space that fits",
+        "Proven with predicted step times: no fitting setting of the space below",
         optimum.best.rank,
     )
     if not optimum.gap or optimum.gap < _SMALLEST_GAP:
-        return f"{said} is faster than row {row}{_gained(optimum)}"
+        return f"{said} is faster than row {row}{_gained(optimum, row)}"
     if optimum.gap <= SAME_TIME:
         tie = f"{SAME_TIME * 100:.2f} %"
-        return f"{said} is more than {tie} faster than row {row}{_gained(optimum)}"
+        return f"{said} is more than {tie} faster than row {row}{_gained(optimum, row)}"
     less = f"{optimum.gap * 100:.2f} % less than row {row}"
-    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum)}"
+    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum, row)}"
 
 
-_USUAL = "the usual ranking (without --search optimum)"
+_USUAL = "the ranking without --search optimum"
 
 
-def _gained(optimum: Optimum) -> str:
+def _gained(optimum: Optimum, row: int) -> str:
     if optimum.gain is None:
         return f", and no setting of {_USUAL} fits"
     if optimum.gain < SAME_TIME:
         return f", and the best setting of {_USUAL} takes the same time"
-    return f", which takes {optimum.gain * 100:.1f} % less time than the best setting of {_USUAL}"
+    less = f"{optimum.gain * 100:.1f} % less time"
+    return f". Row {row} takes {less} than the best setting of {_USUAL}"

@@ -35,10 +35,14 @@ class Ranking(Struct, frozen=True):
 
     def lines(self, width: int) -> list[Line]:
         """The table that fits."""
+        return self._table(self.bar_cells(width)).lines(width)
+
+    def bar_cells(self, width: int) -> int:
+        """Length of a full bar, 0 where there is no room for bars."""
         spare = width - self._table().natural_width(_UNBOUNDED)
         beside = max(len(self._peak_title) - len(_peaks(self.shown)[0]), 0)  # the title's room
         cells = min(_BAR_CELLS, spare + beside - len(_MARKS))
-        return self._table(cells if cells >= _SMALLEST_BAR else 0).lines(width)
+        return cells if cells >= _SMALLEST_BAR else 0
 
     def widest(self, width: int) -> int:
         """All that there is: the bars take what the other columns leave."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _USUAL_ROWS: Final = 10
 _NAMED: Final = 4
+_NONE: Final = "none"
 _INDENT: Final = 5
 
 
@@ -44,8 +45,9 @@ class Rows(Struct, frozen=True, kw_only=True):
         those that are folded."""
         shown, listed = len(self.shown(candidates)), len(self._listed(candidates))
         if self.front:
-            more = f": {shown} of {listed}, more with --top N" if shown < listed else ""
-            return f"the Pareto front of {len(candidates)} rows{more}"
+            front = sum(c.pareto for c in candidates)
+            more = f", {shown} of them shown, more with --top N" if shown < front else ""
+            return f"Pareto front: {front} of {len(candidates)} rows{more}"
         return f"{shown} of {len(candidates)} rows, more with --top N" if shown < listed else ""
 
     def folded_words(self, candidates: Sequence[RankedEvaluation]) -> str:
@@ -57,9 +59,31 @@ class Rows(Struct, frozen=True, kw_only=True):
         parts = (
             (len(folded) - same, "dominated (another row is no larger and no slower)"),
             (same, "with the same result as another"),
+            (
+                len(self._listed(candidates)) - len(self.shown(candidates)),
+                f"after the first {_USUAL_ROWS}",
+            ),
         )
         words = [f"{_rows(number)} {why}" for number, why in parts if number]
         return f"{', '.join(words)}: --top {len(candidates)} shows all"
+
+
+def overhead_words(
+    candidates: Sequence[RankedEvaluation], shown: Sequence[RankedEvaluation]
+) -> str:
+    """Over which row the overhead of the rows `shown` is; empty where that row is among them."""
+    nones = [c for c in candidates if c.evaluation.setting.spec == _NONE]
+    jobs = [c.evaluation.job for c in nones if c in shown]
+    open_jobs = [
+        c.evaluation.job
+        for c in shown
+        if c.evaluation.recompute_overhead and c.evaluation.job not in jobs
+    ]
+    if not open_jobs:
+        return ""
+    if len(nones) == 1 and all(job == nones[0].evaluation.job for job in open_jobs):
+        return f"over the step time of none (row {nones[0].rank}, not shown)"
+    return "over the step time of none on the same layout"
 
 
 def _rows(number: int) -> str:

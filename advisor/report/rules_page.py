@@ -1,4 +1,4 @@
-"""The page of `advise rules`: what a release accepts, promotes and refuses."""
+"""The page of `advise rules`: what a release accepts, replaces and refuses."""
 
 from advisor.base.errors import UserError
 from advisor.frameworks.protocols import RulesOverview

@@ -1,6 +1,7 @@
 """Numbers and choices in the words that every report shares."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from advisor.answer.answer import SAME_TIME, Answer, Basis, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
@@ -23,6 +24,10 @@ def reserved_gib(evaluation: Evaluation) -> str:
 def _about(*evaluations: Evaluation) -> str:
     """``about `` before a difference to what was not replayed."""
     return "about " if any(one.requests is None for one in evaluations) else ""
+
+
+PHASES: Final = {"recompute": "replay (recompute)", "host": "waiting for the host"}
+"""Words for the parts of a step whose name is another one."""
 
 
 def seconds(value: float, smallest: float) -> str:
@@ -81,18 +86,18 @@ def _nothing_fits(advice: Answer) -> str:
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = (
-        f" Weights, gradients and optimizer alone take {gib(fixed)} GiB: recompute cannot help."
+        f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
         if fixed > budget
         else ""
     )
-    sure = (
-        ""
+    fits = (
+        f"fits in {gib(budget)} GiB"
         if missing_bytes(nearest[0].evaluation) > 0
-        else f" with a probability of {LIKELY * 100:.0f} %"
+        else f"is at least {LIKELY * 100:.0f} % likely to fit in {gib(budget)} GiB"
     )
-    stopped = "The search was stopped, and nothing found so far fits"
-    nothing = stopped if advice.stopped else "Nothing fits"
-    return f"{nothing} in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
+    stopped = "The search was stopped, and nothing found so far"
+    nothing = stopped if advice.stopped else "Nothing"
+    return f"{nothing} {fits}. Nearest: {near}.{hopeless}"
 
 
 def _miss(candidate: RankedEvaluation) -> str:
@@ -143,9 +148,9 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
     if none.fits:
-        return f" Without recompute a step{here} {time} and fits as well."
+        return f" Without recompute the job{here} fits too, and a step {time}."
     likely = percent(none.fit_probability)
-    return f" Without recompute a step{here} {time}, but is only {likely} likely to fit."
+    return f" Without recompute a step{here} {time}, but the job is only {likely} likely to fit."
 
 
 def _bought(advice: Answer, best: Evaluation) -> str:
@@ -166,8 +171,9 @@ def _bought(advice: Answer, best: Evaluation) -> str:
         degrees_apart(*jobs) or [apart(*jobs)] for jobs in ((best.job, there), (there, best.job))
     )
     return (
-        f" {best.setting.spec} makes room for {_all_of(ours)}: {faster * 100:.1f} % faster than "
-        f"row {other.rank} ({_all_of(theirs)}), the fastest row that fits without recompute."
+        f" {best.setting.spec} makes room for {_all_of(ours)}. The choice is {faster * 100:.1f} % "
+        f"faster than row {other.rank} ({_all_of(theirs)}), the fastest row that fits without "
+        "recompute."
     )
 
 
@@ -196,7 +202,7 @@ def against_preset(advice: Answer) -> str:
     )
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
-        f"Row {best.rank} against the preset's setting {theirs.setting.spec} (row "
+        f"Row {best.rank} compared with the preset's setting {theirs.setting.spec} (row "
         f"{shipped.rank}{fits}): "
         f"{_about(ours, theirs)}{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
     )

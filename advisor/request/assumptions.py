@@ -114,7 +114,7 @@ def _of_options(facts: Facts) -> Iterator[str]:
         if graphs is not CudaGraphImpl.NONE:
             apart = graphs is not CudaGraphImpl.FULL_ITERATION
             kind = f"{graphs}, of whole layers" if apart else graphs
-            yield f"no CUDA graphs: the preset's ({kind}) are refused for this job"
+            yield f"no CUDA graphs: the framework refuses the preset's ({kind}) for this job"
     yield from _of_repeatable(facts)
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
@@ -128,7 +128,7 @@ def _of_repeatable(facts: Facts) -> Iterator[str]:
     """What a run that repeats to the bit goes without, and that its kernels are not timed."""
     if not facts.config.deterministic_mode:
         return
-    yield "deterministic_mode: step times are those of the usual kernels, not of deterministic ones"
+    yield "deterministic_mode: step times are of the default kernels, not of deterministic ones"
     without = []
     if _lends_fusion(facts) and facts.model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         without.append("fused cross entropy")
@@ -174,7 +174,8 @@ def _of_model(facts: Facts) -> Iterator[str]:
 def _of_gpu(gpu: Gpu) -> Iterator[str]:
     """Memory that no source gives, or that a display shares; AMD's libraries."""
     if "memory_torch_total_gib" in gpu.assumed_fields:
-        yield f"{human_bytes(gpu.memory_bytes)} usable: what torch sees of this GPU is unpublished"
+        usable = human_bytes(gpu.memory_bytes)
+        yield f"{usable} usable (an estimate: what torch reports for this GPU is not published)"
     if not gpu.peer_to_peer:
         yield "no display on the GPU (it would take GPU memory)"
     if gpu.vendor is Vendor.AMD:
@@ -186,7 +187,7 @@ def _of_links(gpu: Gpu, num_gpus: int) -> Iterator[str]:
     if num_gpus > 1 and not gpu.is_joined:
         rate = f"{gpu.host_link_bytes_per_second / 1e9:.0f} GB/s"
         through = "PCIe" if gpu.peer_to_peer else "host memory (no peer-to-peer access)"
-        yield f"no NVLink: GPUs of a server exchange through {through}, {rate} each"
+        yield f"no NVLink: GPUs of a server communicate over {through}, {rate} per GPU"
     if num_gpus > node_size(gpu) and "internode_gb_per_second" in gpu.assumed_fields:
         rate = f"{gpu.internode_bytes_per_second / 1e9:.0f} GB/s"
         yield f"servers of {node_size(gpu)} GPUs, with a network of {rate} per GPU"

@@ -106,7 +106,7 @@ def differing(job: Job, given: Given) -> Given:
         given = replace(
             given, **{name: {**getattr(given, name), **of} for name, of in more.items()}
         )
-    raise UserError("harness run", None, "cannot express this job")
+    raise UserError("no harness command", None, "harness run cannot express this job")
 
 
 def _made(given: Given) -> Job:

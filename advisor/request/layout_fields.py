@@ -193,7 +193,7 @@ def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int
             "layout TP x PP x CP",
             product,
             f"must divide the number of GPUs = {num_gpus}"
-            + (f" (the recipe's {unsaid}; change with {flags})" if its else ""),
+            + (f" ({unsaid} from the recipe; change with {flags})" if its else ""),
             f"nearest: {nearest_divisors(num_gpus, product)}",
         )
     return num_gpus // product

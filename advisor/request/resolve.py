@@ -144,7 +144,7 @@ def resolve_given(given: Given) -> Resolution:
     return _resolution(given, subject, choice, model, config, layout, fields)
 
 
-_REPEATS: Final = assumed("deterministic_mode excludes it")
+_REPEATS: Final = assumed("off under deterministic_mode")
 
 
 def usual_recipe(given: Given) -> Experiment | None:

@@ -90,14 +90,15 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
         raise UserError(
             "--recompute",
             request.recompute[0],
-            "leaves nothing for --search optimum to decide",
+            "cannot be combined with --search optimum, which chooses the setting",
             "give one of the two",
         )
     if type(calibration) is not Calibration:
         raise UserError(
             "--calibration",
             ", ".join(map(str, request.calibration)),
-            "corrects settings one by one, so --search optimum can prove nothing",
+            "cannot be combined with --search optimum: it corrects single settings, so nothing "
+            "can be proven",
             "give one of the two",
         )
     from advisor.search.optimum.proven import with_optimum

@@ -69,7 +69,7 @@ def notes_on(
         if none is not None and recomputes(evaluation.setting):
             more = evaluation.usual_reserved_bytes - none.usual_reserved_bytes
             if more >= 0:
-                figure = f": {human_bytes(more)} more than none" if alone and more else ""
+                figure = f": peak {human_bytes(more)} above that of none" if alone and more else ""
                 said.insert(0, f"saves nothing{figure}")
         return tuple(said)
 

@@ -85,8 +85,8 @@ def with_another_job(
 
 def _chosen(resolution: Resolution, searched: Searched) -> str:
     """What a search has settled; degrees by name where others were given."""
-    which = "the best of all legal layouts" if searched.whole else "the best layout found"
+    which = "best of all legal layouts" if searched.whole else "best layout found"
     if not any(name in resolution.layout_fields for name in DEGREES):
-        return which
+        return f"layout: {which}"
     degrees = degree_words(searched.best.job.layout, resolution.open_degrees or DEGREES)
     return f"{degrees} chosen: {which} with the given values"

@@ -62,7 +62,9 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
 def _measured_more(detail: StageDetail) -> Iterator[MemoryLine]:
     more = detail.reserved.measured_more
     if more:
-        yield _term("activations", "as measured", more, "runs given with --calibration")
+        yield _term(
+            "activations", "measured beyond the prediction", more, "runs given with --calibration"
+        )
 
 
 def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:
@@ -169,10 +171,15 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     lines += [
-        _line("recompute", "gathered inputs", _gathered(evaluator, evaluation), "network"),
+        _line(
+            "recompute",
+            "all-gather of checkpoint inputs",
+            _gathered(evaluator, evaluation),
+            "network",
+        ),
         _line(
             "exposed communication",
-            "data parallel, pipeline; waiting for the slowest GPU",
+            "DP and pipeline communication; wait for the slowest GPU",
             time.exposed_communication - exposed,
             "network",
         ),

@@ -48,7 +48,7 @@ def calibration_from(
         raise UserError(
             _FLAG,
             show_path(files[1]),
-            "cannot be given beside another calibration file",
+            "cannot be combined with another calibration file",
             "give one",
         )
     base = read_record(Calibration, read_yaml(files[0]), files[0]) if files else shipped
@@ -63,7 +63,7 @@ def calibration_from(
     if not any(runs.usable for runs in found):
         why = "; ".join(runs.why_none for runs in found)
         names = ", ".join(show_path(folder) for folder in folders)
-        raise UserError(_FLAG, names, f"no measured runs on {gpu.name}", f"results: {why}")
+        raise UserError(_FLAG, names, f"holds no usable runs on {gpu.name}", f"left out: {why}")
     return LearnedCalibration(
         **{name: getattr(base, name) for name in Calibration.__struct_fields__},
         learned=_learned(found, tuple(map(show_path, folders)), base),

@@ -86,8 +86,8 @@ def _beyond(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEva
     why, more = calibration.learned.outside(row.evaluation.job), exp(calibration.learned.common) - 1
     longer = f"{abs(more) * 100:.1f} % {'more' if more > 0 else 'less'}"
     note = (
-        f"not measured ({why}): its time is from the shipped calibration; your runs took {longer} "
-        "time than that predicts"
+        f"not measured ({why}): step time from the shipped calibration; your runs took "
+        f"{longer} time than the shipped calibration predicts"
     )
     return replace(row, notes=(*row.notes, note))
 

@@ -48,7 +48,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     for other in _other_chunk_counts(job):
         yield (
             f"VPP {other} instead of {vpp}",
-            "changes the chunks in flight and the bubble",
+            "changes the microbatches in flight and the pipeline bubble",
             partial(replace, job, layout=_on_chunks(job, layout, other)),
         )
     degrees = (*_wider_layouts(job), *_narrower_layouts(job), *_more_expert_parallel(job))

@@ -63,9 +63,9 @@ def rank_layouts(
     first = candidates[0].evaluation
     said = "every legal layout searched"
     if stopped:
-        said = "stopped: the best so far"
+        said = "search stopped: the best rows so far"
     elif not searched.whole:
-        said = "search cut short: too many layouts did not fit"
+        said = "layout search cut short: too many layouts did not fit"
     return replace(
         answer_of(
             replace(resolution, assumptions=(*resolution.of_search, said)),

@@ -45,7 +45,7 @@ def command_for(
     """What measures both rows, one line where they are of one job, else one for each; and with
     which other options it runs them, or why there is none."""
     if not isinstance(request.model, str):
-        return "", "no command: the model was not given by name"
+        return "", "no harness command: the model was not given by name"
     one, two = (row.evaluation.job for row in rows)
     try:
         lost = {path: value for job in (one, two) for path, value in lost_options(job).items()}
@@ -54,9 +54,10 @@ def command_for(
         return "", str(error)
     apart = {path: value for path, value in lost.items() if path in changed(one, two)}
     if apart:
-        names, values = ", ".join(apart), key_values(apart)
-        return "", f"no command: the rows differ in {names}, and harness run would set {values}"
-    return " && ".join(lines), f"harness run sets {key_values(lost)}" if lost else ""
+        differ, sets = ", ".join(apart), f"harness run always sets {key_values(apart)}"
+        return "", f"no harness command: the rows differ in {differ}, and {sets}"
+    beside = f"harness run differs from the rows: it sets {key_values(lost)}" if lost else ""
+    return " && ".join(lines), beside
 
 
 def lost_options(job: Job) -> dict[str, Any]:

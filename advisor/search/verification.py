@@ -66,7 +66,9 @@ def _answers(questions: list[dict[str, Any]], config_dir: Path | None) -> list[d
         answers = json.loads(done.stdout)["candidates"]
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            "--verify", "rehearsal", f"ended with exit code {done.returncode} and gave no answer"
+            "--verify",
+            None,
+            f"the rehearsal ended with exit code {done.returncode} and gave no answer",
         ) from None
     if answers is None:
         raise UserError("--verify", None, *json.loads(done.stdout)["refused"])

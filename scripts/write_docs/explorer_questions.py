@@ -27,6 +27,6 @@ QUESTIONS: Final = (
     Question("what_is_kept_in_a_layer", (), "h-layer", "kept"),
     Question("where_is_the_peak", (), "h-step", "Peak:"),
     Question("what_does_the_pipeline_do", (_WARM_UP,), "h-step", "bubble"),
-    Question("which_two_to_measure", (_RUNNER,), "h-flags", "Measure both"),
+    Question("which_two_to_measure", (_RUNNER,), "h-flags", "Measure both rows"),
     Question("how_to_gate_it", (), "h-flags", "harness compare"),
 )

@@ -148,16 +148,19 @@ def test_keywords_mean_what_flags_mean(
         ({"tpp": 4}, "tpp = 4: is not a keyword of advise; did you mean tp"),
         ({"tp": 0}, "tensor_model_parallel_size = 0: must be at least 1"),
         ({"tp": "4"}, "tensor_model_parallel_size = 4: must be an integer; write 4 without quotes"),
-        ({"tp": 2, "tensor_model_parallel_size": 4}, "tensor_model_parallel_size = 2 is given too"),
+        (
+            {"tp": 2, "tensor_model_parallel_size": 4},
+            "cannot be combined with tensor_model_parallel_size",
+        ),
         ({"search": "all"}, "search = all: must be one of recompute, layout"),
         ({"recompute": 3}, "recompute = 3: must be a list"),
         ({"recompute": {}}, "recompute = {}: must be a list"),
         ({"memory_budget": "-5"}, "is not a quantity of bytes"),
         (
             {"memory_budget": 60},
-            'memory_budget = 60: has no unit; write e.g. memory_budget="60GiB"',
+            'memory_budget = 60: needs a unit; write e.g. memory_budget="60GiB"',
         ),
-        ({"explain": 9}, "--explain = 9: there are 2 rows"),
+        ({"explain": 9}, "--explain = 9: the answer has 2 rows"),
         ({"explain": 0}, "explain = 0: must be at least 1"),
         ({"verify": 0}, "verify = 0: must be at least 1"),
         ({"top": 0}, "top = 0: must be at least 1"),
@@ -174,7 +177,7 @@ def test_keywords_mean_what_flags_mean(
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
         (
             {"request": Request(model="llama3_8b", gpus="8xH100")},
-            "request: is the whole",
+            "request: cannot be combined with model",
         ),
     ],
 )
@@ -184,7 +187,7 @@ def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> No
 
 
 def test_one_row_is_one() -> None:
-    with pytest.raises(advisor.UserError, match="--explain = 2: there is 1 row; nearest: 1"):
+    with pytest.raises(advisor.UserError, match="--explain = 2: the answer has 1 row; nearest: 1"):
         advisor.advise(**{**JOB, "recompute": ["none"]}, explain=2)
 
 

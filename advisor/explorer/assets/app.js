@@ -28,16 +28,16 @@ function App({ D }) {
   const of = { D, axes, rows, state, list, visible, front, frontRows, chosen, other, budget: state.budget, choose, change, show, compare };
   return html`<${Head} ...${of} /><${Controls} ...${of} />
     <main>
-      <${Card} id="h-front" title="Memory against time"><${Pareto} ...${of} /><//>
+      <${Card} id="h-front" title="Peak memory and step time"><${Pareto} ...${of} /><//>
       <${Card} id="h-rows" title="Settings"><${Rows} ...${of} /><//>
       ${chosen && html`
-      <${Card} id="h-memory" title="Where the memory goes: worst rank"><${Waterfall} ...${of} /><//>
+      <${Card} id="h-memory" title="Where the memory of the worst rank goes"><${Waterfall} ...${of} /><//>
       <${Card} id="h-stages" title="Memory of every pipeline stage"><${Stages} ...${of} /><//>
-      <${Card} id="h-step" title="One step: what every stage does, and what is alive" shape="wide"><${Step} ...${of} /><//>
+      <${Card} id="h-step" title="One step: passes and live memory of every stage" shape="wide"><${Step} ...${of} /><//>
       <${Card} id="h-layer" title="What one layer keeps for the backward" shape="wide"><${Layer} ...${of} /><//>
       <${Card} id="h-time" title="Where the time goes"><${Time} ...${of} /><//>
       <${Card} id="h-flags" title="Flags to paste" shape="tall"><${Flags} ...${of} /><//>`}
-      <${Card} id="h-sure" title="What this rests on"><${Basis} D=${D} />
+      <${Card} id="h-sure" title="What the predictions rest on"><${Basis} D=${D} />
         ${D.rejected.length > 0 && html`<${Rejected} D=${D} />`}<//>
     </main><${Tips} />`;
 }
@@ -55,13 +55,13 @@ function Head({ D, rows, axes, state, list, chosen, budget, show, compare }) {
   return html`<header><h1>${D.model} <span class="soft">${D.parameters} parameters · ${D.gpus} × ${D.gpu} · ${D.precision} · sequence ${D.seq_length} · global batch ${D.global_batch}</span></h1>
     <p class="sub">${[D.framework, ...D.runs].join(" · ")}</p>
     <p class="verdict" role="status">${chosen ? html`<b class=${["good", "edge", "bad"][tierOf(p)]}>${nameOf(D, chosen)}</b>
-      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ±${(chosen.error * 100).toFixed(0)} %.`}` : "No row here."}
-      ${chosen && !best && html` <b class="bad">Nothing here fits.</b>`}
+      ${` ${tierOf(p) === 0 ? "fits" : tierOf(p) === 1 ? "may fit" : "does not fit"}: ${peakWords(chosen)} of ${gib(budget)} GiB, ${percent(p)} likely. One step takes ${seconds(chosen.seconds)} s ±${(chosen.error * 100).toFixed(0)} %.`}` : "No row matches the controls."}
+      ${chosen && !best && html` <b class="bad">No row that matches the controls fits.</b>`}
       ${best && chosen !== best.row && html` <button type="button" onClick=${() => show(best.row)}>Fastest that fits: ${nameOf(D, best.row)}, ${seconds(best.row.seconds)} s</button>`}</p>
     ${chosen && chosen.measured && html`<p class="note">${chosen.measured}; predicted: ${seconds(chosen.seconds)} s, ${peakWords(chosen)} GiB</p>`}
     ${chosen && D.pool[D.rows.notes[chosen.index]].map(note => html`<p class="note" key=${note}>${note}</p>`)}
     <${Faster} ...${{ D, rows, axes, chosen, budget, show }} /><${Toss} ...${{ D, rows, compare }} />
-    ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Besides recompute: ${D.remedies[0]}</summary>
+    ${chosen && chosen.job === 0 && D.remedies.length > 0 && html`<details class="figures"><summary>Other changes that help: ${D.remedies[0]}</summary>
       <ul>${D.remedies.slice(1).map(text => html`<li key=${text}>${text}</li>`)}</ul></details>`}</header>`;
 }
 
@@ -85,14 +85,14 @@ function Toss({ D, rows, compare }) {
   if (!D.toss) return null;
   const [first, second] = D.toss.rows.map(([job, spec]) => rows.find(row => row.job === job && row.spec === spec));
   return html`<p class="faster">${nameOf(D, first)} and ${nameOf(D, second)} are ${D.toss.why}.
-    <button type="button" onClick=${() => compare(first, second)}>Compare these two, and measure them</button></p>`;
+    <button type="button" onClick=${() => compare(first, second)}>Compare the two, and see how to measure them</button></p>`;
 }
 
 function Basis({ D }) {
   const said = D.basis.map(([name, texts]) => [name, texts.filter(Boolean)]).filter(([, texts]) => texts.length);
   return html`<dl class="basis">${said.map(([name, texts]) => html`<dt key=${name}>${name}</dt>${texts.map(text => html`<dd key=${text}>${text}</dd>`)}`)}
-    <dt>Rows</dt><dd>${many(D.rows.job.length, "row")} of ${many(D.jobs.seq.length, "job")}. ~ marks an estimate; peaks without ~ come from a simulation of torch's allocator.</dd>
-    <dt>Made by</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
+    <dt>Rows</dt><dd>${many(D.rows.job.length, "row")}, one per recompute setting of ${many(D.jobs.seq.length, "job")}. ~ marks an estimate; peaks without ~ come from a simulation of torch's allocator.</dd>
+    <dt>Command</dt><dd><code>${D.command}</code> (${D.version})</dd></dl>`;
 }
 
 function Rejected({ D }) {

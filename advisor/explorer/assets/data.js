@@ -3,8 +3,8 @@
 const COMPONENTS = ["weights", "gradients", "optimizer", "activations", "transient", "overhead"];
 const COMPONENT_WORDS = {
   weights: "weights", gradients: "gradients", optimizer: "optimizer states",
-  activations: "kept activations", transient: "working set of the running pass",
-  overhead: "allocator, CUDA context, NCCL",
+  activations: "kept activations", transient: "transient (running pass)",
+  overhead: "overhead (allocator, NCCL…)",
 };
 const TIME_WORDS = {
   forward: "forward", backward: "backward", recompute: "replay (recompute)",

@@ -15,7 +15,7 @@ function Flags({ D, list, front, chosen, other, change }) {
   return html`<div role="tablist" aria-label="Framework" class="tabs" onKeyDown=${move}>${D.frameworks.map((name, i) =>
       html`<button type="button" role="tab" id=${`tab-${i}`} aria-selected=${i === tab} aria-controls="flags-panel" tabindex=${i === tab ? 0 : -1} onClick=${() => setTab(i)}>${name}</button>`)}</div>
     <div role="tabpanel" id="flags-panel" aria-labelledby=${`tab-${tab}`}>
-      ${words ? html`<${Block} text=${words} label=${`flags for ${D.frameworks[tab]}`} />` : html`<p class="note">No flag is needed: this is the default.</p>`}
+      ${words ? html`<${Block} text=${words} label=${`flags for ${D.frameworks[tab]}`} />` : html`<p class="note">No flag is needed: the defaults do this.</p>`}
       ${unsaid[tab] && html`<p class="note">${unsaid[tab]}</p>`}</div>
     ${variables && html`<h3>Environment</h3><${Block} text=${`export ${variables}`} label="environment variables" />`}
     <${Measure} ...${{ D, list, front, chosen, other, change }} />`;
@@ -45,10 +45,10 @@ function Measure({ D, list, front, chosen, other, change }) {
     "RUN=gate-$(date +%s)", line(chosen.job, [chosen], "$RUN"), "harness compare runs/$RUN"].join("\n");
   const lost = D.pool[D.jobs.measure[chosen.job]][2];
   const runner = list.find(one => one.tier === 0 && one.row !== chosen && front.has(one.row));
-  return html`<h3>${other ? "Measure both" : "Measure it"}</h3><${Block} text=${text} label="harness line" />
-    <p class="note">${lost && `harness run sets ${lost}. `}<code>--dry-run</code> shows the options of that run and its predictions.</p>
-    ${!D.toss && runner && runner.row !== other && html`<p class="note">The predictions tell all rows of the answer apart. To measure two, take the chosen row and the fastest other one that fits:
+  return html`<h3>${other ? "Measure both rows" : "Measure this row"}</h3><${Block} text=${text} label="harness line" />
+    <p class="note">${lost && `harness run differs from this job: it sets ${lost}. `}Add <code>--dry-run</code> to see the options and the predictions without a run.</p>
+    ${!D.toss && runner && runner.row !== other && html`<p class="note">No two rows of the answer are too close to call. To measure two rows, take the chosen one and the fastest other row of the Pareto front that fits:
       <button type="button" class="runner" onClick=${() => change({ other: runner.row.index })}>${nameOf(D, runner.row)}</button></p>`}
-    <h3>Gate it in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
-    <p class="note">The first two lines once, the others in every CI job. The last one exits with 0: as fast and as small as the baseline, 1: a regression, 3: no verdict, 4: a run failed.</p>`;
+    <h3>Gate this row in CI</h3><${Block} text=${gate} label="harness lines of a gate" />
+    <p class="note">Run the first two lines once, and the other three in every CI job. Exit codes of <code>harness compare</code>: 0 as fast and as small as the baseline, 1 a regression, 3 no verdict, 4 a run failed.</p>`;
 }

@@ -1,6 +1,6 @@
 /* One layer, operator by operator: what is kept for the backward, what is replayed, what is away. */
 
-const FATES = { k: ["kept", "f-kept"], r: ["replayed: not kept", "f-replayed"], o: ["offloaded to the host", "f-offloaded"] };
+const FATES = { k: ["kept", "f-kept"], r: ["not kept, replayed", "f-replayed"], o: ["offloaded to the host", "f-offloaded"] };
 
 function layersOf(D, row) {
   return D.pool[D.rows.layers[row.index]].map(([kind, count, together, operators, fates, args, source]) => {
@@ -20,16 +20,16 @@ function Layer({ D, chosen, other }) {
   const [ref, width] = useWidth(1200), beside = useMemo(() => other && layersOf(D, other).find(one => one.kind === layer.kind), [other, layer]);
   const left = Math.min(230, width * 0.4), right = 190, line = 24, most = Math.max(1, ...layer.drawn.map(op => op.tensors.reduce((n, t) => n + t.size, 0)));
   const narrow = width < 560, x = size => left + (width - left - (narrow ? 70 : right)) * size / most;
-  const name = one => `${one.count} × ${one.kind}${one.together ? `, checkpoint around ${one.together === 1 ? "each layer" : `${one.together} layers`}` : one.replay ? ", partly replayed" : ", not replayed"}`;
+  const name = one => `${one.count} × ${one.kind}${one.together ? `, one checkpoint per ${one.together === 1 ? "layer" : `${one.together} layers`}` : one.replay ? ", partly replayed" : ", not replayed"}`;
   return html`${layers.length > 1 && html`<div class="buttons" role="group" aria-label="Kind of layer">${layers.map((one, i) =>
       html`<button type="button" key=${i} aria-pressed=${one === layer} onClick=${() => setAt(i)}>${name(one)}</button>`)}</div>`}
-    <p><b>${bytes(layer.kept)} kept</b> by a layer for each microbatch${layer.replayed ? `, ${bytes(layer.replayed)} made again by a replay of ${millis(layer.replay)}` : ""}${layer.offloaded ? `, ${bytes(layer.offloaded)} on the host` : ""}${beside ? ` (${nameOf(D, other)}: ${bytes(beside.kept)} kept)` : ""}.</p>
-    <div ref=${ref}><svg width=${width} height=${layer.drawn.length * line + 4} viewBox=${`0 0 ${width} ${layer.drawn.length * line + 4}`} role="img" aria-label=${`Operators of a layer in the order of the forward, with the tensors that the backward needs. The table below has all figures.`}>
+    <p>Per microbatch a layer keeps <b>${bytes(layer.kept)}</b>${beside ? ` (${nameOf(D, other)}: ${bytes(beside.kept)})` : ""}${layer.offloaded ? ` and offloads ${bytes(layer.offloaded)} to the host` : ""}.${layer.replayed ? ` The replay makes ${bytes(layer.replayed)} again and takes ${millis(layer.replay)}.` : ""}</p>
+    <div ref=${ref}><svg width=${width} height=${layer.drawn.length * line + 4} viewBox=${`0 0 ${width} ${layer.drawn.length * line + 4}`} role="img" aria-label=${`Operators of a layer in the order of the forward, with the tensors that the backward needs. The tables below hold all figures.`}>
       ${layer.drawn.map((op, i) => {
         let from = 0;
         const total = op.tensors.reduce((n, t) => n + t.size, 0);
         return html`<g key=${i} transform=${`translate(0 ${i * line})`}>
-          <rect class="hit" width=${width} height=${line} data-tip=${`${op.name} (${op.module}): ${op.work || "no GEMM"}; limited by ${op.limit}; forward ${millis(op.forward)}, backward ${millis(op.backward)}${op.replay ? `, replay ${millis(op.replay)}` : ""}; ${layer.source}`} />
+          <rect class="hit" width=${width} height=${line} data-tip=${`${op.name} (${op.module}): ${op.work || "no GEMM"}; bound by ${op.limit}; forward ${millis(op.forward)}, backward ${millis(op.backward)}${op.replay ? `, replay ${millis(op.replay)}` : ""}; ${layer.source}`} />
           <text x="0" y="16" class=${op.replay ? "replays" : ""}>${op.replay ? "↻ " : ""}${short(op.name, left)}</text>
           ${op.tensors.map(t => {
             const start = from;
@@ -40,10 +40,10 @@ function Layer({ D, chosen, other }) {
           ${total > 0 && html`<text class="soft" x=${x(total) + 6} y="16">${bytes(total)}${op.replay && !narrow ? ` · replay ${millis(op.replay)}` : ""}</text>`}
           ${!total && op.replay > 0 && !narrow && html`<text class="soft" x=${left + 6} y="16">replay ${millis(op.replay)}</text>`}</g>`;
       })}</svg></div>
-    <${Key} items=${[["f-kept", "kept until the backward"], ["f-replayed", "made again in the backward"], ["f-offloaded", "offloaded to the host"], ["", "↻ runs again in the backward"]].filter(([name]) => name !== "f-offloaded" || layer.offloaded)} />
-    <${Figures} summary="Operators as a table" text head=${["operator", "module", "product", "limited by", "forward ms", "backward ms", "replay ms"]}
+    <${Key} items=${[["f-kept", "kept until the backward"], ["f-replayed", "not kept: the replay makes it again"], ["f-offloaded", "offloaded to the host"], ["", "↻ operator of the replay"]].filter(([name]) => name !== "f-offloaded" || layer.offloaded)} />
+    <${Figures} summary="Operators as a table" text head=${["operator", "module", "work", "bound by", "forward ms", "backward ms", "replay ms"]}
       rows=${layer.drawn.map(op => [op.name, op.module, op.work, op.limit, ...[op.forward, op.backward, op.replay].map(s => (s * 1e3).toFixed(3))])} />
     <p class="note">Source: ${layer.source}</p>
-    <${Figures} summary="Tensors as a table" head=${["operator", "tensor", "shape", "type", "bytes", "in the backward"]}
+    <${Figures} summary="Tensors as a table" head=${["operator", "tensor", "shape", "type", "bytes", "for the backward"]}
       rows=${layer.drawn.flatMap(op => op.tensors.map(t => [op.name, t.label, `[${t.shape.join(", ")}]`, t.dtype, t.size.toLocaleString("en"), FATES[t.fate][0]]))} />`;
 }

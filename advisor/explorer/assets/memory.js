@@ -15,9 +15,9 @@ function Waterfall({ D, chosen, other, budget }) {
   const delta = (now, before) => Math.abs(now - before) * UNIT / GIB < 0.05 ? "same" : signed((now - before) * UNIT / GIB);
   return html`<div ref=${ref}><svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`Memory of the worst rank, stage ${chosen.peak}: ` + bars.map(bar => `${COMPONENT_WORDS[bar.name]} ${gib(bar.size)} GiB`).join(", ")}>
     <line class="limit" x1=${x(budget)} x2=${x(budget)} y1="0" y2=${height - 18} />
-    <text class="soft" x=${x(budget)} y=${height - 4} text-anchor="middle">budget ${gib(budget)}</text>
+    <text class="soft" x=${x(budget)} y=${height - 4} text-anchor="middle">budget ${gib(budget)} GiB</text>
     ${bars.map(({ name, i, from, size, was }) => html`<g key=${name} transform=${`translate(0 ${i * line})`}
-        data-tip=${`${COMPONENT_WORDS[name]}: ${bytes(size * UNIT)}` + (was ? `; compared row: ${bytes(was[1] * UNIT)}` : "") + (name === "transient" ? `; ${a.phase}` : name === "activations" ? `; ${a.flight} microbatches in flight` : "")}>
+        data-tip=${`${COMPONENT_WORDS[name]}: ${bytes(size * UNIT)}` + (was ? `; ${nameOf(D, other)}: ${bytes(was[1] * UNIT)}` : "") + (name === "transient" ? `; in the ${a.phase}` : name === "activations" ? `; ${a.flight} microbatches in flight` : "")}>
       <rect class="hit" width=${width} height=${line} />
       <text x=${left - 8} y="19" text-anchor="end">${short(COMPONENT_WORDS[name], left)}</text>
       <rect class=${`m-${name}`} x=${x(from)} y="5" width=${Math.max(1, x(from + size) - x(from))} height="20" />
@@ -30,8 +30,8 @@ function Waterfall({ D, chosen, other, budget }) {
       <text class="strong" x=${width - right + 6} y="19">${gib(a.total)}</text>
       ${b && html`<text class="soft" x=${width} y="19" text-anchor="end">${delta(a.total, b.total)}</text>`}</g>
   </svg></div>
-  ${b && html`<p class="note">Outline and difference: ${nameOf(D, other)}.</p>`}
-  <p class="note">The peak is on stage ${chosen.peak}: ${a.phase}.</p>
+  ${b && html`<p class="note">Outline: ${nameOf(D, other)}. Last column: difference from ${nameOf(D, other)}, GiB.</p>`}
+  <p class="note">The peak is on stage ${chosen.peak}, in the ${a.phase}.</p>
   <${Figures} summary="Memory as a table, GiB" head=${["component", nameOf(D, chosen), ...(b ? [nameOf(D, other)] : [])]}
     rows=${[...COMPONENTS.map(name => [COMPONENT_WORDS[name], gib2(a.parts[name]), ...(b ? [gib2(b.parts[name])] : [])]), ["reserved", gib2(a.total), ...(b ? [gib2(b.total)] : [])]]} />`;
 }

@@ -32,7 +32,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
   return html`<div class="plot" ref=${ref} style=${`height:${height}px`}>
     <canvas ref=${canvas} aria-hidden="true"></canvas>
     <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0" role="application" data-tip=${tip}
-      aria-label=${`Peak memory against step time: ${frontRows.length} rows on the front. Arrow keys go along it. ${chosen ? tipOf(D, chosen, budget) : ""}`}
+      aria-label=${`Peak memory against step time: ${frontRows.length} rows on the Pareto front. Arrow keys move along the front. ${chosen ? tipOf(D, chosen, budget) : ""}`}
       onPointerMove=${point} onPointerLeave=${() => setTip("")} onKeyDown=${onKey}
       onClick=${event => { const row = near(event); if (row) choose(row); }}>
       ${scale.xs.map(t => html`<g key=${`x${t}`}><line class="grid" x1=${x(t * GIB / UNIT)} x2=${x(t * GIB / UNIT)} y1=${PAD.top} y2=${height - PAD.bottom} />
@@ -50,7 +50,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
         <circle cx=${x(row.reserved)} cy=${y(row.seconds)} r="9" /></g>`)}
       ${labels.map(one => html`<text key=${one.text} class=${one.row === chosen ? "label strong" : "label"} x=${one.x} y=${one.y} text-anchor=${one.anchor}>${one.text}</text>`)}
     </svg></div>
-    <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "9 of 10 runs like this are within the whisker"]]} />
+    <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "band of the step time: 9 of 10 such runs lie within it"]]} />
     ${outside > 0 && html`<p class="note">${many(outside, "row")} outside the picture.</p>`}`;
 }
 
@@ -60,7 +60,7 @@ function Mark({ x, y, over }) {
 }
 
 function tipOf(D, row, budget) {
-  return `${nameOf(D, row)}: ${peakWords(row)} GiB, ${seconds(row.seconds)} s ±${(row.error * 100).toFixed(0)} %, fits ${percent(fits(D, row, budget))}`;
+  return `${nameOf(D, row)}: ${peakWords(row)} GiB, ${seconds(row.seconds)} s ±${(row.error * 100).toFixed(0)} %, ${percent(fits(D, row, budget))} likely to fit`;
 }
 
 /* Axes around the front, the budget and what is chosen. */

@@ -2,7 +2,7 @@
 
 const AXIS_WORDS = {
   TP: "Tensor parallel (TP)", CP: "Context parallel (CP)", PP: "Pipeline parallel (PP)",
-  VPP: "Virtual pipeline (VPP)", EP: "Expert parallel (EP)", ETP: "Expert tensor (ETP)",
+  VPP: "Virtual stages (VPP)", EP: "Expert parallel (EP)", ETP: "Expert tensor parallel (ETP)",
   mbs: "Micro batch", sharding: "Sharding", options: "Other options", seq: "Sequence length",
 };
 

@@ -28,16 +28,16 @@ function Rows({ D, list, front, chosen, budget, choose }) {
         aria-selected=${row === chosen} onClick=${() => choose(row)}>
       <th scope="row"><button type="button" class="row" aria-pressed=${row === chosen}>${broken(row.spec)}</button>
         ${row.measured && html`<span class="measured">${row.measured}</span>`}</th>
-      ${many && html`<td class="left">${D.pool[D.jobs.apart[row.job]] || "as asked"}</td>`}
+      ${many && html`<td class="left">${D.pool[D.jobs.apart[row.job]] || "the answer's"}</td>`}
       <td data-tip=${row.replayed ? "from a simulation of torch's allocator" : "an estimate"}>${peakWords(row)}</td>
       <td class="barcell"><svg class="bar" width="90" height="10" aria-hidden="true">
         <rect class=${tier === 2 ? "c-over" : "c-fits"} width=${Math.max(1, 90 * row.reserved / widest)} height="10" rx="2" />
         <line class="limit" x1=${90 * budget / widest} x2=${90 * budget / widest} y1="0" y2="10" /></svg></td>
       <td>${seconds(row.seconds)}</td><td class="spare">${(row.error * 100).toFixed(0)} %</td><td class="spare">${row.flops.toFixed(0)}</td>
       <td class=${["good", "edge", "bad"][tier]}>${percent(p)}</td></tr>`)}</tbody></table>
-    ${list.length === 0 && html`<p>No row here. Set a control to “any”.</p>`}
+    ${list.length === 0 && html`<p>No row matches the controls. Set one of them to “any”.</p>`}
     </div>
-    <p class="note">${shown.length} of ${list.length} rows. Grey: another row is no larger and no slower.
+    <p class="note">${shown.length} of ${list.length} rows. Grey: dominated (another row is no larger and no slower).
     ${list.length > shown.length && html` <button type="button" onClick=${() => setMore(more + 100)}>Show 100 more</button>`}</p>`;
 }
 

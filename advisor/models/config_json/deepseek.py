@@ -122,6 +122,7 @@ def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
     dense = config.get("first_k_dense_replace", int, 0)
     if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
         raise config.refuse(
-            "moe_layer_freq", "matches no layer together with first_k_dense_replace", "1"
+            "moe_layer_freq",
+            "must be 1, with first_k_dense_replace between 0 and num_hidden_layers",
         )
     return LayerPattern(f"[0]*{dense}+[1]*{layers - dense}" if dense else "1")

@@ -30,7 +30,7 @@ class TooLongError(ValueError):
     """A value, or the words of a command, beyond what is followed."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"is longer than {most:,} characters: not followed")
+        super().__init__(f"is longer than {most:,} characters: not expanded")
 
 
 def bounded(pieces: Iterable[Piece | None], most: int = MOST_VALUE) -> Iterator[Piece | None]:

@@ -73,7 +73,7 @@ class Reading:
         """Count the steps of following a script; UserError beyond the limit."""
         self._steps += steps + sum(len(w.pieces) + len(w.text) // 100 for w in words)
         if self._steps > MOST_STEPS:
-            reason = f"takes more than {MOST_STEPS:,} steps to follow through all its branches"
+            reason = f"has too many branches to follow (more than {MOST_STEPS:,} steps)"
             raise UserError("lint", self._file, reason, "give only the training command")
 
     def enter(self) -> bool:

@@ -26,9 +26,9 @@ PASSES, PHASES = 1, 2
 """Threads of a stage's process; the first process is the step as a whole."""
 _WHOLE: Final = 0
 _TAIL: Final = {
-    "accumulated": "gradients added up on the host",
+    "accumulated": "gradient accumulation on the host",
     "waiting": "waiting for the slowest GPU",
-    "reduced": "gradients reduced",
+    "reduced": "gradient reduction",
     "optimizer": OPTIMIZER.name,
 }
 _PARTS: Final = {
@@ -105,7 +105,7 @@ def _told(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
         "chunk": one.chunk,
         "layers": chunk.layers,
         "kept until its backward ends (bytes)": chunk.kept,
-        "most memory at": most.point,
+        "highest memory in": most.point,
     }
 
 

@@ -82,9 +82,9 @@ def _words(layer: DrawnLayer) -> str:
     number = "1 layer" if layer.layers == 1 else f"{layer.layers} layers"
     words = f"{layer.kind}, {number}"
     if layer.together > 1:
-        words += f", one checkpoint around every {layer.together}: the input of the first is kept"
+        words += f", one checkpoint per {layer.together} layers: keeps the input of the first"
     elif layer.together:
-        words += ", a checkpoint around each"
+        words += ", one checkpoint per layer"
     sizes = ((layer.num_bytes(fate), fate) for fate in FATES)
     parts = [f"{size / MIB:.1f} MiB {fate}" for size, fate in sizes if size]
     return f"{words}; {', '.join(parts)}"

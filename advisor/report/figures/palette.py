@@ -13,6 +13,7 @@ from advisor.base.units import GIB, human_count
 from advisor.report.breaking import spec_lines
 from advisor.report.explain_page import COMPONENTS
 from advisor.report.job_changes import LayoutColumns
+from advisor.report.wording import PHASES as PART_WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,12 +56,12 @@ COMPONENT_LOOKS: Final = dict(
     )
 )
 FORWARD, BACKWARD = Look("forward", SKY), Look("backward", BLUE)
-REPLAY = Look("replay (recompute)", ORANGE, "////")
+REPLAY = Look(PART_WORDS["recompute"], ORANGE, "////")
 COMMUNICATION = Look("exposed communication", PINK, "xxxx")
 BUBBLE = Look("pipeline bubble", PALE)
 OPTIMIZER = Look("optimizer", GREEN, "----")
 OFFLOAD = Look("offload", YELLOW, "....")
-WAITING = Look("waiting for the host", GREY, "\\\\\\\\")
+WAITING = Look(PART_WORDS["host"], GREY, "\\\\\\\\")
 PHASES: Final = {
     "forward": FORWARD,
     "backward": BACKWARD,

@@ -277,7 +277,7 @@ def _frame(panels: Sequence["Axes"], drawing: _Drawing) -> None:
 
 def _peak_words(drawing: _Drawing) -> str:
     live, stage = drawing.memory[drawing.worst], drawing.worst
-    where = f"highest: stage {stage}, {gib(live.peak)} GiB allocated"
+    where = f"highest peak: stage {stage}, {gib(live.peak)} GiB allocated"
     chunks = len(drawing.step.stages[stage].chunks)
     legend = "a number is a microbatch" + (", a letter its chunk" if chunks > 1 else "")
     if live.peak_pass is None:

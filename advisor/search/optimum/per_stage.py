@@ -32,7 +32,11 @@ def per_stage(branches: Sequence[Branch], best: Evaluation | None) -> tuple[str,
     cannot = branches[0].decisions.one_for_all
     if found is None or found.seconds > seconds * (1 - _LEAST_WIN):
         return (f"{_CHOSEN} would gain nothing ({cannot})",)
-    wins = f"take {(1 - found.seconds / seconds) * 100:.1f} % less time" if best else "fit"
+    wins = (
+        f"save {(1 - found.seconds / seconds) * 100:.1f} % of the step time"
+        if best
+        else "make the job fit"
+    )
     return (
         f"recompute chosen for each pipeline stage would {wins}: {_words(table, found)}; {cannot}",
     )

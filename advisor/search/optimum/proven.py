@@ -177,8 +177,8 @@ def _beyond(searched: list[Branch], first: RankedEvaluation | None) -> tuple[str
     try:
         return per_stage(searched, first.evaluation if first else None)
     except KeyboardInterrupt:
-        return ("stopped before the gain of recompute per pipeline stage was known",)
+        return ("recompute chosen for each pipeline stage: stopped before the gain was known",)
 
 
 def _menu(number: int) -> tuple[str, ...]:
-    return (f"the {number} settings of the menu",)
+    return (f"the {number} settings of the ranking without --search optimum",)

@@ -27,7 +27,7 @@ def rows(page: ElementTree.Element) -> list[list[str]]:
 def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     advice, text, page = shown(tight)
     head, *body = rows(page)
-    figures = ("peak GiB", "of GiB", "step s", "tokens/s", "TFLOP/s/GPU")
+    figures = ("peak GiB", "budget GiB", "step s", "tokens/s", "TFLOP/s/GPU")
     assert head == ["", "recompute", *figures, "overhead", "fits", "note"]
     assert body[0][:5] == ["1", "selective:mlp", "66.0", "77.0", "9.300"]
     assert [row[1] for row in body] == [c.recompute.spec for c in advice.candidates]
@@ -60,7 +60,7 @@ def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
     )
     _, text, page = shown(answer)
     assert [row[2] for row in rows(page)][1:3] == ["~66.0", "69.0"]
-    for said in ("~ is an estimate", "Known error: 4 runs were", "precision): a, not b"):
+    for said in ("~ is an estimate", "Known error: 4 runs were", "precision: a, not b"):
         assert said in text
     assert "~" not in shown(tight)[1]
 

@@ -15,7 +15,7 @@ MEASURED = Path(__file__).parents[3] / "results" / "measured"
     [
         ("no/such/folder", "must be a folder of runs or a calibration in YAML"),
         ("docs", "holds no result.json; name the folder of a run"),
-        (str(MEASURED / "h200" / "runs"), "no measured runs on H100-SXM-80GB"),
+        (str(MEASURED / "h200" / "runs"), "holds no usable runs on H100-SXM-80GB"),
         (str(MEASURED / "h100" / "rehearsals"), "5 rehearsed single ranks"),
     ],
 )
@@ -46,4 +46,4 @@ def test_a_file_of_harness_calibrate(capsys: pytest.CaptureFixture[str]) -> None
 def test_no_proof_of_what_moves_rows_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     runs = str(MEASURED / "h100" / "runs")
     assert main([*JOB, "--calibration", runs, "--search", "optimum"]) == 2
-    assert "--search optimum can prove nothing" in capsys.readouterr().err
+    assert "cannot be combined with --search optimum: it corrects" in capsys.readouterr().err

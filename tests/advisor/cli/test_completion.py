@@ -164,6 +164,6 @@ def test_another_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for program, run in COMMANDS.items():
         assert run(["completion", "tcsh"]) == 2
         assert f"{program}" in (told := capsys.readouterr().err)
-        assert "has no script; " in told
+        assert "is not a supported shell; " in told
         assert run(["completion"]) == 2
         assert "bash, zsh or fish" in capsys.readouterr().err

@@ -292,7 +292,7 @@ def test_explain_beyond_the_last_row(
 ) -> None:
     answer(tight)
     line = error_line(capsys, *JOB, "--explain", "6")
-    assert line == "--explain = 6: there are 5 rows; nearest: 5"
+    assert line == "--explain = 6: the answer has 5 rows; nearest: 5"
 
 
 # Answers
@@ -518,7 +518,7 @@ def test_lint_reads_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_path
 
 @pytest.mark.parametrize("args", [["--framework-version"], ["--framework-version", "0.16"]])
 def test_lint_needs_something_to_lint(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
-    assert "needs a value and something to lint" in error_line(capsys, "lint", *args)
+    assert "needs a release, then a FILE or FLAGS" in error_line(capsys, "lint", *args)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_both_are_written_and_say_the_command(
         (["--memory-snapshot", "s.pkl"], "must end in .pickle"),
         (["--trace", "nowhere/step.json"], "there is no folder nowhere"),
         (["--row", "1"], "--row = 1: needs a file that shows one row"),
-        (["--trace", "step.json", "--row", "9"], "--row = 9: there is 1 row; nearest: 1"),
+        (["--trace", "step.json", "--row", "9"], "--row = 9: the answer has 1 row; nearest: 1"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
@@ -88,7 +88,7 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = {"--plot": "x.svg", "--trace": "x.json", "--memory-snapshot": "x.pickle"}[other]
     assert main([*JOB, "-o", f"./{name}", other, name]) == 2
-    told = f"{other} = {name}: must not be the file of -o; give each its own"
+    told = f"{other} = {name}: must not be the file of -o; name another file"
     assert told in capsys.readouterr().err
 
 
@@ -157,7 +157,10 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         (["-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
         (["--against", "0.13", "-o", "."], "-o = .: is a folder; write e.g. -o job.html"),
-        (["--against", "0.13", "-o", "x.csv"], "-o = x.csv: cannot be csv of two requests"),
+        (
+            ["--against", "0.13", "-o", "x.csv"],
+            "-o = x.csv: cannot be csv: a comparison is a table",
+        ),
         (["-o", "x.csv", "--explain"], "--explain = 1: cannot be combined with --format csv"),
         (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
         (["--format", "html", "--explain"], "--explain = 1: cannot be combined with --format html"),

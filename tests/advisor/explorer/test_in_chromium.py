@@ -212,7 +212,7 @@ def test_keys_move_in_the_table_and_along_the_front(shown: Shown) -> None:
 def test_the_budget_decides_what_fits(shown: Shown) -> None:
     shown.open("#budget=25")
     assert "25.0 GiB" in shown.text(".verdict")
-    assert "Nothing here fits" in shown.text(".verdict")
+    assert "No row that matches the controls fits" in shown.text(".verdict")
     shown.driver.execute_script(
         "const slider = document.getElementById('budget'); slider.value = slider.max;"
         "slider.dispatchEvent(new Event('input', {bubbles: true}))"

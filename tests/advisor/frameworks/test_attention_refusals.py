@@ -25,11 +25,11 @@ from advisor.cli.main import main
         ("--model gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
         (
             "--model gemma2_9b model.attention_backend=flash",
-            "= flash caps attention scores: use unfused",
+            "needs attention_backend = unfused: flash has no kernel",
         ),
         (
             "--model gemma2_27b --tp 1 --pp 1 --cp 2",
-            "context_parallel_size = 2: does not support a cap on attention scores",
+            "context_parallel_size = 2: cannot be combined with model.attn_logit",
         ),
         ("--model phi4 model.norm_placement=post", "needs transformer_impl = transformers"),
         ("--model phi4 model.qk_layernorm_across_heads=true", "needs transformer_impl"),

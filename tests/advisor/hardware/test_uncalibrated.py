@@ -93,10 +93,10 @@ def test_the_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[s
     assert "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's" in amd
     assert "servers of 8 GPUs, with a network of 50 GB/s per GPU" in amd
     geforce = page("--model", "qwen3_0.6b", "--gpus", "2xRTX4090")
-    assert "exchange through host memory (no peer-to-peer access), 31 GB/s each" in geforce
+    assert "communicate over host memory (no peer-to-peer access), 31 GB/s per GPU" in geforce
     assert "uncalibrated, step time ±50 %" in geforce
     alone = page("--model", "qwen3_0.6b", "--gpus", "1xA10")
-    assert "22.00 GiB usable: what torch sees of this GPU is unpublished" in alone
+    assert "22.00 GiB usable (an estimate: what torch reports for this GPU is not" in alone
     assert "NVLink" not in alone
 
 

@@ -100,7 +100,7 @@ def test_the_largest_chunk() -> None:
     ("num_layers", "layout", "words"),
     [
         (7, pipeline(2), "must divide num_layers = 7"),
-        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: with PP = 2 gives 4 chunks"),
+        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: PP x VPP = 4 must divide"),
         (8, pipeline(2, 3), "must divide the 4 layers of a stage"),
         (8, pipeline(3, num_layers_in_first_pipeline_stage=3), "leaves 5 layers"),
         (8, pipeline(2, num_layers_in_first_pipeline_stage=9), "leaves -1 layers"),

@@ -66,7 +66,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
     [
         ({"workload": {"device": "cpu"}}, "did not run on a GPU"),
         ({"workload": {"backend": "rehearsal"}}, "rehearsed single ranks"),
-        ({"workload": {"recompute": "op:own"}}, "have a setting that only their trainer knows"),
+        ({"workload": {"recompute": "op:own"}}, "have a recompute setting that advise cannot read"),
         ({"workload": {"model": {"name": "32x4096"}}}, "do not state the whole job"),
         ({"environment": {"gpus": [{"torch_name": "NVIDIA A100-SXM4-80GB"}]}}, "ran on A100-SXM"),
         ({"environment": {}}, "do not name their GPU"),
@@ -107,7 +107,7 @@ def test_runs_that_were_set_aside_are_passed_over(tmp_path: Path) -> None:
 
 def test_another_gpu_is_said_in_one_line(tmp_path: Path) -> None:
     folder = write(tmp_path, result(), result())
-    with pytest.raises(UserError, match=r"no measured runs on H200.*2 ran on H100-SXM-80GB"):
+    with pytest.raises(UserError, match=r"holds no usable runs on H200.*2 ran on H100-SXM-80GB"):
         calibration_from([folder], load_calibration(H200), H200)
 
 

@@ -37,7 +37,7 @@ def test_settings_of_one_job_that_do_different_work() -> None:
     assert toss.mean == pytest.approx(log(1.0005))
     assert toss.sigma == pytest.approx(BOTH_SETTINGS)
     assert toss.probability == pytest.approx(below(-(log(1.0005) + 0.01) / BOTH_SETTINGS))
-    assert f"give or take {BAND * BOTH_SETTINGS * 100:.1f} %" in toss.why
+    assert f"±{BAND * BOTH_SETTINGS * 100:.1f} %" in toss.why
 
 
 @pytest.mark.parametrize(

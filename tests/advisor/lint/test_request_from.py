@@ -69,7 +69,7 @@ def test_what_the_command_line_says_wins() -> None:
         ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
         (
             "megatron_env_wrapper.sh",
-            "not a preset, without its vocabulary size; add model.vocab_size=N",
+            "not a preset, but not its vocabulary size; add model.vocab_size=N",
         ),
     ],
 )
@@ -368,13 +368,13 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     [
         (
             "accelerate launch train.py --lr 1",
-            "runs train\\.py in line 1 with --lr and no setting of a "
-            "known framework: batch, precision, sharding and recompute are missing; give the file "
+            "runs train\\.py in line 1 with --lr, which gives no setting of a known framework: "
+            "batch, precision, sharding and recompute are missing; give the file "
             "that has them \\(train\\.py, YAML, JSON or TOML\\), or the options$",
         ),
         (
             "cd x\npython a.py",
-            "runs a\\.py in line 2 without options and no setting of a known",
+            "runs a\\.py in line 2 without options, which gives no setting of a known",
         ),
         ("echo hello", "holds no setting of a known framework"),
     ],

@@ -54,7 +54,7 @@ def test_the_last_layer_is_the_peak_of_a_middle_chunk() -> None:
     result = chunk(toy_shape())
     assert result.forward.num_bytes == 2 * LAYER.kept + LAYER.forward.num_bytes
     assert result.backward.num_bytes == 2 * LAYER.kept + LAYER.held_backward.num_bytes
-    assert result.backward.point == f"{LAYER.held_backward.point} (layer)"
+    assert result.backward.point == f"{LAYER.held_backward.point} in a layer"
 
 
 def test_the_head_is_the_peak_of_a_last_chunk_with_a_large_vocabulary() -> None:
@@ -72,7 +72,7 @@ def test_the_head_is_the_peak_of_a_last_chunk_with_a_large_vocabulary() -> None:
     layer = footprint(transformer_layer(shape), ())
     result = chunk(shape, last=True)
     assert result.backward.num_bytes == 3 * layer.kept + head.backward.num_bytes
-    assert result.backward.point == "backward of output_layer (head)"
+    assert result.backward.point == "backward of output_layer"
 
 
 @pytest.mark.parametrize("number", [1, 3])

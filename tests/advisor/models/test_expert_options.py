@@ -40,7 +40,7 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
         ({"num_moe_experts": 0}, "must be between 1"),
         ({"moe_ffn_hidden_size": -1}, "must be between 1"),
         ({"moe_router_topk": 9}, "must not exceed num_moe_experts = 8"),
-        ({"moe_router_topk": 1}, "softmax over one expert"),
+        ({"moe_router_topk": 1}, "softmax is over one expert"),
         ({"moe_router_enable_expert_bias": True}, "sigmoid"),
         ({"moe_router_group_topk": 2}, "moe_router_num_groups"),
         ({"moe_router_group_topk": 2, "moe_router_num_groups": 3}, "divides num_moe_experts"),

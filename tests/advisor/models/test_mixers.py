@@ -133,7 +133,7 @@ def test_heads_are_cut_by_tp_and_cp() -> None:
             "together with linear attention",
         ),
         (NEMOTRON, {"num_layers": 12}, "has 52 layers, but num_layers = 12"),
-        (NEMOTRON, {"num_layers": 2, "hybrid_layer_pattern": "M+"}, "has '[+]'"),
+        (NEMOTRON, {"num_layers": 2, "hybrid_layer_pattern": "M+"}, "must not hold '[+]'"),
         (
             NEMOTRON,
             {"mtp_num_layers": 1},

@@ -44,7 +44,7 @@ def test_what_is_folded_is_counted_and_named(crowded: Answer) -> None:
     assert "\n     same result: 2 full:block:2\n" in text
     assert (
         "hidden 1 row dominated (another row is no larger and no slower), 1 row with the same "
-        "result as another: --top 16 shows all"
+        "result as another, 4 rows after the first 10: --top 16 shows all"
     ) in " ".join(text.split())
     assert "10 of 16 rows, more with --top N · explain a row with --explain 4" in text
 
@@ -58,9 +58,28 @@ def test_all_rows_of_top_are_there_and_nothing_is_folded(crowded: Answer) -> Non
 
 
 def test_the_front_says_that_it_is_one(crowded: Answer) -> None:
-    assert "The Pareto front of 16 rows · explain" in text_of(crowded, Rows(front=True))
+    assert "Pareto front: 15 of 16 rows, 14 of them shown" in text_of(crowded, Rows(front=True))
     cut = text_of(crowded, Rows(front=True, top=3))
-    assert "The Pareto front of 16 rows: 3 of 15, more with --top N" in cut
+    assert "Pareto front: 15 of 16 rows, 3 of them shown, more with --top N" in cut
+
+
+def test_the_overhead_names_the_row_that_it_is_over(make_advice, make_evaluation) -> None:
+    answer = make_advice(make_evaluation("selective:mlp", 20, 2.0), make_evaluation("none", 30))
+    assert "overhead  over" not in text_of(answer)
+    assert "overhead  over the step time of none (row 2, not shown)" in text_of(answer, Rows(top=1))
+    wider = replace(JOB, config=replace(JOB.config, micro_batch_size=2))
+    several = make_advice(
+        *(row.evaluation for row in answer.candidates), make_evaluation("none", 30, job=wider)
+    )
+    one = text_of(several, Rows(top=1))
+    assert "overhead  over the step time of none on the same layout" in one
+
+
+def test_a_full_bar_is_named_only_where_there_are_bars(crowded: Answer) -> None:
+    wide, narrow = ("\n".join(plain_lines(page(crowded), width)) for width in (100, 60))
+    assert ("█" in wide, "█" in narrow) == ("(full bar)" in wide, "(full bar)" in narrow)
+    assert "█" in wide
+    assert "█" not in narrow
 
 
 def test_rows_say_what_no_column_says(make_advice, make_evaluation) -> None:

@@ -69,15 +69,15 @@ def test_a_risky_none_is_weighed_against_recompute(make_advice, make_evaluation)
     )
     assert verdict(advice) == (
         "Row 1 is the choice: selective:mlp is the fastest that fits (65.0 of 77.0 GiB, "
-        "97 % likely). Without recompute a step takes 20.0 % less time, but is only 40 % likely to "
-        "fit."
+        "97 % likely). Without recompute a step takes 20.0 % less time, but the job is only "
+        "40 % likely to fit."
     )
 
 
 def test_a_label_that_does_nothing_is_no_better_than_none(make_advice, make_evaluation) -> None:
     advice = make_advice(make_evaluation("selective:layernorm", 20), make_evaluation("none", 20))
     assert verdict(advice).endswith(
-        "Without recompute a step takes the same time and fits as well."
+        "Without recompute the job fits too, and a step takes the same time."
     )
 
 
@@ -118,7 +118,7 @@ def test_nothing_fits_names_the_three_nearest(make_advice, make_evaluation) -> N
 
 def test_a_setting_at_the_edge_is_no_answer(make_advice, make_evaluation) -> None:
     assert verdict(make_advice(make_evaluation("none", 31, probability=0.6))) == (
-        "Nothing fits in 77.0 GiB with a probability of 90 %. Nearest: row 1 (none) takes 76.0 "
+        "Nothing is at least 90 % likely to fit in 77.0 GiB. Nearest: row 1 (none) takes 76.0 "
         "of 77.0 GiB, 60 % likely."
     )
 
@@ -126,7 +126,7 @@ def test_a_setting_at_the_edge_is_no_answer(make_advice, make_evaluation) -> Non
 def test_weights_that_do_not_fit_by_themselves_are_named(make_advice, make_evaluation) -> None:
     small = replace(make_evaluation("none", 10, probability=0.0), budget_bytes=30 * GIB)
     assert verdict(make_advice(small)).endswith(
-        "Weights, gradients and optimizer alone take 40.0 GiB: recompute cannot help."
+        "Weights, gradients and optimizer take 40.0 GiB: recompute cannot help."
     )
 
 
@@ -190,8 +190,8 @@ def test_what_recompute_buys_is_said_where_it_does(make_advice, make_evaluation)
     none = make_evaluation("none", 20)
     own = make_evaluation("none", 40, probability=0.1, job=wide)
     bought = (
-        " selective:mlp makes room for micro batch 2: 8.1 % faster than row 2 (micro batch 1), "
-        "the fastest row that fits without recompute."
+        " selective:mlp makes room for micro batch 2. The choice is 8.1 % faster than row 2 (micro "
+        "batch 1), the fastest row that fits without recompute."
     )
     assert verdict(make_advice(faster, none, own)).endswith(bought)
     assert " buys " not in verdict(make_advice(faster, none))
@@ -217,8 +217,8 @@ def test_what_recompute_buys_is_named_as_in_the_columns(make_advice, make_evalua
             make_evaluation("none", 40, probability=0.1, job=job),
         ]
         assert verdict(make_advice(*rows)).endswith(
-            f" selective:mlp makes room for {ours}: 4.9 % faster than row 2 ({theirs}), the "
-            "fastest row that fits without recompute."
+            f" selective:mlp makes room for {ours}. The choice is 4.9 % faster than row 2 "
+            f"({theirs}), the fastest row that fits without recompute."
         )
 
 

@@ -127,7 +127,7 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
     advice = ask(gpus="16xH100")
     assert advice.searched
-    assert advice.assumptions[-1] == "the best layout found"
+    assert advice.assumptions[-1] == "layout: best layout found"
     assert "the preset's global batch, scaled with the number of GPUs" in advice.assumptions
 
 
@@ -266,7 +266,7 @@ def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> N
 
 def test_a_remark_says_by_how_much() -> None:
     one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("saves")}
-    assert all("more than none" in note for note in one)
+    assert all("above that of none" in note for note in one)
 
 
 def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:

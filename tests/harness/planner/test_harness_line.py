@@ -89,7 +89,9 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
 ) -> None:
     answer = advise(Request(model="gpt3_175b", gpus="64xA100", search=SearchScope.LAYOUT))
     assert answer.toss is not None
-    assert answer.toss.beside == "harness run sets job.create_attention_mask=false"
+    assert answer.toss.beside == (
+        "harness run differs from the rows: it sets job.create_attention_mask=false"
+    )
     by_rank: Callable[[int], Any] = lambda rank: answer.candidates[rank - 1].evaluation  # noqa: E731
     lines = answer.toss.command.split(" && ")
     assert len(lines) == 2
@@ -105,8 +107,8 @@ def test_a_toss_between_layouts_comes_with_a_line_for_each(
         (
             "job.use_precision_aware_optimizer=true",
             (
-                "no command: the rows differ in job.use_precision_aware_optimizer, and harness run "
-                "would set job.use_precision_aware_optimizer=false"
+                "no harness command: the rows differ in job.use_precision_aware_optimizer, and "
+                "harness run always sets job.use_precision_aware_optimizer=false"
             ),
         ),
         (

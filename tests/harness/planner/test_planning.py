@@ -201,7 +201,7 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
         (
             ["experiment=llama3_8b_8xh100", "gpus=1xH100"],
             EIGHT,
-            "must divide the number of GPUs = 1 (the recipe's CP 2; change with --cp); nearest: 1",
+            "the number of GPUs = 1 (CP 2 from the recipe; change with --cp); nearest: 1",
         ),
         (["recompute.settings=[partial]"], CPU, "is not a recompute setting"),
         (["recompute.settings=['selective:bogus']"], CPU, "bogus: not accepted by megatron-core"),

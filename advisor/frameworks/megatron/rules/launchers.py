@@ -356,7 +356,7 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None,
         reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
         fix="write the number you mean",
-        verdict=Verdict.PROMOTED,
+        verdict=Verdict.REPLACED,
     ),
     "nemo_partial_microbatches": function(
         _partial_microbatches, _NEMO, Verdict.NO_EFFECT, Authority.NEMO

@@ -186,7 +186,7 @@ def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
 
 _ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
 _noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
-_promoted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.PROMOTED)
+_promoted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
 _CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
 _LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
 _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     """Accepted and ignored."""
     SAVES_NOTHING = "saves nothing"
     """Accepted and obeyed, and the cost brings next to no memory."""
-    PROMOTED = "replaced"
+    REPLACED = "replaced"
     """Accepted, and more runs than anybody wrote."""
     NOTE = "note"
     """Accepted; good to know."""

@@ -129,9 +129,9 @@ def test_the_last_stage_holds_the_depths_unless_the_layout_says_otherwise() -> N
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ("Et*8|L", "has 0 m, but mtp_num_layers = 1"),
-        ("Et*4|mt*4L", "after every t"),
-        ("Et*4|t*4mmL", "has 2 m"),
+        ("Et*8|L", r"has 0 MTP layers \(m\), but mtp_num_layers = 1"),
+        ("Et*4|mt*4L", "after the last t"),
+        ("Et*4|t*4mmL", "has 2 MTP layers"),
     ],
 )
 def test_layouts_that_megatron_refuses(layout: str, words: str) -> None:
