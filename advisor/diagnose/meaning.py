@@ -13,7 +13,7 @@ from advisor.base.units import human_bytes
 from advisor.diagnose.scan import Finding
 
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_SAVE_MEMORY: Final = "recompute more, a smaller micro batch, or more sharding (TP, PP, DP)"
+_SAVE_MEMORY: Final = "recompute more, reduce the micro batch, or shard more (TP, PP, DP)"
 
 # Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
 # curing it gives the headroom of one request, not of a run.
