@@ -92,7 +92,7 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
     unit = " (CPU time)" if facts.on_cpu else ""
     axes.set(
         ylabel=f"{facts.tokens_unit}{unit}",
-        title=joined(figure, (f"Throughput{unit}", "for the memory it takes")),
+        title=joined(figure, (f"Throughput{unit}", "against peak memory")),
     )
     axes.set_xlabel(_memory_words(figure, facts, shown))
     _name(figure, axes, shown, at)
@@ -217,7 +217,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
                     scale=scale,
                     pairs=pairs,
                     band=limit,
-                    whose="the gate's limit",
+                    whose="the limit of harness compare",
                 )
             )
     if steps:
@@ -228,7 +228,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
                 scale=1e-3,
                 pairs=steps,
                 band=max(bands, default=None),
-                whose="the calibration's",
+                whose="of the calibration",
             )
         )
     return tuple(made)

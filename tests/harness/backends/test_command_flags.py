@@ -65,8 +65,8 @@ def test_without_recompute_nothing_is_put_in() -> None:
         ("x.py --gradient_checkpointing True", "huggingface", "sets recompute itself"),
         ("train {recompte}", "other", "{recompte}: is not a placeholder; did you mean recompute?"),
         ("train {rank}", "megatron_lm", "(for literal braces write {{rank}})"),
-        ("train", "other", "must hold {recompute}, where the setting goes"),
-        ("train ${recompute}", "other", "must hold {recompute}, where the setting goes"),
+        ("train", "other", "must contain {recompute}, which the setting replaces"),
+        ("train ${recompute}", "other", "must contain {recompute}, which the setting replaces"),
     ],
 )
 def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:

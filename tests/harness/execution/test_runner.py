@@ -108,7 +108,7 @@ def evidence_of(make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fa
         ("exit_7", "ended with exit code 7, and its log is empty"),
         ("half_result", "result.json cannot be read"),
         ("silent", "result.json is missing"),
-        ("hang", "not done after 0.4 s, in phase start of step 0"),
+        ("hang", "not done after 0.4 s, at step 0, phase start"),
         ("segv", "ended by SIGSEGV"),
         ("kill", "ended by SIGKILL"),
     ],

@@ -289,7 +289,7 @@ REFUSED = {
         workload(replace(LLAMA, attention_backend=AttentionBackend.UNFUSED)),
         "flash attention only",
     ),
-    "positions": (workload(GPT, seq_length=128), "is above max_position_embeddings = 64"),
+    "positions": (workload(GPT, seq_length=128), "must be at most max_position_embeddings = 64"),
     "split latent attention": (
         workload(LATENT, layout=ParallelLayout(tensor_model_parallel_size=2)),
         "does not split latent attention",

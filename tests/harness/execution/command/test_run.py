@@ -85,7 +85,10 @@ def test_failures_of_all_kinds(tmp_path: Path, harness: Harness) -> None:
         "crash": ("failed", "You must specify a recompute method (after step 4 of 10)"),
         "silent": ("failed", "ended with exit code 3"),
         "nan": ("nan", "loss of step 5 is nan"),
-        "deaf": ("unstable", "not_as_asked: recompute is none, but selective:mlp was asked for"),
+        "deaf": (
+            "unstable",
+            "not_as_asked: recompute is none in the log, selective:mlp in the request",
+        ),
     }
     for fault, (status, says) in expected.items():
         folder = tmp_path / fault
