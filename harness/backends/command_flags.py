@@ -84,7 +84,7 @@ def check_template(template: str, framework: str) -> None:
             raise UserError(
                 "command",
                 template,
-                "must contain {recompute}, which the setting replaces",
+                "must contain {recompute}, where the harness inserts the setting",
                 f"or give framework={Framework.MEGATRON_LM}",
             )
         return

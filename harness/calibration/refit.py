@@ -39,7 +39,7 @@ def refit(path: Path) -> Outcome:
         raise UserError(
             "--refit",
             show_path(path),
-            "cannot be fitted again: it was measured on several ranks and does not state their link",
+            "cannot be fitted again: measured on several ranks, it does not state their link",
         )
     facts = DeviceFacts(
         name=str(machine.get("device")),

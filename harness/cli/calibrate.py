@@ -135,7 +135,7 @@ def page(outcome: "Outcome") -> str:
         f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}",
         Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
-        f"error on kernels left out of the fit: {calibration.left_out_error}",
+        f"error on shapes left out: {calibration.left_out_error}",
         _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":

@@ -32,12 +32,12 @@ COMMAND: Final = Command(
                 ),
                 Flag(
                     "--start SECONDS",
-                    "time in MEASURED where the step begins; default: the first event",
+                    "time in MEASURED at which the step begins; default: the first event",
                     Kind.DECIMAL,
                 ),
                 Flag(
                     "--end SECONDS",
-                    "time in MEASURED where the step ends; default: the last event",
+                    "time in MEASURED at which the step ends; default: the last event",
                     Kind.DECIMAL,
                 ),
                 Flag(

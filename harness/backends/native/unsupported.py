@@ -86,9 +86,10 @@ def _of_pipeline(workload: Workload, setting: NativeSetting) -> Iterator[Refusal
         is_fully_sharded(workload),
         "layout.use_distributed_optimizer",
         f"the native backend cannot combine FSDP2 with PP {pp}",
-        "layout.use_distributed_optimizer=false",
+        "use layout.use_distributed_optimizer=false",
     )
-    few = f"gives {microbatches} microbatches; 1F1B needs at least {pp} (PP)"
+    plural = "" if microbatches == 1 else "es"
+    few = f"gives {microbatches} microbatch{plural}; 1F1B needs at least PP = {pp}"
     yield microbatches < pp, "job.global_batch_size", few, ""
 
 
@@ -99,12 +100,12 @@ def _of_shards(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
         workload.model.share_embeddings_and_output_weights,
         _TIED,
         "the native backend does not shard tied weights",
-        "layout.use_distributed_optimizer=false",
+        "use layout.use_distributed_optimizer=false",
     )
     yield (
         setting.megatron.method == "uniform" and (setting.megatron.num_layers or 1) > 1,
         _RECOMPUTE,
-        "FSDP2 would gather the weights of each layer in a checkpoint of several layers twice",
+        "under FSDP2 a checkpoint over several layers gathers the weights of each layer twice",
         "use full:uniform:1 or full:block:N",
     )
 

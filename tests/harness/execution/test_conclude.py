@@ -50,7 +50,7 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
     ("ended", "status", "says"),
     [
         (Exit(signal=signal.SIGKILL, host_oom=True), "oom", "the host ran out of memory"),
-        (Exit(signal=signal.SIGKILL), "oom", "likely because the host ran out of memory"),
+        (Exit(signal=signal.SIGKILL), "oom", "the host may have run out of memory"),
         (Exit(signal=signal.SIGKILL, host_oom=False), "failed", "SIGKILL from outside"),
         (Exit(signal=signal.SIGABRT), "failed", "ended by SIGABRT"),
         (Exit(signal=64), "failed", "ended by"),

@@ -168,7 +168,7 @@ def test_the_dry_run_shows_no_traceback_and_writes_nothing(
     assert not (tmp_path / "runs").exists()
     wrong = harness(tmp_path, "train --recompute-granularity full")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "sets recompute itself" in wrong.stderr
+    assert "would set the same recompute in every trial" in wrong.stderr
 
 
 def test_environment_of_the_command(tmp_path: Path, harness: Harness) -> None:
