@@ -184,7 +184,7 @@ def _refusals(workload: Workload) -> Iterator[Refusal]:
     for field in (*others, *variants(model)):
         yield True, f"model.{field}", not_so_far, ""
     ring = layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.P2P
-    yield not ring, "layout.cp_comm_type", not_so_far, "use p2p"
+    yield not ring, "layout.cp_comm_type", "must be p2p on the megatron_core backend", ""
     yield (
         not workload.recompute.startswith(("none", "selective", "full")),
         "recompute",

@@ -149,6 +149,6 @@ def test_frameworks() -> None:
     )
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")
-    with pytest.raises(UserError, match="framework = jax: is not a") as error:
+    with pytest.raises(UserError, match="framework = jax: is not supported") as error:
         check_framework("jax")
     assert str(error.value).count("nemo") == 1

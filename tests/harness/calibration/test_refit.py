@@ -60,7 +60,7 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("", "is not a journal of samples"),
         ('{"machine": 3}\n', "is not a journal of samples"),
         (json.dumps({"machine": MACHINE | {"host": "x"}}) + "\n", "was measured on a CPU"),
-        (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "was measured on several ranks"),
+        (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "measured on several ranks"),
     ],
 )
 def test_wrong_requests(path: Path, journal: str | None, words: str) -> None:

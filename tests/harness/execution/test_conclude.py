@@ -57,7 +57,7 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
         (Exit(code=0), "no_data", "result.json is missing"),
         (Exit(code=2), "failed", "ended with exit code 2"),
         (Exit(code=1, host_oom=True), "failed", "exit code 1"),
-        (Exit(signal=signal.SIGKILL, stopped=True, timed_out=True), "timeout", "of step 4"),
+        (Exit(signal=signal.SIGKILL, stopped=True, timed_out=True), "timeout", "at step 4"),
     ],
 )
 def test_ends_without_a_result(

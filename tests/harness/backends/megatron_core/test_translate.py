@@ -132,7 +132,7 @@ def test_no_field_of_a_layout_is_lost() -> None:
     lost = set(ParallelLayout.__struct_fields__)
     lost -= MegatronCase.option_names
     assert lost == {"data_parallel_sharding"}
-    with pytest.raises(UserError, match="use p2p"):
+    with pytest.raises(UserError, match="must be p2p"):
         megatron_case(
             workload(layout=ParallelLayout(context_parallel_size=2, cp_comm_type=CpCommType.A2A))
         )
