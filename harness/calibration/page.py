@@ -105,7 +105,8 @@ def _differences() -> Iterator[str]:
         "Two settings of one job share most errors of their predictions. So their difference is "
         "better known than either step time. The errors that they do not share have these "
         f"standard deviations: {terms} (each multiplied by the difference of that part's shares of "
-        f"the two steps), {WIDTHS.job:.1%} if layout or batch differs, and {WIDTHS.setting:.1%} if the "
+        f"the two steps), {WIDTHS.job:.1%} if layout or batch differs, and "
+        f"{WIDTHS.setting:.1%} if the "
         f"settings that recompute differ. {command} fits them on the rows above and on runs "
         f"measured here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are "
         "smaller than those of others.",
