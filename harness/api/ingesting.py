@@ -155,8 +155,8 @@ def _identity(asked: AskedLogs) -> Identity:
         raise UserError(
             "like",
             str(asked.like),
-            "states the workload, as experiment= does",
-            "give one of them",
+            "cannot be combined with experiment=: both state the workload",
+            "give only one of them",
         )
     like = load_results([asked.like]).results[0] if asked.like else None
     device = Device.CUDA if config.device == AUTO else convert(config.device, Device, "", "device")
@@ -167,15 +167,14 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     """UserError for keys that would say nothing: they change the workload of an experiment."""
     if "experiment" in given:
         return
-    told = "like=RESULT states" if asked.like else "only the log states so far"
+    relation = (
+        "cannot be combined with like=RESULT, which states the workload"
+        if asked.like
+        else "needs experiment=NAME, which states the workload"
+    )
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
-            raise UserError(
-                key,
-                None,
-                f"belongs to the workload, which {told}",
-                "give experiment=NAME to state the workload",
-            )
+            raise UserError(key, None, relation)
 
 
 def _default_name(sources: Sequence[Source]) -> str:

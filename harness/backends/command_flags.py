@@ -53,7 +53,10 @@ def check_framework(name: str) -> None:
     """UserError where `name` is no framework that a command can be of."""
     if name not in frameworks():
         raise UserError(
-            "framework", name, "is not a framework of a command", nearest_names(name, frameworks())
+            "framework",
+            name,
+            "is not supported with backend=command",
+            nearest_names(name, frameworks()),
         )
 
 
@@ -81,8 +84,8 @@ def check_template(template: str, framework: str) -> None:
             raise UserError(
                 "command",
                 template,
-                "must hold {recompute}, where the setting goes",
-                f"or framework={Framework.MEGATRON_LM}",
+                "must contain {recompute}, where the harness inserts the setting",
+                f"or give framework={Framework.MEGATRON_LM}",
             )
         return
     own = DIALECTS[Framework(framework)].search(template)
@@ -90,7 +93,7 @@ def check_template(template: str, framework: str) -> None:
         raise UserError(
             "command",
             own[0],
-            "sets recompute itself, for every trial",
+            "would set the same recompute in every trial",
             "leave it out, or write {recompute} instead",
         )
 

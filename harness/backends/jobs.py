@@ -33,7 +33,7 @@ def check_layers(backend: Backend, framework: str) -> None:
             "job.framework",
             framework,
             f"cannot run with backend={backend}, which runs Megatron's layers",
-            "backend=command command='…'",
+            "use backend=command command='…'",
         )
 
 

@@ -66,7 +66,7 @@ def conclude(
     relative_to = reference(facts, samples)
     rates = fit(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    again = () if date is None else (f"fitted again from the samples on {today}",)
+    again = () if date is None else (f"fitted again on {today}, from the same samples",)
     said = (*again, *remarks(relative_to, rates, samples))
     date = date or today
     measured_on = f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}"
@@ -137,10 +137,10 @@ def fitted(
         values["eager_bandwidth_share"] = 1.0
     if "gemm_efficiency" in values:
         values["gemm_sustained_share"] = 1.0
-        notes["gemm_sustained_share"] = "included in gemm_efficiency, which large shapes give"
+        notes["gemm_sustained_share"] = "part of gemm_efficiency, which is fitted on large shapes"
     for field, half in _halves(rates.ramp).items():
         values[field] = half
-        notes[field] = f"{_MEASURED}: the value that brings all shapes closest to one rate"
+        notes[field] = f"{_MEASURED}: the value under which the rates of all shapes agree best"
     for field in ("kernel_seconds", "collective_seconds"):
         seconds = getattr(rates, field)
         if seconds is not None:
@@ -181,7 +181,7 @@ def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]
 
 def _of_peak(rate: Rate, peak: float) -> str:
     reached = rate.value / peak
-    over = "" if reached <= 1.0 else f", lowered from {reached:.2f} to 1"
+    over = "" if reached <= 1.0 else f", limited to 1 (measured: {reached:.2f})"
     quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
     return f"{rate.count} large shapes, quartiles {quartiles}{over}"
 
@@ -246,6 +246,6 @@ def _words(errors: Sequence[float]) -> str:
         return "too few shapes to leave any out"
     sizes = [abs(error) for error in errors]
     return (
-        f"left out, a fifth of the shapes at a time: mean {mean(sizes) * 100:.1f} %, "
-        f"worst {max(sizes) * 100:.1f} %, {len(sizes)} large kernels"
+        f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
+        "kernels, a fifth of the shapes left out of the fit in turn"
     )

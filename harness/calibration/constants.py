@@ -45,8 +45,8 @@ CONSTANTS: Final = (
         field="quantized_training_share",
         value=1.0,
         sigma=0.07,
-        unit="of the share of 16-bit GEMMs",
-        reason="8-bit and 4-bit kernels against 16-bit ones under the load of a step",
+        unit="of gemm_training_share",
+        reason="a step may slow 8-bit and 4-bit kernels more or less than 16-bit ones",
     ),
     Constant(
         field="attention_training_share",
@@ -76,7 +76,7 @@ CONSTANTS: Final = (
         value=0.7,
         sigma=0.3,
         unit="of the time that can be hidden",
-        reason="the experts' exchange beside another microbatch's kernels, streams of their own",
+        reason="the experts' exchange runs on its own streams, beside another microbatch's kernels",
         shared=True,
     ),
     Constant(
@@ -116,7 +116,7 @@ CONSTANTS: Final = (
         value=20e-6,
         sigma=0.5,
         unit="s",
-        reason="the same inside a framework's own Python functions, hooks and timers",
+        reason="one torch operation inside a framework's own Python functions, hooks and timers",
         shared=True,
     ),
     Constant(
@@ -124,7 +124,8 @@ CONSTANTS: Final = (
         value=60e-6,
         sigma=0.7,
         unit="s",
-        reason="Transformer Engine's Linear over torch's, on Grace: 60 us (its issue 2053)",
+        reason="on Grace, Transformer Engine's Linear takes 60 us more than torch's "
+        "(TransformerEngine issue 2053)",
         shared=True,
     ),
     Constant(
@@ -132,7 +133,8 @@ CONSTANTS: Final = (
         value=10e-6,
         sigma=0.7,
         unit="s",
-        reason="64 experts' grouped MLP, both passes, on Grace: 3.3 ms (TransformerEngine PR 2897)",
+        reason="on Grace, forward and backward of a grouped MLP of 64 experts take 3.3 ms "
+        "(TransformerEngine PR 2897)",
         shared=True,
     ),
     Constant(
@@ -148,7 +150,7 @@ CONSTANTS: Final = (
         value=30e9,
         sigma=0.7,
         unit="B/s",
-        reason="eight processes share two sockets of some 300 GB/s, also for gradients and copies",
+        reason="eight processes share two sockets of 300 GB/s each, also for gradients and copies",
         shared=True,
     ),
     Constant(
@@ -156,7 +158,8 @@ CONSTANTS: Final = (
         value=1.5,
         sigma=0.4,
         unit="",
-        reason="torch's Linear on Grace over a Xeon: 2.5 (TransformerEngine issue 2053)",
+        reason="torch's Linear takes 2.5 times as long on Grace as on a Xeon "
+        "(TransformerEngine issue 2053)",
         shared=True,
     ),
 )

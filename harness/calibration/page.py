@@ -104,8 +104,9 @@ def _differences() -> Iterator[str]:
     for text in (
         "Two settings of one job share most errors of their predictions. So their difference is "
         "better known than either step time. The errors that they do not share have these "
-        f"standard deviations: {terms} (each times the difference of that part's shares of the "
-        f"two steps), {WIDTHS.job:.1%} if layout or batch differs, and {WIDTHS.setting:.1%} if the "
+        f"standard deviations: {terms} (each multiplied by the difference of that part's shares of "
+        f"the two steps), {WIDTHS.job:.1%} if layout or batch differs, and "
+        f"{WIDTHS.setting:.1%} if the "
         f"settings that recompute differ. {command} fits them on the rows above and on runs "
         f"measured here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are "
         "smaller than those of others.",
@@ -209,12 +210,13 @@ def _known(scored: Sequence[Scored]) -> str:
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
 - **gpt-oss 120B in bf16 on GB200** is judged, not fitted on. Neither another dispatcher nor overlap
-  changed the measured step, so something that the rows do not show limits it.
-- **MPT at long sequences** is up to {mpt:.0%} too fast: its attention (2023) was slower than
-  FlashAttention-2. Rows in which attention takes more than a tenth are judged, not fitted on.
+  changed the measured step, so something that the rows do not show limits the step.
+- **MPT at long sequences** is predicted up to {mpt:.0%} too fast: its attention (2023) was slower
+  than FlashAttention-2. Rows in which attention takes more than a tenth of the step are judged, not
+  fitted on.
 - **B300 and GB300** use B200's constants, though attention there is up to 20 % faster.
-- **Not distinguished** from jobs without them: Megatron-FSDP's own overlap, `delay_wgrad_compute`
-  and the number of SMs of HybridEP.
+- **Without effect on a predicted time**: Megatron-FSDP's own overlap, `delay_wgrad_compute` and the
+  number of SMs of HybridEP.
 - **Asynchronous TP of torchtitan** is predicted to shorten a step by {predicted:.0%}; one pair of
   runs shows {measured:.0%}.
 - **Left out**: data loading, logging, checkpoints and evaluation.

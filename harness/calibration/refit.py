@@ -33,13 +33,13 @@ def refit(path: Path) -> Outcome:
         raise UserError(
             "--refit",
             show_path(path),
-            "was measured on a CPU, whose peaks come from the same measurement",
+            "cannot be fitted again: it was measured on a CPU, whose peaks come from the samples",
         )
     if machine.get("ranks") != "1":
         raise UserError(
             "--refit",
             show_path(path),
-            "was measured on several ranks, but does not state their link",
+            "cannot be fitted again: measured on several ranks, it does not state their link",
         )
     facts = DeviceFacts(
         name=str(machine.get("device")),

@@ -17,10 +17,10 @@ _LONG: Final = 2048
 ATTENTION_WORDS: Final = {
     "flash": "flash attention, as the native backend runs it",
     "torch": "torch's attention on a CPU, as the native backend runs it",
-    "cudnn": "cuDNN attention: flash attention was not timed",
+    "cudnn": "cuDNN attention, since flash attention was not timed",
 }
 _DIRECTIONS: Final = ("forward", "backward")
-_NO_CONSTANT: Final = "in the journal, not in the fit"
+_NO_CONSTANT: Final = "measured, but not used by the fit"
 
 
 def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:

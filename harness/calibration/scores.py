@@ -26,7 +26,7 @@ from harness.calibration.targets import Target, predict
 LEAST_CHANGE = 0.02
 """Measured changes up to this are noise (a repeat within a source is good to 5 %, two rows of one
 run to less)."""
-_DESCRIPTION = "Predict every published row: errors by family, and what the choices would cost."
+_DESCRIPTION = "Predict every published row: errors by family, and time lost by wrong choices."
 
 
 class Scored(Struct, frozen=True):
@@ -201,7 +201,7 @@ def family_table(scored: Sequence[Scored]) -> list[str]:
     return [*lines, *(f"{name:<{width}} {_errors(rows)}" for name, rows in whole.items() if rows)]
 
 
-_EXPERTS, _EAGER, _DENSE = _KINDS = "with experts", "of eager torch", "dense"
+_EXPERTS, _EAGER, _DENSE = _KINDS = "with experts", "eager torch", "dense"
 
 
 def _of_kind(scored: Sequence[Scored], kind: str) -> list[Scored]:
@@ -247,11 +247,13 @@ def decision_table(scored: Sequence[Scored]) -> list[str]:
         ranked = [one.rank_correlation for one in made if len(one.alternatives) > 2]
         lines.append(
             f"{len(made)} choices: regret mean {fmean(regrets):.1%}, worst {max(regrets):.1%}; "
-            f"rank correlation {fmean(ranked) if ranked else 0:.2f} of {len(ranked)}"
+            f"rank correlation {fmean(ranked) if ranked else 0:.2f} ({len(ranked)} choices)"
         )
     if moved:
         right = 1 - len(wrong) / len(moved)
-        lines.append(f"{len(moved)} changes of more than {LEAST_CHANGE:.0%}: {right:.0%} right")
+        lines.append(
+            f"{len(moved)} changes of more than {LEAST_CHANGE:.0%}: {right:.0%} have the right sign"
+        )
     return lines
 
 
@@ -283,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spent = (time.perf_counter() - start) / len(scored)
     for lines in (row_table(scored, options.rows), family_table(scored), decision_table(scored)):
         print("\n".join(lines), end="\n\n")
-    print(f"{len(scored)} rows, {1000 * spent:.1f} ms each")
+    print(f"{len(scored)} rows, {1000 * spent:.1f} ms per prediction")
     return 0
 
 

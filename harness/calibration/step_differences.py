@@ -184,7 +184,7 @@ def main() -> None:
     for name, width in fit().items():
         print(f"{name:14} {width:.4f}  widened {width * WIDENED:.3f}")
     found = tuple(differences())
-    print(f"{len(found)} differences, {inside(found):.0%} within the shipped band of nine in ten")
+    print(f"{len(found)} differences, {inside(found):.0%} within the shipped 90 % band")
     for kind in _KINDS:
         its = [one for one in found if one.kind == kind]
         print(f"  {kind:14} {len(its):3} {inside(its):.0%}")

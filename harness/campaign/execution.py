@@ -133,7 +133,9 @@ class Executor(Struct, frozen=True, kw_only=True):
             hint = install_hint(item.extras())
             self.say(f"{item.name}: skipped: {lacking} is not installed; {hint}")
         elif left < item.least_seconds:
-            self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} s left")
+            self.say(
+                f"{item.name}: skipped: needs {item.least_seconds:.0f} s, {max(0, left):.0f} s left"
+            )
         else:
             return True
         return False

@@ -43,13 +43,14 @@ COMMAND: Final = Command(
                 Flag(
                     "--out FILE",
                     "default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl file beside "
-                    "it, so that the same command continues a stopped calibration. The GPU goes to "
-                    "../hardware; use both with advise --config-dir calibrated --gpus 8xNAME …",
+                    "it, so that the same command continues a stopped calibration. The description "
+                    "of the GPU goes to calibrated/hardware. advise --config-dir calibrated --gpus "
+                    "8xNAME … reads both",
                     Kind.TEXT,
                 ),
                 Flag(
                     "--refit FILE",
-                    "measure nothing: fit FILE again from the samples beside it. Needs no GPU; "
+                    "fit FILE again from the samples beside it, without measuring. Needs no GPU; "
                     "cannot be combined with other flags",
                     Kind.TEXT,
                 ),
@@ -126,7 +127,7 @@ def page(outcome: "Outcome") -> str:
     half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)
     if any(half_rates):
         lengths = "{:,.0f} rows, {:,.0f} tokens".format(*half_rates)
-        rows.add_row("attention at half its rate", "", lengths)
+        rows.add_row("attention reaches half its rate at", "", lengths)
     for field in ("kernel_seconds", "collective_seconds", "step_seconds"):
         micro = getattr(calibration, field) * 1e6
         rows.add_row(field, f"{micro:.1f} µs", _note(outcome, field))
@@ -134,7 +135,7 @@ def page(outcome: "Outcome") -> str:
         f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}",
         Indented(rows, 2),
         *(f"note: {remark}" for remark in outcome.remarks),
-        f"left out: {calibration.left_out_error}",
+        f"error on shapes left out: {calibration.left_out_error}",
         _whole(f"wrote {outcome.path}", f"      {outcome.hardware_path}"),
     ]
     if outcome.path.parent.name == "calibration":

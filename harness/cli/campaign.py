@@ -64,8 +64,8 @@ COMMAND: Final = Command(
         ),
     ),
     closing="Exit codes: 0 all items are done, 2 the request is wrong, 3 items are left for "
-    "another call, 4 an item failed or lacks a trial (its log says why), 130 interrupted: what is "
-    "finished is kept.",
+    "another call, 4 an item failed or did not measure every trial (its log says why), 130 "
+    "interrupted: what is finished is kept.",
 )
 _LEFT: Final = 3
 

@@ -46,12 +46,14 @@ COMMAND: Final = Command(
     ),
     closing="Exit codes: 0 done, 2 the request is wrong (one line says why).",
 )
-_LAYOUT: Final = Flag(
-    "--layout NAME",
-    f"{', '.join(Layout)}; default: that of the file, {FIRST} for a new one",
-    Kind.CHOICE,
-    choices=tuple(Layout),
-)
+
+
+def _layout(default: str) -> Flag:
+    """Of a foreign golden's format."""
+    words = f"{', '.join(Layout)}; default: {default}"
+    return Flag("--layout NAME", words, Kind.CHOICE, choices=tuple(Layout))
+
+
 _WRITING: Final = (
     Flag("--reason WHY", "why the baseline changes; kept in the file", Kind.TEXT, required=True),
     Flag("--to FOLDER", f"where goldens are (default {FOLDER})", Kind.FOLDER),
@@ -69,7 +71,15 @@ SUBCOMMANDS: Final = {
     "export": Command(
         usage="harness golden export [flags] FILE",
         about="Writes a golden in the format of another test suite.",
-        topics=(Topic("Flags", (_LAYOUT, Flag("--output FILE", "instead of stdout", Kind.FILE))),),
+        topics=(
+            Topic(
+                "Flags",
+                (
+                    _layout(FIRST),
+                    Flag("--output FILE", "write to FILE instead of stdout", Kind.FILE),
+                ),
+            ),
+        ),
     ),
     "import": Command(
         usage="harness golden import --reason WHY --gpus COUNTxTYPE [flags] FILE",
@@ -89,8 +99,8 @@ SUBCOMMANDS: Final = {
                         "a result.json of the same workload, instead of --workload",
                         Kind.FILE,
                     ),
-                    Flag("--gpus COUNTxTYPE", "where it ran", Kind.GPUS, required=True),
-                    _LAYOUT,
+                    Flag("--gpus COUNTxTYPE", "the GPUs that it ran on", Kind.GPUS, required=True),
+                    _layout("by the content of FILE"),
                     Flag(
                         "--first-step N",
                         f"steps before step N are warm-up (default {FIRST_STEP})",
@@ -149,7 +159,7 @@ def _update(arguments: Namespace) -> None:
         count = len(change.new.processes)
         if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
             _say(
-                f"{change.new.identity.label}: few samples ({count}); "
+                f"{change.new.identity.label}: few processes ({count}); "
                 f"measure.repeats={ADVISED_REPEATS} gives a better golden"
             )
     _apply(changes, arguments)
@@ -184,7 +194,8 @@ def _export(arguments: Namespace) -> None:
         raise UserError("golden", str(arguments.file), "holds no numbers to export")
     text = json_text(write_layout(golden.processes[0], Layout(arguments.layout or FIRST)))
     if len(golden.processes) > 1:
-        _say(f"{golden.processes[0].name} is exported, the first of {len(golden.processes)}")
+        count = len(golden.processes)
+        _say(f"only the first of {count} processes is exported: {golden.processes[0].name}")
     if arguments.output:
         write_atomic(arguments.output, text)
     else:

@@ -41,7 +41,7 @@ COMMAND: Final = Command(
                     "LOG",
                     "a file, plain or gzip; a pattern; or a folder: the files of one run's ranks",
                 ),
-                ("framework=NAME", "the framework that wrote it; auto (default): by its lines"),
+                ("framework=NAME", "the framework that wrote the log; auto (default) detects it"),
                 (
                     "experiment=NAME",
                     "the job preset that ran; recompute.settings=[SPEC], model.*, layout.*, job.* "
@@ -52,8 +52,7 @@ COMMAND: Final = Command(
                 ("device=cuda|cpu", "where it ran; default: cuda"),
                 (
                     "measure.steps=200",
-                    "steps after warm-up that count; measure.min_warmup_steps and others as for "
-                    "run",
+                    "steps to count after warm-up; measure.min_warmup_steps and others as for run",
                 ),
                 ("runs=FOLDER name=NAME", "where results go; default runs/ingested-LOG"),
             ),
@@ -72,9 +71,9 @@ COMMAND: Final = Command(
             ),
         ),
     ),
-    closing="Exit codes: 0 all are good, 2 the request is wrong (one line says why), 3 a log has "
-    "no measurement that can be trusted (cut short, no known lines, large scatter), 4 a run "
-    "failed.",
+    closing="Exit codes: 0 every log gave a measurement, 2 the request is wrong (one line says "
+    "why), 3 a log has no measurement that can be trusted (cut short, no known lines, large "
+    "scatter), 4 a run failed.",
 )
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _OWN: Final = ("framework", "like")

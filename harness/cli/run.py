@@ -82,7 +82,7 @@ COMMAND: Final = Command(
                 ("command='torchrun … {recompute}'", "the command of backend=command"),
                 (
                     "framework=NAME",
-                    "its framework: megatron_lm, megatron_bridge or other",
+                    "the framework of that command: megatron_lm, megatron_bridge or other",
                 ),
             ),
         ),
@@ -106,7 +106,7 @@ COMMAND: Final = Command(
                 ("name=NAME runs=FOLDER", "the folder FOLDER/NAME instead of runs/…"),
                 (
                     "track=[mlflow,wandb,tensorboard]",
-                    "to these trackers as well (docs/sweeps.md)",
+                    "also send the trials to these trackers (docs/sweeps.md)",
                 ),
             ),
             "Without name= the folder is named after experiment, device and settings. The same "
@@ -204,7 +204,7 @@ def execute(
         where = error.filename or folder.path
         say(
             f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; after "
-            f"fixing it run: {again} --retry",
+            f"fixing this, run: {again} --retry",
             command,
         )
         return FAILED
@@ -218,7 +218,7 @@ def execute(
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     """What would be run and what is predicted of it."""
-    title = f"{plan.experiment} on {plan.device_name}; predicted and measured (dry run)"
+    title = f"{plan.experiment} on {plan.device_name} (dry run)"
     found = table(Column(left=True, wrap=wraps) for wraps in (False, True, True))
     for setting, trial in plan.trials():
         found.add_row(trial.name, spec_cell(setting.spec), planned_words(setting))

@@ -1,5 +1,6 @@
 """`harness snapshot`: a memory snapshot of torch, measured beside predicted."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,13 +25,21 @@ COMMAND: Final = Command(
         Topic(
             "Flags",
             (
-                Flag("--plot FILE", "both against time on one axis: .svg, .png or .pdf", Kind.FILE),
+                Flag(
+                    "--plot FILE",
+                    "plot live bytes against time, both snapshots on one axis: .svg, .png or .pdf",
+                    Kind.FILE,
+                ),
                 Flag(
                     "--start SECONDS",
-                    "where in MEASURED the step begins; default: its first event",
+                    "time in MEASURED at which the step begins; default: the first event",
                     Kind.DECIMAL,
                 ),
-                Flag("--end SECONDS", "where it ends; default: its last event", Kind.DECIMAL),
+                Flag(
+                    "--end SECONDS",
+                    "time in MEASURED at which the step ends; default: the last event",
+                    Kind.DECIMAL,
+                ),
                 Flag(
                     "--device N",
                     "a device of MEASURED; default: the one with the highest peak",
@@ -62,9 +71,7 @@ def main(argv: Sequence[str]) -> int:
         from advisor.report.figures.plot import check_figure
 
         check_figure(given.plot)
-    within = _within(given.start, given.end)
-    found = [read_recording(given.files[0], given.device, within)]
-    found += [read_recording(path, given.stage, flag="--stage") for path in given.files[1:]]
+    found = _recordings(given)
     for line in lines(found):
         print(line)
     if given.plot:
@@ -80,6 +87,22 @@ def parser() -> Parser:
     made = Parser("snapshot", COMMAND)
     made.add_argument("files", nargs="+", type=Path, metavar="SNAPSHOT")
     return made
+
+
+def _recordings(given: Namespace) -> list[Recording]:
+    """One a file: of `--device` and of `--stage`. A predicted snapshot alone is read by `--stage`;
+    UserError for `--stage` without a predicted one."""
+    within = _within(given.start, given.end)
+    first, *others = given.files
+    if others or given.stage is None:
+        found = [read_recording(first, given.device, within)]
+        return found + [read_recording(path, given.stage, flag="--stage") for path in others]
+    if given.device is not None:
+        raise UserError("--device", given.device, "cannot be combined with --stage for one file")
+    alone = read_recording(first, given.stage, within, "--stage")
+    if not alone.predicted:
+        raise UserError("--stage", given.stage, "needs a predicted snapshot", "use --device")
+    return [alone]
 
 
 def _within(start: float | None, end: float | None) -> tuple[float, float] | None:

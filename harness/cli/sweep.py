@@ -40,19 +40,20 @@ COMMAND: Final = Command(
             (
                 (
                     "sweep=NAME",
-                    "configs/sweep: tiny_cpu, llama3_8b_1xh200, recompute (any experiment)",
+                    "a file of configs/sweep: tiny_cpu, llama3_8b_1xh200, or recompute (for any "
+                    "experiment)",
                 ),
                 ("recompute.settings=[…]", "only these settings; default: every legal one"),
                 (
                     "sweep.micro_batch_sizes=[1,2,4]",
                     "default: the job's own; the global batch stays the same",
                 ),
-                ("sweep.layouts=true", "every legal layout of the job's GPUs as well"),
+                ("sweep.layouts=true", "also try every legal layout of the job's GPUs"),
                 ("sweep.memory_budget=76GiB", "a point that needs more counts as not fitting"),
             ),
         ),
         Topic(
-            "How",
+            "How it searches",
             (
                 (
                     "sweep.trials=20",
@@ -60,17 +61,17 @@ COMMAND: Final = Command(
                 ),
                 (
                     "sweep.first=3",
-                    "start with so many of the advisor's best; then the sampler chooses",
+                    "number of the advisor's best to start with; then the sampler chooses",
                 ),
                 (
                     "sweep.sampler=prior",
-                    "prior (default): by predictions that measurements correct; tpe, nsga2, "
-                    "random, brute_force: by Optuna, without predictions",
+                    "prior (default) uses predictions, corrected by measurements; tpe, nsga2, "
+                    "random and brute_force are Optuna's and use no predictions",
                 ),
                 (
                     "sweep.repeats=3",
-                    "at most so many processes per point; only leaders with overlapping times get "
-                    "more than one",
+                    "most processes per point; only leaders with overlapping times get more than "
+                    "one",
                 ),
                 (
                     "sweep.budget=2h",
@@ -93,12 +94,12 @@ COMMAND: Final = Command(
             (
                 (
                     "sweep.storage=URL",
-                    "instead of the journal file in runs/NAME: sqlite:///FILE, or "
+                    "a database instead of the journal file in runs/NAME: sqlite:///FILE, or "
                     "postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)",
                 ),
                 (
                     "sweep.worker_timeout_seconds=120",
-                    "a worker that reports nothing for so long counts as dead",
+                    "a worker that reports nothing for this time counts as dead",
                 ),
             ),
             "Start the same command several times, on one machine or on many, to share the sweep. "
@@ -114,7 +115,7 @@ COMMAND: Final = Command(
         Topic(
             "Flags",
             (
-                Flag("--budget TIME", "sweep.budget: 30min, 2h", Kind.TEXT),
+                Flag("--budget TIME", "sets sweep.budget, e.g. 30min or 2h", Kind.TEXT),
                 Flag(
                     "--dry-run",
                     "show the points in the advisor's order; run and write nothing. Works on any "
@@ -150,7 +151,7 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     again = again_line("sweep", argv)
     number = len(space.legal)
     most = min(planned.options.trials, number)
-    _say(f"at most {most} of {number} points; results go to {folder.path}")
+    _say(f"measures at most {most} of {number} points; results go to {folder.path}")
     work = planned.sweep(flags.retry)
     try:
         ended = work.run()
@@ -160,7 +161,7 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     except OSError as error:
         _say(
             f"cannot write {error.filename or folder.path}: {error.strerror or error}; after "
-            f"fixing it run: {again}"
+            f"fixing this, run: {again}"
         )
         return FAILED
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"

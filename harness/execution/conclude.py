@@ -131,11 +131,11 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
     if ended.timed_out:
         limit = trial.measurement.timeout_seconds
         state = folder.state()
-        where = f"in phase {state.phase} of step {state.step}"
+        where = f"at step {state.step}, phase {state.phase}"
         return _failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
     if ended.code == 0:
         what = "cannot be read" if folder.has_result() else "is missing"
-        return _failure(TrialStatus.NO_DATA, f"ended without an error, and result.json {what}")
+        return _failure(TrialStatus.NO_DATA, f"ended without an error, but result.json {what}")
     several = trial.workload.layout.world_size > 1  # then torchrun ends with a code of its own
     if ended.host_oom and (several or ended.signal == signal.SIGKILL):
         return _failure(TrialStatus.OOM, "the kernel ended a process: the host ran out of memory")
@@ -158,7 +158,7 @@ def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     if number != signal.SIGKILL:
         return _failure(TrialStatus.FAILED, f"ended by {name}")
     if host_oom is None:
-        words = f"ended by {name}, likely because the host ran out of memory"
+        words = f"ended by {name}; the host may have run out of memory"
         return _failure(TrialStatus.OOM, words)
     return _failure(
         TrialStatus.FAILED,

@@ -114,7 +114,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         if result is None and not folder.has_result():
             return None
         if (broken := folder.broken_result()) is not None:
-            self.progress.say(f"{broken}; it is treated as missing and kept in superseded")
+            self.progress.say(f"{broken}; the trial is kept in superseded and runs again")
         wanted = result is not None and result.status not in self.retry
         if result and earlier and wanted and same_question(trial, earlier, result):
             return result
@@ -129,7 +129,7 @@ class Runner(Struct, frozen=True, kw_only=True):
                 "trial",
                 folder.path.name,
                 f"is already submitted to Slurm as job {job.job}",
-                "launcher=slurm collects it",
+                "add launcher=slurm to collect it",
             )
         end_left_over(folder)
         if earlier is not None and not folder.has_result():

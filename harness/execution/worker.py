@@ -181,8 +181,8 @@ class Worker:
         assert measured.times is not None
         seconds = measured.times.seconds
         message = (
-            f"pruned after {len(seconds)} steps: a median of {median(seconds):.4g} s is clearly "
-            f"above {self._trial.limit_seconds:.4g} s"
+            f"pruned after {len(seconds)} steps: the median step time of {median(seconds):.4g} s "
+            f"is clearly above the limit of {self._trial.limit_seconds:.4g} s"
         )
         return Evidence(phase=Phase.TRAINING, message=message)
 

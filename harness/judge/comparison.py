@@ -192,7 +192,7 @@ def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Row
     change = _environment(subject, golden)
     if change.differences and not options.allow_env_change:
         names = ", ".join(one.name for one in change.differences)
-        what = f"the environment differs in {names}; --allow-env-change compares"
+        what = f"the environment differs in {names}; --allow-env-change compares anyway"
         return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
     return rows + measured_rows(subject.label, subject.key, measured, golden, options)
 
@@ -216,7 +216,7 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
 
 def _without_numbers(subject: Subject, golden: Golden | None) -> Row:
     if golden is None:
-        return _row(subject, Verdict.APPEARED, "no golden; add it: harness golden update")
+        return _row(subject, Verdict.APPEARED, "no golden; harness golden update adds one")
     return _row(subject, Verdict.STALE, "fits, but the golden says oom: record a new golden")
 
 

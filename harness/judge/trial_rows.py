@@ -124,7 +124,7 @@ def _metric_row(
     if not old:
         return replace(gone, reason="the golden has no finite value for it")
     if min(map(min, (*new, *old))) <= 0:
-        return replace(gone, reason="is not positive on both sides")
+        return replace(gone, reason="must be positive in the golden and in the result")
     shift = relative_shift(new, old, noise, golden.exact(metric.name))
     before, after = centre(old), centre(new)
     judged = Judgement(verdict=Verdict.UNSTABLE, reason=unstable)
@@ -149,7 +149,9 @@ def _loss_row(about: Row, processes: tuple[Process, ...], golden: Golden, option
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
     row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)
     if worst is None:
-        return replace(row, verdict=Verdict.VANISHED, reason="no training step is in both results")
+        return replace(
+            row, verdict=Verdict.VANISHED, reason="the golden and the result share no training step"
+        )
     return replace(
         row,
         verdict=Verdict.REGRESSION if abs(worst.change) > limit else Verdict.PASS,
@@ -176,8 +178,11 @@ def _unstable(results: Sequence[TrialResult]) -> str:
 def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
     """Where the interval rests on less than it should."""
     if shift.noise_assumed and shift.noise:
-        return (f"one process per side: {shift.noise * 100:.2g} % between processes is assumed",)
+        noise = f"{shift.noise * 100:.2g} %"
+        return (f"one process per side: a scatter of {noise} between processes is assumed",)
     fewest = min(shift.processes, shift.golden_processes or shift.processes)
     if metric.timing and fewest < FEW_PROCESSES:
-        return (f"few samples: {shift.processes} against {shift.golden_processes or 1} processes",)
+        return (
+            f"few processes: {shift.processes} now, {shift.golden_processes or 1} in the golden",
+        )
     return ()

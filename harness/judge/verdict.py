@@ -113,7 +113,7 @@ def needed(repeats: Repeats | None) -> str:
     """What to do about an inconclusive comparison."""
     if repeats is None:
         return "too noisy: even a hundred repeats would not settle it"
-    whose = "of both, golden included," if repeats.golden_too else "in all"
+    whose = "of run and golden" if repeats.golden_too else "in all"
     return f"{repeats.count} repeats {whose} would settle it (measure.repeats={repeats.count})"
 
 

@@ -107,7 +107,7 @@ def write(found: Sequence[Ingested], run: RunFolder) -> None:
     """Keep the results in `run`; UserError where a run of ours is there, or another log's."""
     folder = run.path
     if _measured_here(run):
-        raise UserError("name", folder.name, "is the folder of a run", "give name=ANOTHER")
+        raise UserError("name", folder.name, "already holds a measured run", "give name=ANOTHER")
     _claim(folder, [str(path.resolve()) for one in found for path in one.source.paths])
     settings = {one.setting.trial.workload.key(): one.setting for one in found if one.setting}
     if settings:
@@ -167,17 +167,16 @@ def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
         raise UserError(
             "recompute.settings",
             ",".join(asked),
-            "are several, but a log is of one",
-            "read the logs of each separately",
+            "must be one setting: a log has only one",
+            "ingest the logs of each setting separately",
         )
     spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
     if spec is None:
         raise UserError(
             "recompute",
             ",".join(asked) or "(none)",
-            "the log does not state its setting",
-            "give one, e.g. recompute.settings=[none], and read the logs of other settings "
-            "separately",
+            "must be given: the log does not state its recompute setting",
+            "give e.g. recompute.settings=[none], and ingest the logs of other settings separately",
         )
     one = replace(
         config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))

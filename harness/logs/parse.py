@@ -76,7 +76,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
                 odd_files=tuple(_odd(paths, scans, name, steps)),
             )
     if framework is not None and (actual := parse_logs(paths).framework) is not None:
-        bare = replace(bare, mistaken=f"no line is {framework}'s; the lines are {actual}'s")
+        bare = replace(bare, mistaken=f"no line is from {framework}; the lines are from {actual}")
     traced = any(scan.causes.traceback for scan in scans)
     return bare if traced else replace(bare, cause=None)
 

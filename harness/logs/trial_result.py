@@ -33,7 +33,7 @@ _DAMAGED: Final = (
     "could be read"
 )
 _SHOWN: Final = 3
-_NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses it anyway"
+_NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses the log anyway"
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -186,8 +186,8 @@ def _of_whole_run(
         seen="one mean step time of the whole run",
         limit="a time per step",
         advice=(
-            "it includes the warm-up; a callback that times steps, or backend=native, gives a "
-            "time per step"
+            "the mean includes the warm-up; a callback that times steps, or backend=native, gives "
+            "a time per step"
         ),
         fatal=True,
     )
@@ -257,7 +257,7 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
     if timed.missing:
         yield Concern(
             name="missing_lines",
-            seen=f"{timed.missing} between the first and the last",
+            seen=f"{timed.missing} between the first and the last step",
             limit="0",
             advice="ranks overwrote each other: use one file per rank",
         )
@@ -267,7 +267,7 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             name="job_mean",
             seen=f"{mean:g} TFLOP/s/GPU since the job's start",
             limit="a rate per step",
-            advice="it includes start and checkpoints, so it is not used as the rate of a step",
+            advice="a mean with start and checkpoints is not used as the rate of a step",
         )
     if timed.clock == TIMERS:
         yield Concern(
@@ -281,7 +281,8 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             name="time_stamps",
             seen="step times are differences of time stamps",
             limit="times in the log",
-            advice="give the workload: experiment=NAME or like=RESULT",
+            advice="they include writing the log; experiment=NAME or like=RESULT takes step times "
+            "from the throughput in the log",
         )
 
 

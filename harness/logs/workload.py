@@ -90,7 +90,7 @@ def contradictions(workload: Mapping[str, Any], arguments: Mapping[str, str]) ->
         except UserError:  # a setting that Megatron does not have
             told.pop("recompute")
     return tuple(
-        f"{name} is {value}, but {asked[name]} was asked for"
+        f"{name} is {value} in the log, {asked[name]} in the request"
         for name, value in told.items()
         if name in asked and asked[name] is not None and str(asked[name]) != str(value)
     )

@@ -208,7 +208,9 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
         return wanted, (f"{name} is not in configs/hardware: predictions are for {wanted.name}",)
     if found.name == wanted.name:
         return found, ()
-    return found, (f"this is {found.name}: predictions are for it, not for {wanted.name}",)
+    return found, (
+        f"this GPU is {found.name}: predictions are for {found.name}, not for {wanted.name}",
+    )
 
 
 def _check_room(job: Job, machine: Machine) -> None:

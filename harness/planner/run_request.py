@@ -173,7 +173,7 @@ def _as_meant(value: Any, kind: Any, where: str) -> Any:
 def _check_backend(name: object) -> None:
     """UserError unless it is one that runs jobs; single ranks are another command's."""
     if name == Backend.REHEARSAL:
-        raise UserError("backend", name, "runs single ranks, not a job", "harness rehearse")
+        raise UserError("backend", name, "runs single ranks, not a job", "use harness rehearse")
     jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
     if name is not None and str(name).lower() not in jobs:
         legal = f"must be one of {', '.join(jobs)}"
@@ -372,7 +372,9 @@ def _user_error(
     bad = getattr(error, "override", None)
     bad = bad or next((o for o in overrides if o in text or "=" not in o), " ".join(overrides))
     grammar = first.startswith(("Ambiguous", "no viable alternative", "mismatched input"))
-    hint = "a list is [a,b], a text with commas or signs 'a,b=c'" if grammar else ""
+    hint = (
+        "write a list as [a,b], and quote a text with commas or signs: 'a,b=c'" if grammar else ""
+    )
     return UserError("override", bad, first, hint)
 
 

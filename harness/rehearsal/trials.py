@@ -42,7 +42,7 @@ def rehearsal_plan(asked: Asked) -> RunPlan:
         raise UserError(
             "layout",
             "(none)",
-            "there is no preset of this model on these GPUs",
+            "must be given: no preset has this model on these GPUs",
             "write e.g. layout=tp4_pp4_vpp5",
         )
     job, under = as_installed(resolution.job(resolution.layout))

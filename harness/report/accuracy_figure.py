@@ -26,7 +26,10 @@ def draw_accuracy(rows: Sequence[Row], folder: Path) -> tuple[Picture, ...]:
     if not shown:
         return ()
     folder.mkdir(parents=True, exist_ok=True)
-    name, caption = "predicted_and_measured", "Predicted against measured, by half of the cells"
+    name, caption = (
+        "predicted_and_measured",
+        "Predicted against measured, in the halves fit and held_out",
+    )
     drawn = draw(name, Heights(4.2, 7.4), partial(_paint, shown=shown), folder)
     return (Picture(name=name, caption=caption, svg=drawn.wide, narrow_svg=drawn.narrow),)
 

@@ -72,12 +72,12 @@ def accuracy_report(
             title="Errors",
             prose=(
                 "A cell is one job on one machine; its rows are recompute settings. An error is "
-                "predicted / measured - 1; the table has the mean size and the worst, with the "
-                "number of rows. The overhead is the step time relative to `none`; its error is in "
-                "percentage points. tau: Kendall's rank correlation of predicted and measured step "
-                "times in a cell. Regret: how much slower the advisor's first choice is than the "
-                "fastest setting measured.",
-                "A hash of its key puts each cell into one of two halves: the model may be "
+                "predicted / measured - 1; the table has the mean absolute error, the worst error "
+                "and, in brackets, the number of rows. The overhead is the step time relative to "
+                "`none`; its error is in percentage points. tau: Kendall's rank correlation of "
+                "predicted and measured step times in a cell. Regret: how much slower the "
+                "advisor's first choice is than the fastest setting measured.",
+                "A hash of the cell's key puts each cell into one of two halves: the model may be "
                 "improved on `fit`, and is judged on `held_out`.",
                 *(("All times are CPU times, which say nothing about a GPU.",) if on_cpu else ()),
             ),
@@ -100,8 +100,8 @@ def accuracy_report(
                 title="Not measured, or not trusted",
                 tables=(table,),
                 prose=(
-                    "These trials are left out of the means. One that ran out of memory still "
-                    "counts in the table above.",
+                    "These trials are left out of the means. A trial that ran out of memory still "
+                    'counts under "Will it fit".',
                 ),
             )
         )

@@ -16,13 +16,13 @@ def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The four peaks of every setting: over all ranks, and those of each stage."""
     rows = [row for setting in facts.plan.settings for row in _peaks(facts, setting)]
     table = Table(
-        columns=("setting", "ranks", "allocated", "active", "reserved", "used by NVML"),
+        columns=("setting", "ranks", "allocated", "active", "reserved", "used (NVML)"),
         rows=tuple(rows),
         left=2,
     )
     how = (
-        "On the CPU allocated bytes are counted tensor by tensor; without a caching allocator "
-        "nothing is active, reserved, or known to NVML."
+        "On the CPU, allocated bytes are counted tensor by tensor. There is no caching allocator, "
+        "so no active or reserved bytes, and no NVML."
         if facts.on_cpu
         else "Allocated, active and reserved are peaks of torch's caching allocator; NVML's number "
         "is the driver's, with CUDA context and NCCL buffers."
@@ -90,7 +90,7 @@ def _peak(facts: Facts) -> str:
         return "MFU and HFU need the peak of a GPU that is described in configs/hardware."
     peak = facts.gpu.peak_flops(precision) / 1e12
     return (
-        f"MFU and HFU are over {peak:.1f} TFLOP/s: the dense peak of {facts.gpu.name} at "
+        f"MFU and HFU are relative to {peak:.1f} TFLOP/s: the dense peak of {facts.gpu.name} at "
         f"{precision}, from its datasheet (configs/hardware/{facts.gpu.name}.yaml)."
     )
 

@@ -21,7 +21,7 @@ MEASURED: Final = "measured: "
 _MARKS: Final = (
     ("allocated", "peak_allocated_bytes", "o"),
     ("reserved", "peak_reserved_bytes", "s"),
-    ("used by NVML", "peak_nvml_used_bytes", "D"),
+    ("used (NVML)", "peak_nvml_used_bytes", "D"),
 )
 
 

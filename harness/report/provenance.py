@@ -42,8 +42,8 @@ def calibration(facts: Facts) -> Section:
         for one in found.values()
         if one is not None
         for words, error in (
-            ("error on the rows fitted:", one.fit_error),
-            ("on rows that a fit did not see:", one.left_out_error),
+            ("error on fitted rows:", one.fit_error),
+            ("error on rows left out of the fit:", one.left_out_error),
         )
         if error
     ]
@@ -65,7 +65,7 @@ def calibration_names(facts: Facts) -> tuple[str, ...]:
 def calibration_line(name: str, found: Calibration | None) -> str:
     """Name, provenance and band in one sentence."""
     if found is None:
-        what = "no time was predicted" if name == "none" else "its file is no longer here"
+        what = "no time was predicted" if name == "none" else "its file is missing"
         return f"Calibration {name}: {what}."
     return f"Calibration {found.name}: {found.provenance}, {found.summary()}."
 
@@ -86,5 +86,5 @@ def commands(facts: Facts) -> Section:
         for setting in facts.plan.settings
         for line in (f"# {facts.name_of(setting)}", facts.command(setting.trial))
     ]
-    prose = ("Every repeat of a setting, into a folder of its own:",)
+    prose = ("Each command runs every repeat of its setting into a new folder:",)
     return Section(title="Run a trial again", prose=prose, lines=tuple(lines), folded=True)

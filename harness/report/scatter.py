@@ -92,7 +92,7 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
     unit = " (CPU time)" if facts.on_cpu else ""
     axes.set(
         ylabel=f"{facts.tokens_unit}{unit}",
-        title=joined(figure, (f"Throughput{unit}", "for the memory it takes")),
+        title=joined(figure, (f"Throughput{unit}", "against peak memory")),
     )
     axes.set_xlabel(_memory_words(figure, facts, shown))
     _name(figure, axes, shown, at)
@@ -217,7 +217,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
                     scale=scale,
                     pairs=pairs,
                     band=limit,
-                    whose="the gate's limit",
+                    whose="limit of harness compare",
                 )
             )
     if steps:
@@ -228,7 +228,7 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
                 scale=1e-3,
                 pairs=steps,
                 band=max(bands, default=None),
-                whose="the calibration's",
+                whose="calibration",
             )
         )
     return tuple(made)
@@ -259,7 +259,7 @@ def _identity(axes: "Axes", panel: Panel) -> None:
     if panel.band is not None:
         below, above = ([end * (1 + sign * panel.band) for end in ends] for sign in (-1, 1))
         axes.fill_between(ends, below, above, color=GREEN, alpha=0.25, linewidth=0)
-        title += f"\nband: ±{panel.band * 100:.0f} %, {panel.whose}"
+        title += f"\nband: ±{panel.band * 100:.0f} % ({panel.whose})"
     axes.scatter(
         measured, predicted, s=40, color=VERMILION, edgecolors="white", linewidths=0.6, zorder=3
     )

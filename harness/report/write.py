@@ -36,7 +36,9 @@ class Written(Struct, kw_only=True):
         if not self.missing:
             return ()
         packages = ", ".join(sorted(set(self.missing.values())))
-        return (f"no {', '.join(self.missing)} without {packages}: {install_hint('report')}",)
+        return (
+            f"not written: {', '.join(self.missing)}: needs {packages}; {install_hint('report')}",
+        )
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
@@ -72,7 +74,8 @@ def report_run(run: Path, say: Callable[[str], None]) -> None:
         written = write_report(load_facts(run), run / FOLDER, step_summary_file())
     except Exception as error:
         again = f"harness report {quote(str(run))}"
-        say(f"no report: {type(error).__name__}: {' '.join(str(error).split())}; again: {again}")
+        words = " ".join(str(error).split())
+        say(f"report not written: {type(error).__name__}: {words}; write it with: {again}")
         return
     for note in written.notes:
         say(note)

@@ -150,6 +150,6 @@ class PriorPolicy:
         words = (
             f"{leader.label} leads: the probability that any other point is more than "
             f"{percent(MARGIN)} faster is below "
-            f"{percent(1 - LEVEL)}{' (its times are unstable)' if unstable else ''}."
+            f"{percent(1 - LEVEL)}{' (the times of the leader are unstable)' if unstable else ''}."
         )
         return End(why=Ending.SETTLED, words=words)

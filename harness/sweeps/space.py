@@ -128,7 +128,7 @@ def _nothing_to_run(
             _BUDGET, human_bytes(budget), f"{relation} {least}", f"raise it, or {other}"
         )
     (reason, number), *_ = Counter(planned.skip for planned in found.values()).most_common()
-    relation = f"has no legal point: {reason} ({number} of {len(found)})"
+    relation = f"has no legal point: {reason} ({number} of {len(found)} points)"
     return UserError("sweep", name, relation, other)
 
 

@@ -16,7 +16,7 @@ from harness.trial.trial import Prediction
 
 _MOST_REASONS: Final = 5
 _NAMES: Final = ("#", "layout", "mbs", "setting")
-_FIGURES: Final = ("status", "step ms", "predicted", "peak", "predicted")
+_FIGURES: Final = ("status", "step ms", "predicted ms", "peak", "predicted peak")
 _FORECAST: Final = ("step ms", "peak", "fits")
 _LEFT: Final = ("layout", "setting", "status")
 

@@ -104,7 +104,7 @@ class MegatronCase(RawSettings):
         """Global rank of the first member of a pipeline stage (Megatron's tp-cp-dp-pp order)."""
         if not 0 <= pp_rank < self.pipeline_model_parallel_size:
             raise ValueError(
-                f"pp_rank {pp_rank}: not in 0..{self.pipeline_model_parallel_size - 1}"
+                f"pp_rank = {pp_rank}: must be 0 to {self.pipeline_model_parallel_size - 1}"
             )
         return pp_rank * self.world_size // self.pipeline_model_parallel_size
 

@@ -32,7 +32,7 @@ def require_megatron() -> None:
         raise missing_package("backend megatron_core", lacking, _EXTRA)
     release = version("megatron-core")
     if _number(release) < _OLDEST:
-        raise UserError("megatron-core", release, "is older than 0.13", install_hint(_EXTRA))
+        raise UserError("megatron-core", release, "must be 0.13 or newer", install_hint(_EXTRA))
 
 
 def under_installed(job: Job) -> tuple[Job, str]:

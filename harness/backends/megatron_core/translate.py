@@ -178,13 +178,13 @@ def _refusals(workload: Workload) -> Iterator[Refusal]:
         "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
         "use bf16",
     )
-    not_so_far = "is not run by the megatron_core backend so far"
+    not_so_far = "is not supported by the megatron_core backend"
     lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
     others = [field for field, default in lacking if getattr(model, field) != default]
     for field in (*others, *variants(model)):
         yield True, f"model.{field}", not_so_far, ""
     ring = layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.P2P
-    yield not ring, "layout.cp_comm_type", not_so_far, "use p2p"
+    yield not ring, "layout.cp_comm_type", "must be p2p on the megatron_core backend", ""
     yield (
         not workload.recompute.startswith(("none", "selective", "full")),
         "recompute",
@@ -214,8 +214,8 @@ def _refusals_of(
     yield (
         model.add_bias_linear and "mlp" in setting.effective_modules,
         "recompute",
-        "Megatron's MLP with biases hands its bias parameter through the "
-        "checkpoint, and its replay never ends",
+        "the replay of an MLP with biases never ends: Megatron passes the bias parameter "
+        "through the checkpoint",
         "leave mlp out",
     )
 

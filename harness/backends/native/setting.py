@@ -75,7 +75,7 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
     if offloaded and setting.granularity is Granularity.FULL:
         yield (
             "replayed layers keep nothing to offload",
-            "use it with none or selective",
+            "use offload with none or selective",
         )
     if "layernorm" in replayed:
         replayed |= {"attn_norm", "mlp_norm"}
@@ -83,5 +83,5 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
     if both:
         yield f"{both}: cannot be both replayed and offloaded", "choose one of the two"
     if setting.distribute_saved_activations:
-        whole = "the native backend keeps checkpoint inputs whole"
+        whole = "the native backend does not distribute saved activations"
         yield whole, "drop +distribute_saved_activations"

@@ -169,7 +169,7 @@ class NativeStep:
         try:
             return probe.count(self.model.decoder, self._one_microbatch)
         except Exception as error:
-            print(f"native: kept bytes and replays are not counted: {error!r}", file=sys.stderr)
+            print(f"native: cannot count kept bytes and replays: {error!r}", file=sys.stderr)
             return None
         finally:
             self.optimizer.drop_gradients()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import Precision
+from advisor.base.units import nearest_divisors
 from advisor.job.layout import check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.options import (
@@ -61,8 +62,9 @@ def _of_layout(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     yield (
         groups % tp > 0,
         _TP,
-        "the native backend does not share key and value heads among ranks",
-        f"at most num_query_groups = {groups}",
+        f"must divide num_query_groups = {groups}: the native backend does not share key and "
+        "value heads among ranks",
+        f"nearest: {nearest_divisors(groups, tp)}",
     )
     uneven = workload.layout.sequence_parallel and workload.seq_length % tp > 0
     yield uneven, "job.seq_length", f"must be divisible by TP = {tp}", ""
@@ -84,9 +86,10 @@ def _of_pipeline(workload: Workload, setting: NativeSetting) -> Iterator[Refusal
         is_fully_sharded(workload),
         "layout.use_distributed_optimizer",
         f"the native backend cannot combine FSDP2 with PP {pp}",
-        "layout.use_distributed_optimizer=false",
+        "use layout.use_distributed_optimizer=false",
     )
-    few = f"gives {microbatches} microbatches; 1F1B needs PP = {pp}"
+    plural = "" if microbatches == 1 else "es"
+    few = f"gives {microbatches} microbatch{plural}; 1F1B needs at least PP = {pp}"
     yield microbatches < pp, "job.global_batch_size", few, ""
 
 
@@ -96,14 +99,14 @@ def _of_shards(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     yield (
         workload.model.share_embeddings_and_output_weights,
         _TIED,
-        "tied weights are not sharded by the native backend",
-        "layout.use_distributed_optimizer=false",
+        "the native backend does not shard tied weights",
+        "use layout.use_distributed_optimizer=false",
     )
     yield (
         setting.megatron.method == "uniform" and (setting.megatron.num_layers or 1) > 1,
         _RECOMPUTE,
-        "a checkpoint over several layers would gather each of them twice under FSDP2",
-        "full:uniform:1 or full:block:N",
+        "under FSDP2 a checkpoint over several layers gathers the weights of each layer twice",
+        "use full:uniform:1 or full:block:N",
     )
 
 
@@ -115,17 +118,17 @@ def _of_setting(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]
         keeps and workload.model.attention_dropout > 0 and workload.device is Device.CUDA,
         "model.attention_dropout",
         f"gives wrong gradients under {workload.recompute}, which keeps attention, on a GPU",
-        "model.attention_dropout=0, or op:save_matmul",
+        "use model.attention_dropout=0, or op:save_matmul",
     )
 
 
 _MISSING: Final = (
     ("mtp_num_layers", None, "multi-token prediction"),
     ("window_size", None, "sliding windows"),
-    ("softmax_type", SoftmaxType.VANILLA, "sinks"),
-    ("attention_output_gate", False, "gate of attention's output"),
+    ("softmax_type", SoftmaxType.VANILLA, "attention sinks"),
+    ("attention_output_gate", False, "attention output gate"),
     ("experimental_attention_variant", None, "linear attention"),
-    ("hybrid_layer_pattern", None, "layers of a hybrid pattern"),
+    ("hybrid_layer_pattern", None, "hybrid layer patterns"),
 )
 
 
@@ -135,7 +138,7 @@ def _of_model(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     flash = "the native backend runs flash attention only"
     yield unfused, "model.attention_backend", flash, ""
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
-    above = f"is above max_position_embeddings = {longest}"
+    above = f"must be at most max_position_embeddings = {longest}"
     yield learned and workload.seq_length > longest, "job.seq_length", above, ""
     for field, default, what in _MISSING:
         yield (
@@ -147,12 +150,12 @@ def _of_model(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     for field in variants(model):
         yield True, f"model.{field}", "the native backend has no such layers", "use another model"
     quick = model.activation is Activation.QUICK_GEGLU
-    yield quick, "model.activation", "the native backend does not run it", ""
+    yield quick, "model.activation", "the native backend does not have this activation", ""
     yield (
         workload.precision is not Precision.BF16,
         "job.precision",
         "the native backend computes in bf16",
-        "use bf16; backend=megatron_core runs FP8 by Transformer Engine on a GPU",
+        "use bf16; backend=megatron_core runs FP8 with Transformer Engine on a GPU",
     )
 
 
@@ -162,7 +165,7 @@ def _of_latent_attention(workload: Workload, setting: NativeSetting) -> Iterator
     cut = workload.layout.tensor_model_parallel_size > 1
     yield cut, _TP, "the native backend does not split latent attention", "use TP 1"
     other = setting.policy is not None or bool(setting.megatron.offload_modules)
-    yield other, _RECOMPUTE, "policies and offload work only without latent attention", ""
+    yield other, _RECOMPUTE, "operator policies and offload work only without latent attention", ""
 
 
 _EXPERTS_RUN: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
@@ -174,8 +177,8 @@ _EXPERTS_RUN: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
         "applies router weights to the experts' activations, not to their input",
     ),
     ("moe_expert_capacity_factor", (None,), "drops no tokens"),
-    ("moe_router_dtype", (None, RouterDType.FP32), "has no such router"),
-    ("moe_z_loss_coeff", (None, 0.0), "has no such loss"),
+    ("moe_router_dtype", (None, RouterDType.FP32), "computes the router only in these dtypes"),
+    ("moe_z_loss_coeff", (None, 0.0), "has no router z-loss"),
     (
         "moe_router_load_balancing_type",
         (LoadBalancing.AUX_LOSS, LoadBalancing.SEQ_AUX_LOSS, LoadBalancing.NONE),

@@ -158,7 +158,7 @@ SHARED: Final = {
     "uncovered": (0.9, "of the exponentials' time"),
     "uncovered_blackwell": (0.6, "of the exponentials' time"),
     "wide_backward": (0.8, "of the rate at head size 128"),
-    "fused_tail": (0.5, "of FlashAttention-2's"),
+    "fused_tail": (0.5, "of FlashAttention-2's tail"),
 }
 """Names, where the fit begins, and units of what all GPUs have in common."""
 FIELDS: Final = {

@@ -79,7 +79,7 @@ def collectives() -> tuple[Measured, ...]:
             gpu=_gpu(row["gpu"]),
             family=FAMILIES[row["gpu"]],
             source=f"{row['gpu']} {row['source'].split()[0]}",
-            words=f"{row['library']}, {row['operation']} over {row['ranks']}",
+            words=f"{row['library']}, {row['operation']} over {row['ranks']} ranks",
             seconds=float(row["microseconds"]) / 1e6,
             ranks=int(row["ranks"]),
             num_bytes=float(row["full_bytes"]),
@@ -124,7 +124,7 @@ def _dispatch(row: dict[str, str]) -> Measured:
         gpu=gpu,
         family=FAMILIES[row["gpu"]],
         source=f"{row['gpu']} {row['library']} {row['source'].split()[0]}",
-        words=f"{row['library']}, {row['operation']} over {ranks}, {row['sms'] or '?'} SMs",
+        words=f"{row['library']}, {row['operation']} over {ranks} ranks, {row['sms'] or '?'} SMs",
         seconds=seconds,
         ranks=ranks,
         num_bytes=num_bytes,
@@ -298,7 +298,7 @@ def main() -> None:
     for job, times in jobs.items():
         others = speed_spread(each for name, each in jobs.items() if name != job)
         was, now = spread_error(times, 0.0), spread_error(times, others)
-        print(f"  {job}: {was:.2%} off without it, {now:.2%} with the others' {others:.4f}")
+        print(f"  {job}: error {was:.2%} without a spread, {now:.2%} with {others:.4f}")
     found, unseen = fit(rows), left_out(rows)
     for source, missed in unseen.items():
         seen = errors([row for row in rows if row.source == source], found)

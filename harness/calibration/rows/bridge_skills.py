@@ -41,7 +41,7 @@ def bridge_skills_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
 
 def _step(row: Row) -> Target:
     done = _job(row)
-    short = "5 steps after a start" if "smoke" in row["notes"] else ""
+    short = "a smoke test of 5 steps" if "smoke" in row["notes"] else ""
     return _target(row, done, float(row["step_time_s"]), judged_only=short, comparable=not short)
 
 

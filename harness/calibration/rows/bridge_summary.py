@@ -57,10 +57,10 @@ _PRECISIONS: Final = {
 }
 _TASKS: Final = {"Pre-Training": "pretrain", "SFT": "sft"}
 _SHARDED: Final = "FSDP group"
-_FOOTNOTE: Final = "its footnote is not in the table, and the previous release was 58 % faster"
-_UNMOVED: Final = (
-    "neither the dispatcher nor overlap changed its step time: what limits it is unknown"
+_FOOTNOTE: Final = (
+    "the table lacks the footnote of this row, and the previous release was 58 % faster"
 )
+_UNMOVED: Final = "neither the dispatcher nor overlap changed the step time: its limit is unknown"
 
 
 def bridge_summary_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:

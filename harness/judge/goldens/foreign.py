@@ -39,7 +39,9 @@ def read_layout(
             series[name] = series[name].from_step(first_step)
     found = {name: one for name, one in series.items() if one.finite}
     if not found:
-        raise UserError("golden", str(file), f"holds no metric of {layout} from step {first_step}")
+        raise UserError(
+            "golden", str(file), f"holds no metric of {layout} at or after step {first_step}"
+        )
     process = Process(name="imported", series=found)
     check_seconds(process)
     return process

@@ -33,10 +33,10 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         )
     if not rows:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
-    spare = {"whose": 1, "date": 2}
+    spare = {"provenance": 1, "date": 2}
     found = table(
         Column(title=name, left=True, wrap=True, above=name == "workload", spare=spare.get(name, 0))
-        for name in ("workload", "GPUs", "whose", "date", "first metric", "file")
+        for name in ("workload", "GPUs", "provenance", "date", "first metric", "file")
     )
     for row in rows:
         found.add_row(*row)
@@ -48,7 +48,7 @@ def golden_page(golden: Golden) -> str:
     meta, identity = golden.meta, golden.identity
     lines: list[Block] = [f"{meta.provenance}, {meta.date}: {meta.reason}"]
     lines += [f"source: {meta.source}"] if meta.source else []
-    lines += [f"workload {identity.workload_key or 'known in part'}", *_numbers(golden)]
+    lines += [f"workload {identity.workload_key or '(only partly known)'}", *_numbers(golden)]
     lines += [beside((key, str(value)) for key, value in sorted(meta.environment.items()))]
     head = f"{identity.label}  on {identity.gpus}"
     return on_screen(group(head, Indented(group(*lines), 2)))
@@ -61,7 +61,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
         head, lines = f"new  {path}", [new.meta.reason, *_numbers(new)]
     else:
         lines = [f"{key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
-        head = f"changed  {path}" if lines else f"as it was  {path}"
+        head = f"changed  {path}" if lines else f"unchanged  {path}"
     whole = Fitted(lambda _: [head])
     return on_screen(group(whole, Indented(group(*lines), 2)) if lines else whole)
 
@@ -87,6 +87,7 @@ def _value(name: str, one: Summary) -> str:
 
 
 def _scatter(one: Summary) -> str:
-    steps = f"{one.processes} x {one.steps // one.processes} steps, IQR {one.spread * 100:.2f} %"
+    count = f"{one.processes} {'process' if one.processes == 1 else 'processes'}"
+    steps = f"{count} x {one.steps // one.processes} steps, IQR {one.spread * 100:.2f} %"
     between = one.process_spread
     return steps if between is None else f"{steps}, {between * 100:.2f} % between processes"

@@ -45,10 +45,10 @@ class LiveBytes(Struct, frozen=True):
         if within is None:
             return range(len(self.levels))
         if self.seconds is None:
-            raise UserError("--start", within[0], "the recording has no times")
+            raise UserError("--start", within[0], "needs times, which the recording lacks")
         inside = [k for k, when in enumerate(self.seconds) if within[0] <= when <= within[1]]
         if not inside:
-            ends = f"it is {self.seconds[-1]:.3f} s long"
+            ends = f"the recording is {self.seconds[-1]:.3f} s long"
             raise UserError("--start, --end", within, "nothing is recorded between them", ends)
         return range(inside[0], inside[-1] + 1)
 

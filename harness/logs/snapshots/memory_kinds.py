@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-BEFORE: Final = "allocated before the recording"
+BEFORE: Final = "alive before the recording"
 UNKNOWN: Final = "without a stack"
-_OTHER: Final = "in other code"
+_OTHER: Final = "allocated in other code"
 _MOST_FRAMES: Final = 128
 _LONGEST: Final = 300
 CATEGORIES: Final = {
@@ -51,11 +51,11 @@ def _by_stack(frames: list[Any]) -> str:
             continue
         file, name = _text(frame.get("filename")), _text(frame.get("name"))
         if any(part in file for part in _OPTIMIZER):
-            return "in the optimizer"
+            return "allocated in the optimizer"
         if file.endswith(_BACKWARD) or name.startswith("torch::autograd::Engine"):
-            found = "in the backward"
+            found = "allocated in the backward"
         elif name == "forward" and found == _OTHER:
-            found = "in the forward"
+            found = "allocated in the forward"
     return found
 
 

@@ -99,7 +99,9 @@ class _Reader:
     def protocol(self) -> None:
         """Between those that are known."""
         if not _FIRST_PROTOCOL <= (found := self._number(1)) <= _LAST_PROTOCOL:
-            raise NotPlainError(f"its pickle protocol is {found}")
+            raise NotPlainError(
+                f"its pickle protocol is {found}, not {_FIRST_PROTOCOL} to {_LAST_PROTOCOL}"
+            )
 
     def frame(self) -> None:
         """How the file is cut, which changes nothing."""

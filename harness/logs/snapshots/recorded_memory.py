@@ -92,9 +92,8 @@ def _recording(
         raise NotPlainError(_NOTHING)
     if device is not None and device not in used:
         known = ", ".join(map(str, used[:_SHOWN]))
-        raise UserError(
-            flag, device, f"has no events in {path}", f"{flag.lstrip('-')}s with some: {known}"
-        )
+        kind = "stages" if _said(whole.get("allocator_settings")) else "devices"
+        raise UserError(flag, device, f"has no events in {path}", f"{kind} with events: {known}")
     ends, found = _ends(whole), []
     for number in used if device is None else [device]:
         moments = walked(traces[number], ends.get(number, {}))

@@ -47,9 +47,9 @@ def track_and_say(run: Path, names: Sequence[TrackerName], say: Callable[[str], 
         except Exception as error:
             words = " ".join(str(error).split())
             again = f"harness report {quote(str(run))} --track {name}"
-            say(f"not in {name}: {type(error).__name__}: {words}; again: {again}")
+            say(f"not sent to {name}: {type(error).__name__}: {words}; send again with: {again}")
         else:
-            say(f"{count} {'trial' if count == 1 else 'trials'} to {name}")
+            say(f"sent {count} {'trial' if count == 1 else 'trials'} to {name}")
 
 
 def _tracker(name: TrackerName, run: Path) -> Tracker:

@@ -104,8 +104,8 @@ def _load(
             raise UserError(
                 "name",
                 name,
-                f"holds a sweep of another space or measurement on {known.get('device')}",
-                "give name=ANOTHER, or the same request",
+                f"holds a different sweep (search space or measurement), on {known.get('device')}",
+                "give name=ANOTHER, or repeat the request of that sweep",
             )
         before = int(known.get(_WORKERS, 0))
         study.set_user_attr(_WORKERS, before + 1)

@@ -51,22 +51,70 @@ def test_without_recompute_nothing_is_put_in() -> None:
     ("template", "framework", "says"),
     [
         ("  ", "megatron_lm", "must be the command that trains"),
-        ("train --recompute-granularity full", "megatron_lm", "sets recompute itself"),
-        ("train --recompute-modules=mlp {recompute}", "megatron_lm", "sets recompute itself"),
-        ("train --distribute-saved-activations", "megatron_lm", "sets recompute itself"),
-        ("train model.recompute_modules=[mlp]", "megatron_bridge", "sets recompute itself"),
-        ("train -rl 5", "megatron_bridge", "sets recompute itself"),
-        ("train --recompute_modules mlp", "megatron_bridge", "sets recompute itself"),
-        ("train model.config.recompute_method=null", "nemo", "sets recompute itself"),
-        ("train model.activations_checkpoint_method=block", "nemo", "sets recompute itself"),
-        ("train --activation_checkpoint.mode=full", "torchtitan", "sets recompute itself"),
-        ("train activation_checkpoint:full", "torchtitan", "sets recompute itself"),
-        ("deepspeed x.py --deepspeed_config ds.json", "deepspeed", "sets recompute itself"),
-        ("x.py --gradient_checkpointing True", "huggingface", "sets recompute itself"),
+        (
+            "train --recompute-granularity full",
+            "megatron_lm",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train --recompute-modules=mlp {recompute}",
+            "megatron_lm",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train --distribute-saved-activations",
+            "megatron_lm",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train model.recompute_modules=[mlp]",
+            "megatron_bridge",
+            "would set the same recompute in every trial",
+        ),
+        ("train -rl 5", "megatron_bridge", "would set the same recompute in every trial"),
+        (
+            "train --recompute_modules mlp",
+            "megatron_bridge",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train model.config.recompute_method=null",
+            "nemo",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train model.activations_checkpoint_method=block",
+            "nemo",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train --activation_checkpoint.mode=full",
+            "torchtitan",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "train activation_checkpoint:full",
+            "torchtitan",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "deepspeed x.py --deepspeed_config ds.json",
+            "deepspeed",
+            "would set the same recompute in every trial",
+        ),
+        (
+            "x.py --gradient_checkpointing True",
+            "huggingface",
+            "would set the same recompute in every trial",
+        ),
         ("train {recompte}", "other", "{recompte}: is not a placeholder; did you mean recompute?"),
         ("train {rank}", "megatron_lm", "(for literal braces write {{rank}})"),
-        ("train", "other", "must hold {recompute}, where the setting goes"),
-        ("train ${recompute}", "other", "must hold {recompute}, where the setting goes"),
+        ("train", "other", "must contain {recompute}, where the harness inserts the setting"),
+        (
+            "train ${recompute}",
+            "other",
+            "must contain {recompute}, where the harness inserts the setting",
+        ),
     ],
 )
 def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:
@@ -101,6 +149,6 @@ def test_frameworks() -> None:
     )
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")
-    with pytest.raises(UserError, match="framework = jax: is not a") as error:
+    with pytest.raises(UserError, match="framework = jax: is not supported") as error:
         check_framework("jax")
     assert str(error.value).count("nemo") == 1

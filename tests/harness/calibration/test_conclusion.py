@@ -139,7 +139,7 @@ def test_the_file_tells_device_date_environment_and_errors(tmp_path: Path) -> No
     assert "# gpus.0.driver: 580.65\n" in text
     assert "nccl" not in text, "what is unknown is not said"
     values = yaml.safe_load(text)
-    assert "a fifth of the shapes at a time: mean" in values["left_out_error"]
+    assert "a fifth of the shapes left out of the fit in turn" in values["left_out_error"]
     assert values["fitted_on"][0].startswith("NVIDIA H200, 20")
     assert any(row.startswith("gemm: ") for row in values["fitted_on"])
 
@@ -170,7 +170,7 @@ def test_an_unknown_gpu_is_measured_against_its_own_best() -> None:
 def test_more_than_the_datasheet_is_cut_and_said(tmp_path: Path) -> None:
     outcome = conclude(samples(2000e12), H200, ENVIRONMENT, tmp_path / "mine.yaml")
     assert outcome.calibration.gemm_efficiency == 1.0
-    assert "lowered from 2.0" in outcome.notes["gemm_efficiency"]
+    assert "limited to 1 (measured: 2.0" in outcome.notes["gemm_efficiency"]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_the_samples_are_fitted_and_the_machine_is_told(path: Path) -> None:
     assert "# git_commit: abc" in text
     assert text.count("# software.torch: 2.11.0") == 1
     assert "# date: 2026-01-01" in text
-    assert "# fitted again from the samples on " in text
+    assert "# fitted again on " in text
     assert "NVIDIA H200, 2026-01-01, torch 2.11.0" in text
     assert outcome.samples == len(SAMPLES)
 
@@ -60,7 +60,7 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("", "is not a journal of samples"),
         ('{"machine": 3}\n', "is not a journal of samples"),
         (json.dumps({"machine": MACHINE | {"host": "x"}}) + "\n", "was measured on a CPU"),
-        (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "was measured on several ranks"),
+        (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "measured on several ranks"),
     ],
 )
 def test_wrong_requests(path: Path, journal: str | None, words: str) -> None:

@@ -71,7 +71,7 @@ def test_kinds_without_a_constant_are_told() -> None:
     assert (
         "latent attention (MLA), large shapes: forward 450 TFLOP/s, backward 350 TFLOP/s;" in text
     )
-    assert text.count("in the journal, not in the fit") == 2
+    assert text.count("measured, but not used by the fit") == 2
     assert fit(found).of == {}
 
 

@@ -32,7 +32,7 @@ def test_the_demo_gives_a_verdict(tmp_path: Path, harness_in: Harness) -> None:
     update = harness("golden", "update", "--reason", "first", "runs/first")
     assert update.returncode == 0
     assert "CPU times are not judged: memory and loss are the baseline" in update.stderr
-    assert "few samples" not in update.stderr
+    assert "few processes" not in update.stderr
 
     found = harness("run", *SMALL, "name=first", "--no-report")
     assert found.returncode == 0

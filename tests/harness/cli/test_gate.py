@@ -70,7 +70,7 @@ def test_a_golden_made_from_the_results_passes(tmp_path: Path, harness: Harness)
         f"changed  {other.stdout.strip()}",
         "  meta.reason: accepted -> again",
     ]
-    assert "few samples (1)" in done.stderr
+    assert "few processes (1)" in done.stderr
     again = harness("compare", str(RECORDED), "--golden", str(to))
     assert again.returncode == 0, again.stdout
     assert "oom, as in the golden" in again.stdout
@@ -153,7 +153,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out.split("\n")
     assert listed[1:3] == [
         "llama3_70b/tp4pp4",
-        "  32xH100-SXM-80GB  published  2026-06-15  tflops_per_gpu    "
+        "  32xH100-SXM-80GB  published   2026-06-15  tflops_per_gpu   "
         "llama3_70b_sft_32xh100_fp8_current.json",
     ]
     assert golden.main(["show", str(PUBLISHED)]) == 0

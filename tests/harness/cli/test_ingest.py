@@ -54,8 +54,8 @@ def test_one_line_for_each_log(
         "412.3 TFLOP/s/GPU  53.92 GiB allocated  56.75 GiB reserved",
         "            loss 8.123",
         "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
-        "--accept-incomplete uses it anyway (after step 9 of",
-        "            12)",
+        "--accept-incomplete uses the log anyway (after step 9",
+        "            of 12)",
         "oom         megatron_lm      oom.log  [training] torch.OutOfMemoryError: CUDA out of "
         "memory (after step 3 of 12)",
         "no_data     unknown          garbage.log  [start] no line of a known framework in 3 lines",
@@ -158,7 +158,7 @@ def test_another_framework_needs_to_be_told_its_setting(
     log = "".join(lines.titan(n, tps=3000, second=n) for n in range(1, 13))
     Path("titan.log").write_text(log + lines.titan_says("Training completed"))
     assert cli.main(["ingest", "titan.log", "experiment=llama3_8b_8xh100"]) == 2
-    assert "the log does not state its setting" in capsys.readouterr().err
+    assert "the log does not state its recompute setting" in capsys.readouterr().err
     asked = ["experiment=llama3_8b_8xh100", "recompute.settings=[full:block:8]"]
     assert cli.main(["ingest", "titan.log", *asked]) == 0
     assert "torchtitan" in capsys.readouterr().out
@@ -204,15 +204,15 @@ def test_the_command_line() -> None:
         (["a.log", "name=../esc"], "name = ../esc: must be a folder name without a path"),
         (["a.log", "device=tpu"], "must be one of cuda, cpu"),
         (["a.log", "like=absent.json"], "cannot be read"),
-        (["a.log", "like=a.log", "experiment=tiny_cpu"], "give one of them"),
+        (["a.log", "like=a.log", "experiment=tiny_cpu"], "give only one of them"),
         (["a.log", "mesure.steps=3"], "is not a known key"),
         (
             ["a.log", "recompute.settings=[bogus]"],
-            "recompute.settings: belongs to the work",
+            "recompute.settings: needs experiment=NAME",
         ),
-        (["a.log", "like=a.log", "job.seq_length=1"], "which like=RESULT states;"),
+        (["a.log", "like=a.log", "job.seq_length=1"], "cannot be combined with like=RESULT"),
         (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
-        (["a.log", *FULL, "recompute.settings=[none,selective]"], "are several"),
+        (["a.log", *FULL, "recompute.settings=[none,selective]"], "must be one setting"),
     ],
 )
 def test_a_wrong_request_is_one_line(

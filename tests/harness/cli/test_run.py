@@ -73,12 +73,12 @@ def test_a_report_that_fails_loses_nothing(tmp_path: Path, harness: Harness) -> 
     done = harness("name=x")
     assert done.returncode == 0
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("harness run: no report: FileExistsError: ")
-    assert last.endswith("again: harness report runs/x")
+    assert last.startswith("harness run: report not written: FileExistsError: ")
+    assert last.endswith("write it with: harness report runs/x")
     assert done.stdout.startswith("tiny_cpu on cpu")
     failed = harness("name=x", "--retry", faults={"default": "exit_7"})
     assert failed.returncode == 0, "already run: measured before"
-    assert "no report: " in failed.stderr
+    assert "report not written: " in failed.stderr
 
 
 def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     )
     assert done.returncode == 0
     (note,) = [line for line in done.stderr.splitlines() if "pip install -e '.[report]'" in line]
-    assert note.startswith("harness run: no figures, report.html, trials.csv, ")
+    assert note.startswith("harness run: not written: figures, report.html, trials.csv, ")
     assert (tmp_path / "runs/x/report/report.md").exists()
 
 

@@ -79,11 +79,25 @@ def test_the_flag_that_was_given_is_named(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["snapshot", str(measured), str(measured), "--stage", "9"]) == 2
-    told = f"--stage = 9: has no events in {measured}; stages with some: 0\n"
+    told = f"--stage = 9: has no events in {measured}; devices with events: 0\n"
     assert capsys.readouterr().err.endswith(told)
     assert main(["snapshot"]) == 2
     told = "harness snapshot: SNAPSHOT: is missing; see harness snapshot --help\n"
     assert capsys.readouterr().err == told
+
+
+def test_a_stage_of_a_single_predicted_snapshot(
+    measured: Path, predicted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["snapshot", str(predicted), "--stage", "0"]) == 0
+    assert capsys.readouterr().out.startswith(f"predicted: {predicted}, stage 0, ")
+    for words, relation in (
+        ([str(predicted), "--stage", "1"], f"has no events in {predicted}; stages with events: 0"),
+        ([str(measured), "--stage", "0"], "needs a predicted snapshot; use --device"),
+        ([str(predicted), "--stage", "0", "--device", "0"], "cannot be combined with --stage"),
+    ):
+        assert main(["snapshot", *words]) == 2
+        assert relation in capsys.readouterr().err
 
 
 def test_a_hostile_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

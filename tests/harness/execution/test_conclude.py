@@ -50,14 +50,14 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
     ("ended", "status", "says"),
     [
         (Exit(signal=signal.SIGKILL, host_oom=True), "oom", "the host ran out of memory"),
-        (Exit(signal=signal.SIGKILL), "oom", "likely because the host ran out of memory"),
+        (Exit(signal=signal.SIGKILL), "oom", "the host may have run out of memory"),
         (Exit(signal=signal.SIGKILL, host_oom=False), "failed", "SIGKILL from outside"),
         (Exit(signal=signal.SIGABRT), "failed", "ended by SIGABRT"),
         (Exit(signal=64), "failed", "ended by"),
         (Exit(code=0), "no_data", "result.json is missing"),
         (Exit(code=2), "failed", "ended with exit code 2"),
         (Exit(code=1, host_oom=True), "failed", "exit code 1"),
-        (Exit(signal=signal.SIGKILL, stopped=True, timed_out=True), "timeout", "of step 4"),
+        (Exit(signal=signal.SIGKILL, stopped=True, timed_out=True), "timeout", "at step 4"),
     ],
 )
 def test_ends_without_a_result(

@@ -106,6 +106,6 @@ def test_a_trial_that_slurm_has_is_not_run_here(tmp_path: Path) -> None:
     folder.create(trial)
     folder.write_job(SubmittedJob(job="12_3", submitted_at="now"))
     with pytest.raises(
-        UserError, match="is already submitted to Slurm as job 12_3; launcher=slurm collects"
+        UserError, match="is already submitted to Slurm as job 12_3; add launcher=slurm to collect"
     ):
         runner.run()

@@ -108,7 +108,7 @@ def evidence_of(make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fa
         ("exit_7", "ended with exit code 7, and its log is empty"),
         ("half_result", "result.json cannot be read"),
         ("silent", "result.json is missing"),
-        ("hang", "not done after 0.4 s, in phase start of step 0"),
+        ("hang", "not done after 0.4 s, at step 0, phase start"),
         ("segv", "ended by SIGSEGV"),
         ("kill", "ended by SIGKILL"),
     ],
@@ -425,7 +425,7 @@ def test_a_broken_result_is_absent_and_costs_no_other(
     again = make_runner(make_plan(2), stream).run()
     assert again[second.name] == second
     assert again[first.name].status is TrialStatus.OK
-    said = [line for line in stream.getvalue().splitlines() if "is treated as missing" in line]
+    said = [line for line in stream.getvalue().splitlines() if "is kept in superseded" in line]
     assert len(said) == 1
     assert "is not valid JSON" in said[0]
     assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()

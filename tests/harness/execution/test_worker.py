@@ -164,7 +164,7 @@ def test_a_pruned_trial_is_a_result_that_keeps_its_figures(
     assert result.memory
     assert result.evidence is not None
     assert result.evidence.message == (
-        "pruned after 10 steps: a median of 0.1 s is clearly above 0.05 s"
+        "pruned after 10 steps: the median step time of 0.1 s is clearly above the limit of 0.05 s"
     )
 
 

@@ -124,7 +124,7 @@ def test_a_single_golden_must_be_repeated_as_well() -> None:
     judged = judge(alone, METRICS[STEP_TIME], LIMIT, 1.0)
     assert judged.repeats is not None
     assert judged.repeats.golden_too
-    assert "of both, golden included" in judged.reason
+    assert "of run and golden" in judged.reason
 
 
 @settings(max_examples=25, deadline=None)

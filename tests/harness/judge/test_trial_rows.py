@@ -102,7 +102,10 @@ def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden)
 def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:
     nothing = make_result(memory=(MemoryPeak(rank=0, stage=0, allocated=0),))
     row = rows([nothing], golden_of([nothing], "x"))[ALLOCATED]
-    assert (row.verdict, row.reason) == (Verdict.VANISHED, "is not positive on both sides")
+    assert (row.verdict, row.reason) == (
+        Verdict.VANISHED,
+        "must be positive in the golden and in the result",
+    )
 
 
 def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) -> None:
@@ -126,7 +129,7 @@ def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) 
 
 def test_few_processes_are_told_of_times_alone(make_repeats: Any, golden: Golden) -> None:
     found = rows(make_repeats()[:3], golden)
-    assert found[STEP_TIME].notes == ("few samples: 3 against 5 processes",)
+    assert found[STEP_TIME].notes == ("few processes: 3 now, 5 in the golden",)
     assert found[ALLOCATED].notes == ()
     assert rows(make_repeats(), golden)[STEP_TIME].notes == ()
 

@@ -133,7 +133,7 @@ def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
     result = result_of(parse(run(), LogFramework.TORCHTITAN), QUESTION)
     assert result.status is TrialStatus.NO_DATA
     assert result.evidence is not None
-    assert result.evidence.message == "no line is torchtitan's; the lines are megatron_lm's"
+    assert result.evidence.message == "no line is from torchtitan; the lines are from megatron_lm"
 
 
 def test_odd_files_of_ranks_are_told(parse: Parse) -> None:
@@ -149,7 +149,7 @@ def test_another_setting_than_was_asked_for(parse: Parse) -> None:
     assert result.status is TrialStatus.UNSTABLE
     assert (
         result.concerns[0].seen
-        == "recompute is selective:core_attn, but selective:mlp was asked for"
+        == "recompute is selective:core_attn in the log, selective:mlp in the request"
     )
 
 
@@ -158,7 +158,7 @@ def test_another_batch_than_was_asked_for(parse: Parse) -> None:
     asked = replace(QUESTION, trial={"workload": {**WORKLOAD, "global_batch_size": 128}})
     result = result_of(parse(run()), asked)
     assert result.status is TrialStatus.UNSTABLE
-    assert result.concerns[0].seen == "global_batch_size is 32, but 128 was asked for"
+    assert result.concerns[0].seen == "global_batch_size is 32 in the log, 128 in the request"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,10 @@ def test_a_command_is_taken_as_it_stands(command: str) -> None:
         (["backend=command"], "must be the command that trains"),
         (["command=train"], "needs backend=command"),
         (["framework=other"], "needs backend=command"),
-        (["backend=command", "command=x", "framework=fsdp2"], "is not a framework of a command"),
+        (
+            ["backend=command", "command=x", "framework=fsdp2"],
+            "is not supported with backend=command",
+        ),
     ],
 )
 def test_wrong_requests(overrides: list[str], says: str) -> None:

@@ -146,7 +146,7 @@ def test_predictions_are_for_the_gpu_at_hand() -> None:
     made = plan("recompute=none", *AS_ASKED, machine=H200)
     assert made.device_name == "H200-SXM-141GB"
     assert made.assumptions == (
-        "this is H200-SXM-141GB: predictions are for it, not for H100-SXM-80GB",
+        "this GPU is H200-SXM-141GB: predictions are for H200-SXM-141GB, not for H100-SXM-80GB",
     )
     unknown = Machine(device=Device.CUDA, gpu_names=("NVIDIA X999",))
     made = plan("recompute=none", *AS_ASKED, machine=unknown)

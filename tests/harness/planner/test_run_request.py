@@ -79,7 +79,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["experiment=llama3_8b_1xh20"], "unknown experiment; did you mean llama3_8b_1xh200"),
         (["recompute=selective"], "unknown recompute; did you mean selective_mlp"),
         (["layout=tp4"], "experiment=NAME chooses model and layout"),
-        (["backend=rehearsal"], "runs single ranks, not a job; harness rehearse"),
+        (["backend=rehearsal"], "runs single ranks, not a job; use harness rehearse"),
         (["modle.num_layers=3"], "modle.num_layers = 3: is not a known key; did you mean model.nu"),
         (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),
         (["num_layers=3"], "num_layers = 3: is not a known key; did you mean model.num_layers?"),

@@ -26,7 +26,10 @@ def test_every_stage_is_in_the_result(tmp_path: Path) -> None:
     assert [one.stage for one in result.stages] == [0, 1]
     assert [(peak.rank, peak.stage) for peak in result.memory] == [(0, 0), (4, 1)]
     assert [peak.allocated for peak in result.memory] == [one.peak for one in result.stages]
-    assert [one.note for one in result.stages] == ["a layer keeps the same in both", ""]
+    assert [one.note for one in result.stages] == [
+        "per layer, prediction and rehearsal keep the same tensors",
+        "",
+    ]
     assert result.times is None
     assert result.flops is None
     assert folder.state().step == 2  # one a stage

@@ -141,7 +141,7 @@ def test_what_was_measured_is_drawn_over_what_was_predicted(gpu_facts: Facts) ->
     assert measured is not None
     (first, *_) = marks["measured: allocated"].get_offsets()
     assert tuple(first) == pytest.approx((measured / 2**30, 0))
-    assert set(marks) >= {"measured: reserved", "measured: used by NVML"}
+    assert set(marks) >= {"measured: reserved", "measured: used (NVML)"}
     over = min(one.get_zorder() for one in axes.collections)
     assert over > max(one.get_zorder() for one in axes.patches)
 

@@ -132,7 +132,7 @@ def test_flops_are_two_numbers_over_a_peak_with_its_source(gpu_facts: Facts) -> 
 
 def test_memory_is_four_numbers_for_each_stage(gpu_facts: Facts, gpu_run: Path) -> None:
     (table,) = section(make_document(gpu_facts, ()), "Memory").tables
-    assert table.columns[2:] == ("allocated", "active", "reserved", "used by NVML")
+    assert table.columns[2:] == ("allocated", "active", "reserved", "used (NVML)")
     assert all(cell.endswith(" GiB") for cell in table.rows[0][2:])
     name, first = next(iter(gpu_facts.results.items()))
     second = replace(first.memory[0], rank=1, stage=1, allocated=2**30)
@@ -177,7 +177,7 @@ def test_the_calibration_says_what_it_was_fitted_on(gpu_facts: Facts) -> None:
     ]
     gone = replace(gpu_facts, plan=replace(gpu_facts.plan, settings=tuple(changed)))
     one = section(make_document(gone, ()), "Calibration of the predictions")
-    assert one.prose == ("Calibration x: its file is no longer here.",)
+    assert one.prose == ("Calibration x: its file is missing.",)
 
 
 def test_cpu_times_are_marked_as_such_everywhere(cpu_run: Path, cpu_facts: Facts) -> None:

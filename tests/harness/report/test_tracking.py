@@ -142,5 +142,5 @@ def test_a_tracker_that_fails_is_told_and_spoils_nothing(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
     said: list[str] = []
     track_and_say(run, (TrackerName.MLFLOW,), said.append)
-    assert said[0].startswith("not in mlflow: ")
-    assert said[0].endswith(f"again: harness report {run} --track mlflow")
+    assert said[0].startswith("not sent to mlflow: ")
+    assert said[0].endswith(f"send again with: harness report {run} --track mlflow")

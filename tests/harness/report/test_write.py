@@ -62,7 +62,8 @@ def test_without_packages_the_rest_is_written(
     assert not {"report.html", "trials.csv"} & names(tmp_path)
     (note,) = written.notes
     assert note == (
-        "no figures, report.html, trials.csv, trials.parquet without jinja2, matplotlib, pandas: "
+        "not written: figures, report.html, trials.csv, trials.parquet: "
+        "needs jinja2, matplotlib, pandas; "
         "in the checkout run: pip install -e '.[report]'"
     )
     assert "figures/" not in (tmp_path / "report.md").read_text()
@@ -81,7 +82,7 @@ def test_without_pyarrow_only_parquet_is_missing(
     assert "trials.csv" in names(tmp_path)
     assert "trials.parquet" not in names(tmp_path)
     (note,) = written.notes
-    assert note.startswith("no trials.parquet without pyarrow: ")
+    assert note.startswith("not written: trials.parquet: needs pyarrow; ")
 
 
 def test_a_summary_gets_the_room_that_is_left(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class _Sizes(list[int]):
 
 def _even(total: int, parts: int) -> _Sizes:
     if total % parts:
-        raise ValueError(f"{total} rows over {parts}: balanced routing needs a multiple")
+        raise ValueError(f"{total} token rows: balanced routing needs a multiple of {parts}")
     return _Sizes([total // parts] * parts)
 
 

@@ -68,7 +68,10 @@ def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     several layers has no bytes "per layer": ValueError.
     """
     if case.recompute_method == "uniform" and case.recompute_num_layers != 1:
-        raise ValueError(f"recompute_num_layers {case.recompute_num_layers}: uniform needs 1 here")
+        raise ValueError(
+            f"recompute_num_layers = {case.recompute_num_layers}: must be 1 with uniform to count "
+            "bytes per layer"
+        )
     single = case.changed(
         pipeline_model_parallel_size=1,
         virtual_pipeline_model_parallel_size=None,

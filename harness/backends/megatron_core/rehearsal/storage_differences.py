@@ -50,14 +50,15 @@ def storage_differences(workload: Workload, case: MegatronCase) -> str:
         (row.nbytes, f"{row.dtype} {list(row.shape)} of {row.op} in {row.module}") for row in rows
     ]
     said = [
-        f"{side} alone: {', '.join(found)}"
+        f"only the {side} keeps {', '.join(found)}"
         for side, mine, other in (
-            ("predicted", predicted, rehearsed),
-            ("rehearsed", rehearsed, predicted),
+            ("prediction", predicted, rehearsed),
+            ("rehearsal", rehearsed, predicted),
         )
         if (found := _unmatched(mine, other))
     ]
-    return f"a layer keeps, {'; '.join(said)}" if said else "a layer keeps the same in both"
+    same = "prediction and rehearsal keep the same tensors"
+    return f"per layer, {'; '.join(said) or same}"
 
 
 def _unmatched(mine: list[tuple[int, str]], other: list[tuple[int, str]]) -> list[str]:

@@ -122,7 +122,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
                 results[trial.name] = result
                 self.progress.collected(number, label_of(setting, trial), result)
         if None in reports.values():
-            self.progress.say("Slurm's controller does not answer; its jobs go on")
+            self.progress.say("Slurm's controller does not answer; its jobs continue")
         elif waiting and not self.options.wait:
             self.progress.say(f"in Slurm's queue: {counts(waiting)}")
 

@@ -42,7 +42,7 @@ def shape_of(trial: Trial, options: LauncherOptions) -> Shape:
         raise UserError(
             "launcher.gpus_per_node",
             options.gpus_per_node,
-            f"must be at least the {here} ranks of each of {nodes} nodes",
+            f"must be at least {here}, the number of ranks per node",
         )
     on_cpu = trial.workload.device is Device.CPU
     needed = -(-int(trial.measurement.timeout_seconds) // 60) + _SPARE_MINUTES

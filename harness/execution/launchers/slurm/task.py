@@ -171,7 +171,7 @@ class WatchedRunning:
         ended = self._running.stop(_GRACE_SECONDS) if ended is None else ended
         if self._notice.early:
             raise Stop(signal.SIGUSR2)
-        message = f"Slurm's time limit of {self._notice.minutes} min was about to be reached"
+        message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
         return replace(ended, told=Failure(status=TrialStatus.TIMEOUT, message=message))
 
     def _others_failed(self) -> bool:

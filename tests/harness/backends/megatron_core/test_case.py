@@ -26,7 +26,7 @@ def test_derived_sizes() -> None:
 def test_stages_are_blocks_of_ranks() -> None:
     """Megatron's order tp-cp-dp-pp: a stage is 4 x 2 x 3 neighbours."""
     assert [CASE.rank_of_stage(stage) for stage in range(4)] == [0, 24, 48, 72]
-    with pytest.raises(ValueError, match="pp_rank 4"):
+    with pytest.raises(ValueError, match="pp_rank = 4"):
         CASE.rank_of_stage(4)
 
 

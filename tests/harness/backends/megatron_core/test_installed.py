@@ -23,7 +23,7 @@ def test_what_is_missing_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(installed, "version", lambda _, release=release: release)
         installed.require_megatron()
     monkeypatch.setattr(installed, "version", lambda _: "0.12.3")
-    with pytest.raises(UserError, match=r"megatron-core = 0.12.3: is older than 0.13"):
+    with pytest.raises(UserError, match=r"megatron-core = 0.12.3: must be 0.13 or newer"):
         installed.require_megatron()
 
 

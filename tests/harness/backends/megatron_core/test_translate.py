@@ -132,7 +132,7 @@ def test_no_field_of_a_layout_is_lost() -> None:
     lost = set(ParallelLayout.__struct_fields__)
     lost -= MegatronCase.option_names
     assert lost == {"data_parallel_sharding"}
-    with pytest.raises(UserError, match="use p2p"):
+    with pytest.raises(UserError, match="must be p2p"):
         megatron_case(
             workload(layout=ParallelLayout(context_parallel_size=2, cp_comm_type=CpCommType.A2A))
         )
@@ -168,13 +168,13 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
             ),
         ),
         ({"recompute": "none+cpu_offloading=2"}, "cpu_offloading needs Transformer Engine"),
-        ({"model": GPT, "recompute": "selective:mlp"}, "its replay never ends"),
+        ({"model": GPT, "recompute": "selective:mlp"}, "MLP with biases never ends"),
         ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
         (
             {"model": replace(LLAMA, window_size=8), "device": Device.CPU},
-            "window_size = 8: is not run",
+            "window_size = 8: is not supported",
         ),
-        ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not run"),
+        ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not supported"),
     ],
 )
 def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -224,7 +224,7 @@ def test_policies_are_parsed() -> None:
             "selective:layernorm+offload=attn_norm",
             "attn_norm: cannot be both replayed and offloaded",
         ),
-        ("full:block:1+distribute_saved_activations", "keeps checkpoint inputs whole"),
+        ("full:block:1+distribute_saved_activations", "does not distribute saved activations"),
         ("everything", "is not a recompute setting"),
     ],
 )
@@ -274,22 +274,22 @@ REFUSED = {
     ),
     "few microbatches": (
         workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2), global_batch_size=2),
-        "1F1B needs PP = 2",
+        "1F1B needs at least PP = 2",
     ),
     "tied shards": (
         workload(GPT, layout=ParallelLayout(data_parallel_size=2)),
-        "tied weights are not sharded",
+        "does not shard tied weights",
     ),
     "wide checkpoints of shards": (
         workload(LLAMA, "full:uniform:2", layout=ParallelLayout(data_parallel_size=2)),
-        "gather each of them twice",
+        "gathers the weights of each layer twice",
     ),
     "batch": (workload(LLAMA, global_batch_size=3), "must be divisible by micro_batch_size"),
     "unfused": (
         workload(replace(LLAMA, attention_backend=AttentionBackend.UNFUSED)),
         "flash attention only",
     ),
-    "positions": (workload(GPT, seq_length=128), "is above max_position_embeddings = 64"),
+    "positions": (workload(GPT, seq_length=128), "must be at most max_position_embeddings = 64"),
     "split latent attention": (
         workload(LATENT, layout=ParallelLayout(tensor_model_parallel_size=2)),
         "does not split latent attention",
@@ -303,18 +303,18 @@ REFUSED = {
     "l2 norm": (workload(replace(LLAMA, qk_l2_norm=True)), "has no such layers"),
     "sinks": (
         workload(replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE)),
-        "has no sinks",
+        "has no attention sinks",
     ),
     "activation": (
         workload(replace(LLAMA, activation=Activation.QUICK_GEGLU)),
-        "does not run it",
+        "does not have this activation",
     ),
     "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU"),
     "experts with bias": (workload(replace(EXPERTS, add_bias_linear=True)), "no biases in experts"),
     "capacity": (workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)), "drops no tokens"),
     "router in fp64": (
         workload(replace(EXPERTS, moe_router_dtype=RouterDType.FP64)),
-        "no such router",
+        "computes the router only in these dtypes",
     ),
     "sinkhorn": (
         workload(

@@ -111,7 +111,15 @@ def test_pages() -> None:
     oom = golden(status=TrialStatus.OOM, steps=0)
     assert list_page({}).startswith("no goldens; make them with harness golden update")
     listed = list_page({Path("a.json"): one, Path("b.json"): oom}).splitlines()
-    assert listed[0].split() == ["workload", "GPUs", "whose", "date", "first", "metric", "file"]
+    assert listed[0].split() == [
+        "workload",
+        "GPUs",
+        "provenance",
+        "date",
+        "first",
+        "metric",
+        "file",
+    ]
     assert listed[1].endswith("step_time_seconds 0.5 s  a.json")
     assert listed[2].split()[-2:] == ["oom", "b.json"]
     loss = {"loss": Series(steps=(1,), values=(3.0,))}
@@ -119,5 +127,5 @@ def test_pages() -> None:
     assert list_page({Path("a.json"): both}) == list_page({Path("a.json"): one})
     page = golden_page(one)
     assert "step_time_seconds" in page
-    assert "1 x 3 steps, IQR 0.00 %  limit 3 %" in page
-    assert "  workload known in part\n  status oom\n" in golden_page(oom)
+    assert "1 process x 3 steps, IQR 0.00 %  limit 3 %" in page
+    assert "  workload (only partly known)\n  status oom\n" in golden_page(oom)

@@ -43,9 +43,9 @@ def test_live_bytes_by_hand(snapshot_path: Path) -> None:
     assert found.peak_bytes == 5712
     assert found.peak_seconds == pytest.approx(1.6)
     assert found.kinds == {
-        "allocated before the recording": weights,
-        "in the backward": 4000,
-        "in the optimizer": 700,
+        "alive before the recording": weights,
+        "allocated in the backward": 4000,
+        "allocated in the optimizer": 700,
     }
     assert words([found]) == ["measured"]
 
@@ -54,8 +54,10 @@ def test_a_part_of_a_recording_has_its_own_peak_and_clock(snapshot_path: Path) -
     found = read_recording(snapshot_path, within=(0.5, 1.55))
     assert found.num_bytes == (1312, 5312)
     assert found.seconds == pytest.approx((0.5, 1.0))
-    assert found.kinds["in the forward"] == 300
-    with pytest.raises(UserError, match=r"nothing is recorded between them; it is 1\.800 s long"):
+    assert found.kinds["allocated in the forward"] == 300
+    with pytest.raises(
+        UserError, match=r"nothing is recorded between them; the recording is 1\.800 s long"
+    ):
         read_recording(snapshot_path, within=(2.0, 3.0))
 
 

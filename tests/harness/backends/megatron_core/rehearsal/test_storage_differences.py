@@ -16,7 +16,8 @@ CASE = megatron_case(WORKLOAD)
 
 
 def test_a_layer_that_is_predicted_right_is_not_suspected() -> None:
-    assert storage_differences(WORKLOAD, CASE) == "a layer keeps the same in both"
+    same = "per layer, prediction and rehearsal keep the same tensors"
+    assert storage_differences(WORKLOAD, CASE) == same
     whole = replace(WORKLOAD, recompute="full:uniform:1")
     assert storage_differences(whole, megatron_case(whole)) == ""
 
@@ -24,7 +25,7 @@ def test_a_layer_that_is_predicted_right_is_not_suspected() -> None:
 def test_the_tensors_that_only_one_side_keeps_are_named_with_their_bytes() -> None:
     """Unfused SwiGLU keeps silu(gate) and a copy of the other half."""
     unfused = replace(WORKLOAD, model=replace(LLAMA, bias_activation_fusion=False))
-    assert "predicted alone: glu_gate (" in storage_differences(unfused, CASE)
+    assert "only the prediction keeps glu_gate (" in storage_differences(unfused, CASE)
     told = storage_differences(WORKLOAD, megatron_case(unfused))
-    assert "rehearsed alone: bfloat16" in told
+    assert "only the rehearsal keeps bfloat16" in told
     assert "mlp" in told

@@ -127,7 +127,7 @@ def test_the_notice_before_the_time_limit_is_a_timeout(
     cluster.ask("scancel", "--signal=USR2", job_of(runner, name))
     (result,) = make_slurm_runner(plan, wait=True).run().values()
     assert result.status is TrialStatus.TIMEOUT
-    assert message(result) == "Slurm's time limit of 1 min was about to be reached"
+    assert message(result) == "ended shortly before Slurm's time limit of 1 min"
 
 
 def jobs_in_the_queue(cluster: Cluster) -> set[str]:
@@ -247,7 +247,7 @@ def test_twenty_trials_some_cancelled_or_killed_and_the_controller_restarted(
     during = runner.run()
     assert {name: during[name] for name in early} == early
     assert len(during) < 20
-    assert "Slurm's controller does not answer; its jobs go on" in stream.getvalue()
+    assert "Slurm's controller does not answer; its jobs continue" in stream.getvalue()
     os.kill(node_task(job_of(runner, murdered)), signal.SIGKILL)
     cluster.start_controller()
     for name in cancelled:

@@ -45,7 +45,7 @@ def test_on_a_cpu_no_gpu_is_asked_for(trial: Trial) -> None:
     ("options", "says"),
     [
         ({"nodes": 3}, "nodes = 3: must divide the layout's 16 ranks; nearest: 2 or 4"),
-        ({"nodes": 1, "gpus_per_node": 8}, "must be at least the 16 ranks of each of 1 nodes"),
+        ({"nodes": 1, "gpus_per_node": 8}, "must be at least 16, the number of ranks per node"),
     ],
 )
 def test_ranks_that_do_not_come_out_even(trial: Trial, options: dict[str, int], says: str) -> None:
