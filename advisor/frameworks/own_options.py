@@ -34,6 +34,7 @@ DETERMINISTIC: Final = "deterministic_mode"
 
 _LEAVE_OUT: Final = "leave it out, or --framework megatron_lm"
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
+_TRANSFORMERS: Final = "--framework huggingface, or leave it out"
 _REFUSALS: Final = {
     **dict.fromkeys(MEGATRONS, ("is an option of Megatron, and not modelled for {}", _LEAVE_OUT)),
     PACKED: ("is not modelled for {}", _LEAVE_OUT),
@@ -46,17 +47,20 @@ _REFUSALS: Final = {
         "is DeepSpeed's offload_param, which {} does not have",
         "--framework deepspeed",
     ),
-    SYNC_EACH_BATCH: ("is an option of Accelerate", "--framework huggingface, or leave it out"),
+    SYNC_EACH_BATCH: ("is an option of Accelerate", _TRANSFORMERS),
     QUANTIZED_ADAM: ("is from bitsandbytes or torchao, and is not modelled for {}", _PLAIN),
     WEIGHTS_DTYPE: ("cannot be set: {} chooses the type of the weights", _PLAIN),
     ADAM_KERNELS: ("belongs to torch.optim, which {} does not use", _PLAIN),
     STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
     COMPILE: ("is not modelled for {}", "leave it out, or --framework huggingface or fsdp2"),
-    LIGER: ("replaces layers of transformers, which {} does not use", _PLAIN),
+    LIGER: ("replaces layers of transformers, which {} does not use", _TRANSFORMERS),
     FLAT_PARAMETERS: ("belongs to FSDP1, which {} does not use", _PLAIN),
-    TILED_MLP: ("is DeepSpeed's, for layers of transformers, which {} does not use", _PLAIN),
+    TILED_MLP: (
+        "replaces the MLP in layers of transformers, which {} does not use",
+        _TRANSFORMERS,
+    ),
     DETERMINISTIC: ("is Megatron's and is not modelled for {}", "leave it out"),
-    ATTENTION: ("is an option of transformers, which {} does not use", _PLAIN),
+    ATTENTION: ("is an option of transformers, which {} does not use", _TRANSFORMERS),
 }
 _DEFAULTS: Final = defaults(JobConfig)
 

@@ -55,7 +55,7 @@ class RawSettings(
         self.__dict__.update(given)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name}: settings do not change; make others with changed()")
+        raise AttributeError(f"{name}: cannot be set; use changed(), which returns new settings")
 
     def __repr__(self) -> str:
         return f"RawSettings({', '.join(f'{k}={v!r}' for k, v in self.given.items())})"

@@ -60,8 +60,10 @@ def _regime(text: str, words: str) -> BlockRegime:
     plain = [name.removesuffix(ON_HOST) for name in names]
     if not all(name.replace(".", "_").isidentifier() for name in plain):
         raise _wrong(text, f"{words or 'an empty part'} must be none, full or names of operators")
-    if len(set(plain)) < len(plain) or INPUT in names:
-        raise _wrong(text, f"{words} must name each output once; the input is always kept")
+    if INPUT in names:
+        raise _wrong(text, f"{words} must not name {INPUT}, which a checkpoint always keeps")
+    if len(set(plain)) < len(plain):
+        raise _wrong(text, f"{words} must name each output once")
     return BlockRegime(
         checkpointed=True,
         kept=tuple(name for name in names if not name.endswith(ON_HOST)),

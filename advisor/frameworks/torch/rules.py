@@ -310,7 +310,10 @@ def context_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Proble
         yield Problem("layout.context_parallel_attention", reason, "CP 1", source)
     if config.flat_parameters:
         source = "accelerate 1.15.0 commands/launch.py"
-        reason = "a parallelism_config needs FSDP2"
+        reason = (
+            "context parallelism (Accelerate's parallelism_config) needs FSDP2, but "
+            "job.flat_parameters means FSDP1"
+        )
         fix = "leave job.flat_parameters out"
         yield Problem("layout.context_parallel_fsdp1", reason, fix, source)
 

@@ -44,7 +44,7 @@ def titan_layout(
         raise UserError(
             "layout.sequence_parallel",
             given["sequence_parallel"],
-            "torchtitan always splits the sequence where it splits tensors",
+            "torchtitan uses sequence parallelism if TP is more than 1, and only then",
             "leave it out",
         )
     if num_gpus % tp:

@@ -70,14 +70,14 @@ class Recompute(Options):
         None, "recompute is modelled as the same in every microbatch", flag=""
     )
     num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
-        None, "read only by NeMo 1", flag="", bridge=""
+        None, "used only by NeMo 1", flag="", bridge=""
     )
     activations_checkpoint_layers_per_pipeline: int | None = checked(
-        None, "read only by NeMo 1", flag="", bridge=""
+        None, "used only by NeMo 1", flag="", bridge=""
     )
     mcore_gpt: bool = checked(
         True,
-        "selects Megatron Core's or NeMo 1's own transformer in NeMo 1",
+        "selects the transformer of NeMo 1: Megatron Core's or its own",
         flag="",
         bridge="",
     )

@@ -131,7 +131,7 @@ def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Before TE 2.15, latent attention needs p2p or a2a+p2p, and attention without fp8."""
+    """Before TE 2.15, CP with latent attention needs p2p or a2a+p2p, and refuses fp8 attention."""
     if not raw.multi_latent_attention or _release(raw, revision) >= _LATENT_EVERYWHERE:
         return None
     others = [kind for kind in _kinds(raw) if kind not in _RINGS]

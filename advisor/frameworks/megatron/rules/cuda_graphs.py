@@ -86,7 +86,7 @@ def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Since 0.18, whole-iteration graphs take no modules; transformer_engine cannot capture one."""
+    """Whole-iteration graphs take no modules (since 0.18) and cannot use transformer_engine."""
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
         return Problem(
@@ -194,8 +194,8 @@ def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
     if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
     return Problem(
-        "the graph captures moe_preprocess, which copies to the host with a capacity factor or "
-        "moe_router_padding_for_fp8",
+        "the graph captures moe_preprocess, which copies to the host if a capacity factor "
+        "or moe_router_padding_for_fp8 is set",
         _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
         "AssertionError: moe_preprocess cuda graph is not supported when there are DtoH copies",
     )
@@ -416,7 +416,7 @@ _LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 
 
 def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
-    """TE and full-iteration graphs allow offload of modules; Megatron checks this since 0.18."""
+    """Since 0.18, offload of modules refuses most local graphs and graphs of moe."""
     graphs = graphs_of(raw, revision)
     if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
         return None

@@ -49,7 +49,7 @@ HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
         "Requirements",
     ),
     "tp_comm_overlap_gpu": HardwareRule(
-        summary="tp_comm_overlap needs NVIDIA GPUs that read each other's memory.",
+        summary="tp_comm_overlap needs NVIDIA GPUs that access each other's memory.",
         asked=lambda job: job.layout.tp_comm_overlap,
         missing=lambda gpu: _is_amd(gpu) or not gpu.peer_to_peer,
         reason="tp_comm_overlap writes to other GPUs' memory through CUDA multicast or CUDA IPC, "

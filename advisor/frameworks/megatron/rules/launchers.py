@@ -313,7 +313,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 
 
 def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
-    """NeMo 1 reads keys of partial checkpoints only in its own transformer with a pipeline."""
+    """NeMo 1 uses its keys of partial recompute only in its own transformer with a pipeline."""
     window = (
         "num_micro_batches_with_partial_activation_checkpoints",
         "activations_checkpoint_layers_per_pipeline",

@@ -103,7 +103,7 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
 
 
 def _modules_without_selective(raw: RawSettings, _: Revision) -> Problem | None:
-    """recompute_modules is read only with recompute_granularity selective."""
+    """recompute_modules is used only with recompute_granularity selective."""
     modules = raw.recompute_modules
     # A dumped configuration shows the promoted default even where nothing is recomputed.
     if raw.selective or not modules or modules == ("core_attn",):

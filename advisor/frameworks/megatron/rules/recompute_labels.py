@@ -261,11 +261,11 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
     ),
     "parts_of_recomputed_moe": _noted(
         summary="A module inside a recomputed MoE layer is replayed twice: with the layer, and "
-        "by its own label.",
+        "by itself.",
         given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
         when=lambda raw, _: replayed(raw, *inside("moe")),
-        reason="replayed twice, with moe and by its own label: {found}; this frees memory only "
-        "during the replay of moe",
+        reason="replayed twice, with moe and by itself: {found}; the extra replay frees memory "
+        "only during the replay of moe",
         fix="drop {found} unless the peak lies in the replay of moe",
         source=_EXPERTS,
     ),

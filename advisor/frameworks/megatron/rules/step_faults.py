@@ -100,7 +100,7 @@ RULES: Final[dict[str, Rule]] = {
     "mlp_recompute_with_bias_under_te": _rule(
         summary="mlp recompute with add_bias_linear was not tried on Transformer Engine's layers.",
         when=lambda raw, _: _biased_mlp(raw, "transformer_engine"),
-        reason="recompute_modules has mlp and add_bias_linear is on: on the local layers the first "
+        reason="mlp is recomputed, and add_bias_linear is on: on the local layers the first "
         "backward never ends (megatron-core 0.16.1); not tried with Transformer Engine",
         fix="try one step before a long run",
         verdict=Verdict.NOTE,

@@ -148,13 +148,13 @@ def _words(blocks: Blocks, evaluator: JobEvaluator, found: Found) -> Iterator[st
         outputs = ", ".join(ways.decided)
         hosted = any(one.on_host for one in ways.regimes)
         does = "kept, offloaded or replayed" if hosted else "kept or replayed"
-        its = "the block's input kept or offloaded, " if hosted else ""
+        its = "the block's input is kept or offloaded; " if hosted else ""
         yield (
-            f"each of {kinds.count(kind)} blocks separately: no checkpoint, or a checkpoint with "
-            f"{its}each output of {outputs} {does}, and the rest replayed "
-            f"({len(ways.regimes):,} ways per block)"
+            f"each of {kinds.count(kind)} blocks separately ({len(ways.regimes):,} ways per block)"
+            f": no checkpoint, or a checkpoint in which each of the outputs {outputs} is {does}; "
+            f"{its}the rest is replayed"
         )
     yield (
-        f"{human_bytes(found.allocated)} allocated: the budget minus what the allocator keeps "
-        "unused under this plan"
+        f"at most {human_bytes(found.allocated)} allocated: the budget minus what the allocator "
+        "keeps unused under this plan"
     )

@@ -71,6 +71,7 @@ def test_the_kind_of_checkpoint() -> None:
         ("blocks:0*none", "0 is not a number of blocks"),
         ("blocks:2*", "an empty part must be none, full or names"),
         ("blocks:2*wq/wq~", "wq/wq~ must name each output once"),
+        ("blocks:2*wq/input", "wq/input must not name input"),
         ("blocks:2*full+offload", "+offload has nothing to act on"),
         ("selective:x", "x must be a positive number"),
         ("budget:1.5", "must be between 0 and 1"),

@@ -190,7 +190,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         (
             "torchtitan",
             {"tensor_model_parallel_size": 2, "sequence_parallel": False},
-            "always splits the seq",
+            "uses sequence parallelism if TP",
         ),
         (
             "torchtitan",
