@@ -78,7 +78,7 @@ JOB = {
 
 
 def copy_trials(settings):
-    """A folder with the results of these settings alone, which say with which options they ran."""
+    """A folder with the results of only these settings; each names the options of its run."""
     folder = Path(tempfile.mkdtemp())
     for name, result in run.results.items():
         if result.trial["workload"]["recompute"] in settings:
@@ -238,9 +238,9 @@ plt.show()
 
 # %% [markdown]
 # Memory is predicted well. The times furthest off are those of the first jobs on the H100, which
-# were predicted before today's calibration of that GPU, and those of a job with 64 small experts,
-# whose replays wait for the host. `results/measured/README.md` has the errors of today's
-# predictions.
+# were predicted before that GPU had its current calibration, and those of a job with 64 small
+# experts, whose replays wait for the host. `results/measured/README.md` has the errors of the
+# current predictions.
 #
 # **With your runs.** `advise … --calibration runs/NAME` does the same from a shell. A run changes
 # predictions only inside the range that was measured, and the answer says where this range ends

@@ -148,8 +148,8 @@ pd.DataFrame({"mean size of the error": errors.abs().mean(), "largest": errors.a
 
 # %% [markdown]
 # Memory was predicted to within a fraction of a percent. The times of the two jobs above the
-# diagonal were predicted before today's calibration of the H100 (`calibrate_from_runs` continues
-# from here).
+# diagonal were predicted before the H100 had its current calibration (`calibrate_from_runs`
+# continues from here).
 #
 # ## Which numbers deserve trust?
 #

@@ -1,1 +1,1 @@
-"""How each framework spells, refuses and carries out recompute: one folder a framework."""
+"""How each framework spells, refuses and carries out recompute: one folder per framework."""

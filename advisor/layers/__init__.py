@@ -1,1 +1,1 @@
-"""What a layer computes, moves, communicates and keeps; one folder a family of layers."""
+"""What a layer computes, moves, communicates and keeps; one folder per family of layers."""

@@ -1,1 +1,1 @@
-"""The command `harness`: one module a subcommand."""
+"""The command `harness`: one module per subcommand."""
