@@ -292,8 +292,8 @@ class Advice(Struct, frozen=True, kw_only=True):
             graphs, dispatcher, overlap and loss. They stand before the candidate's `flags`.
         origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe
             NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
-        differences: further fields in which the job differs from the usual answer, which is the
-            job without the given layout or precision.
+        differences: fields in which the job of an 8- or 4-bit recipe differs from the job of the
+            16-bit recipe, beyond the precision.
         toss: two rows to measure before one is chosen, if predictions cannot separate them.
         explain: bytes and seconds of the row that was asked for.
         read_from: the file of ``--from``.
@@ -364,8 +364,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         job, gpus = self.job, self.job.gpus
         notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
         notes += [f"Assumed: {text}" for text in self.assumptions]
-        usual = "the job without the given layout or precision"
-        notes += [f"Differs from {usual}: {text}" for text in self.differences]
+        notes += [f"Differs from the 16-bit recipe: {text}" for text in self.differences]
         if self.calibration.known_error:
             notes.append(f"Known error: {self.calibration.known_error}")
         if not all(candidate.replayed for candidate in shown):

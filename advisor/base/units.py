@@ -193,8 +193,9 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // d for d in small)}))
 
 
-def nearest_divisors(number: int, wanted: int) -> str:
-    """The divisors of `number` on both sides of `wanted`, for an error's last words."""
+def nearest_divisors(number: int, wanted: int, more: int = 0) -> str:
+    """The divisors of `number` on both sides of `wanted`, each with `more` added, for an error's
+    last words."""
     below = [d for d in divisors(number) if d <= wanted][-1:]
     above = [d for d in divisors(number) if d > wanted][:1]
-    return " or ".join(str(d) for d in below + above)
+    return " or ".join(str(d + more) for d in below + above)

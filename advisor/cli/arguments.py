@@ -119,7 +119,7 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     """`--config-dir` of a command that lists names; UsageError for anything else."""
     namespace, extras = parser_of(command).parse_known_args(list(arguments))
     if extras:
-        raise UsageError(f"{command}: {extras[0]}: accepts only --config-dir DIR")
+        raise UsageError(f"{command}: {extras[0]}: is not accepted; use only --config-dir DIR")
     folder: Path | None = namespace.config_dir
     return folder
 
@@ -138,7 +138,8 @@ def parse_rules(arguments: Sequence[str], command: str = "rules") -> RulesOption
     namespace, words = parser_of(command).parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
         flags = ", ".join(flag.names[0] for flag in SUBCOMMANDS[command].flags)
-        raise UsageError(f"{command}: {words[-1]}: accepts only {flags} and a WORD")
+        wrong = next((word for word in words if word.startswith("-")), words[-1])
+        raise UsageError(f"{command}: {wrong}: is not accepted; use only {flags} and one WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
 
 

@@ -210,7 +210,10 @@ RANKING: Final = Command(
                 ("diagnose LOG", "says why a run failed"),
                 ("models, gpus", "lists the models; lists the GPUs"),
                 ("recipes [MODEL]", "lists the jobs that frameworks publish"),
-                ("rules [WORD]", "lists what a release accepts, replaces and refuses"),
+                (
+                    "rules [WORD]",
+                    "lists the settings that a framework accepts, replaces or refuses",
+                ),
                 ("keys [WORD]", "lists every KEY, with the options that set it"),
                 ("completion SHELL", "prints the completion script for bash, zsh or fish"),
             ),
@@ -291,7 +294,8 @@ SUBCOMMANDS: Final = {
     ),
     "rules": Command(
         usage="advise rules [--framework F] [--framework-version V] [WORD]",
-        about="Lists what a release accepts, replaces and refuses; with a WORD only the rules that "
+        about="Lists the settings that a framework's release accepts, replaces or refuses; with a "
+        "WORD only the rules that "
         "contain it.",
         topics=(Topic("Flags", (_FRAMEWORK, _VERSION)),),
     ),

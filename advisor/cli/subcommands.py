@@ -132,7 +132,7 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
     recipes = load_recipes(model, folder)
     if not recipes:
         near = nearest_names(model, recipe_models(folder))
-        raise UserError("recipes", model, "has no recipes", f"{near} (advise recipes lists all)")
+        raise UserError("MODEL", model, "has no recipes", f"{near} (advise recipes lists all)")
     names = ("recipe", "GPUs", "precision", "layout", "recompute")
     titles = ("recipe", "GPUs", "precision", "sequence", "mbs", "gbs", "layout", "recompute")
     rows = [

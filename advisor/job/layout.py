@@ -289,7 +289,7 @@ def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
             "layout.cp_comm_type",
             layout.cp_comm_type,
             f"splits heads over {ranks} ranks, but a rank of TP {tp} has "
-            f"{model.num_attention_heads // tp} heads and {groups} key/value heads",
+            f"{model.num_attention_heads // tp} query and {groups} key/value heads",
             "use fewer ranks"
             if model.transformer_impl.is_eager
             else "use p2p or all_gather, or a2a+p2p over fewer ranks",

@@ -225,7 +225,8 @@ def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
         raise UserError(
             "model.hybrid_layer_pattern",
             pattern,
-            "cannot be combined with another way to split unevenly",
+            f"cannot be combined with {_other_split(layout)}",
+            "give one",
         )
     if len(segments) != layout.num_model_chunks:
         raise UserError(
@@ -268,12 +269,30 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
             f"must divide num_layers = {model.num_layers}",
             f"nearest: {nearest_divisors(model.num_layers, stages)}",
         )
-    return UserError(
-        "layout.pipeline_model_parallel_size",
-        layout.pipeline_model_parallel_size,
-        f"leaves {left} layers{_counted(layout)}, which do not divide over {stages} stages",
-        f"nearest: {nearest_divisors(left, stages)} stages" if left > 0 < stages else "",
-    )
+    relation, nearest = _unequal(model, layout, left, stages)
+    field = "layout.pipeline_model_parallel_size"
+    return UserError(field, layout.pipeline_model_parallel_size, relation, nearest)
+
+
+def _unequal(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -> tuple[str, str]:
+    """Why `left` layers do not divide over the `stages` that have no number of their own, and which
+    degrees would do."""
+    ends = {
+        "first": layout.num_layers_in_first_pipeline_stage,
+        "last": layout.num_layers_in_last_pipeline_stage,
+    }
+    given = [name for name, layers in ends.items() if layers is not None]
+    named, held = " and ".join(given), model.num_layers - left
+    if stages < 0:
+        return f"needs 2 stages, as the {named} stage are given", "nearest: 2"
+    if not stages:
+        return f"has {held} layers in the {named} stage, but num_layers = {model.num_layers}", ""
+    if left <= 0:
+        taken = f"{held} of {model.num_layers} in the {named} stage"
+        return f"leaves no layers for {stages} stages, with {taken}", ""
+    what = f"the other {left}" if given else str(left)
+    relation = f"must split {what} layers{_counted(layout)} evenly over {stages} stages"
+    return relation, f"nearest: {nearest_divisors(left, stages, len(given))}"
 
 
 def _counted(layout: ParallelLayout) -> str:
@@ -281,6 +300,19 @@ def _counted(layout: ParallelLayout) -> str:
     loss = layout.account_for_loss_in_pipeline_split
     named = [name for name, counts in (("embedding", embedding), ("loss", loss)) if counts]
     return f" ({' and '.join(named)} counted)" if named else ""
+
+
+_WAYS = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
+
+
+def _other_split(layout: ParallelLayout) -> str:
+    """The field that splits unevenly beside a pattern or a layout's text."""
+    return next(field for field in _WAYS if getattr(layout, field) not in (None, False))
 
 
 def _check_ways(layout: ParallelLayout) -> None:
@@ -344,7 +376,7 @@ def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     text = layout.pipeline_model_parallel_layout
     chunks = chunk_texts(text)
     if not layout.splits_evenly_without_text:
-        raise UserError(_FIELD, text, "cannot be combined with another way to split unevenly")
+        raise UserError(_FIELD, text, f"cannot be combined with {_other_split(layout)}", "give one")
     if len(chunks) != layout.num_model_chunks:
         raise UserError(
             _FIELD, text, f"has {len(chunks)} chunks, but PP x VPP = {layout.num_model_chunks}"

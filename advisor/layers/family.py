@@ -59,4 +59,4 @@ def _load(impl: TransformerImpl) -> LayerFamily:
             family: LayerFamily = import_module(f"{package}.family").FAMILY
             _LOADED[impl] = family
             return family
-    raise LookupError(f"no folder of {__package__} stands for transformer_impl {impl}")
+    raise LookupError(f"no folder of {__package__} implements transformer_impl {impl}")

@@ -103,8 +103,11 @@ def _results(folder: Path) -> list[Path]:
     return found
 
 
+_NOT_WHOLE: Final = "without the whole job (for logs: harness ingest LOG experiment=NAME states it)"
+
+
 class _LeftOutError(Exception):
-    """Why nothing is learned from a result, in the plural."""
+    """Why nothing is learned from a result, in words that stand behind any count."""
 
 
 def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | None) -> MeasuredRun:
@@ -136,12 +139,12 @@ def _check_device(
     result: Mapping[str, Any], workload: Mapping[str, Any], gpu: Gpu, config_dir: Path | None
 ) -> None:
     if workload.get("backend") == "rehearsal":
-        raise _LeftOutError("rehearsed single ranks")
+        raise _LeftOutError("rehearsals of single ranks")
     if workload.get("device") != "cuda":
         raise _LeftOutError("did not run on a GPU")
     names = [name for name in _gpu_names(result) if name]
     if not names:
-        raise _LeftOutError("do not name their GPU")
+        raise _LeftOutError("without a GPU name")
     try:
         ran_on = load_gpu(names[0], config_dir).name
     except UserError:
@@ -182,7 +185,7 @@ def _job(
             num_gpus=layout.world_size,
         )
     except UserError:
-        raise _LeftOutError("do not state the whole job (harness ingest … experiment=)") from None
+        raise _LeftOutError(_NOT_WHOLE) from None
     other = _mapping(trial, "prediction").get("other_seconds", 0.0)
     return job, float(convert(other, float, "", "other_seconds"))
 
@@ -192,9 +195,9 @@ def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
     try:
         setting = stack.parse(str(workload.get("recompute"))).promoted
     except UserError:
-        raise _LeftOutError("have a recompute setting that advise cannot read") from None
+        raise _LeftOutError("with a recompute setting that advise cannot read") from None
     if stack.check(setting, job):
-        raise _LeftOutError("have a recompute setting that their framework refuses")
+        raise _LeftOutError("with a recompute setting that the framework refuses")
     return setting
 
 

@@ -155,7 +155,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         raise UserError(
             _FLAG,
             configuration.place.file,
-            "describes a model that is not a preset, but not its vocabulary size",
+            "does not state the vocabulary size of its model, which is not a preset",
             "add model.vocab_size=N, or --model",
         )
     return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
@@ -167,7 +167,7 @@ def _num_chunks(layers_per_chunk: int, values: Mapping[str, Any]) -> int:
     stages = values.get("pipeline_model_parallel_size") or 1
     chunks, left = divmod(num_layers, stages * layers_per_chunk)
     if left or not chunks:
-        of_model = f"does not divide the {num_layers} layers over {stages} pipeline stages"
+        of_model = f"must divide num_layers / PP = {num_layers} / {stages}"
         nearest = nearest_divisors(num_layers // stages, layers_per_chunk)
         raise UserError("layers of a virtual pipeline stage", layers_per_chunk, of_model, nearest)
     return chunks

@@ -116,15 +116,23 @@ def _check_router(model: ModelFields) -> None:
         )
     if sinkhorn and model.moe_aux_loss_coeff:
         raise _refuse(model, "moe_aux_loss_coeff", "must be 0 under sinkhorn routing")
+    _check_groups(model)
+
+
+def _check_groups(model: ModelFields) -> None:
     groups, wanted = model.moe_router_num_groups, model.moe_router_group_topk
     if wanted is None:
         return
-    if groups is None or not 1 <= wanted <= groups or (model.num_moe_experts or 0) % groups:
-        raise _refuse(
-            model,
-            "moe_router_group_topk",
-            f"must not exceed moe_router_num_groups = {groups}, which divides num_moe_experts",
-        )
+    if groups is None:
+        raise _refuse(model, "moe_router_group_topk", "needs moe_router_num_groups")
+    experts = model.num_moe_experts or 0
+    if groups < 1 or experts % groups:
+        near = f"nearest: {nearest_divisors(experts, groups)}"
+        relation = f"must divide num_moe_experts = {experts}"
+        raise _refuse(model, "moe_router_num_groups", relation, near)
+    if not 1 <= wanted <= groups:
+        relation = f"must be between 1 and moe_router_num_groups = {groups}"
+        raise _refuse(model, "moe_router_group_topk", relation)
 
 
 def _check_capacity(model: ModelFields) -> None:

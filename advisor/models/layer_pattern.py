@@ -68,7 +68,7 @@ def _entries(pattern: str, where: str) -> int | tuple[bool, ...]:
             raise UserError(where, value, "must be at least 1", _FORMS)
         return value
     if not set(value) <= {0, 1}:
-        raise UserError(where, pattern[:60], "must hold only 0 (without) and 1 (with)", _FORMS)
+        raise UserError(where, pattern[:60], "must hold only 0 and 1", _FORMS)
     return tuple(entry == 1 for entry in value)
 
 

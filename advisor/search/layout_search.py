@@ -17,7 +17,7 @@ from msgspec import Struct
 from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.units import divisors, either
 from advisor.frameworks.protocols import Effect
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
@@ -348,11 +348,8 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
         first = refused[0]
         return UserError("--framework", resolution.config.framework, first.reason, first.fix)
     implied = whole_tensors(resolution.config.optimizer)
-    given = ", ".join(
-        f"{name} = {value}"
-        for name, value in resolution.layout_fields.items()
-        if name not in implied
-    )
+    given = {name: v for name, v in resolution.layout_fields.items() if name not in implied}
+    said = ", ".join(f"{name} = {value}" for name, value in given.items())
     batch = resolution.config.global_batch_size
     return UserError(
         "--gpus",
@@ -361,8 +358,8 @@ def _nothing_legal(resolution: Resolution, refused: list[Rejection]) -> UserErro
             f"no legal layout of {resolution.model.name} for global batch {batch} on this number "
             "of GPUs"
         )
-        + (f" with {given}" if given else ""),
-        "leave it out, so that it is chosen"
+        + (f" with {said}" if given else ""),
+        f"leave out {either(given)}, so that advise chooses it"
         if given
         else "change the number of GPUs or the global batch",
     )

@@ -104,7 +104,7 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     layout = job.layout
     twice = 2 * layout.data_parallel_size
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
-    pp, why = layout.pipeline_model_parallel_size, "less communication, more memory per GPU"
+    pp = layout.pipeline_model_parallel_size
     if tp % 2 == 0:
         fewer = replace(
             layout,
@@ -112,9 +112,11 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
             sequence_parallel=layout.sequence_parallel and tp > 2,
             data_parallel_size=twice,
         )
+        why = "less TP communication; tensors are split over fewer GPUs"
         yield f"TP {tp // 2} and DP {twice}", why, fewer
     if cp % 2 == 0 and layout.hierarchical_context_parallel_sizes is None:
         fewer = replace(layout, context_parallel_size=cp // 2, data_parallel_size=twice)
+        why = "less CP communication; a sequence is split over fewer GPUs"
         yield f"CP {cp // 2} and DP {twice}", why, fewer
     if pp % 2 == 0:
         fewer = replace(
@@ -124,6 +126,7 @@ def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
             virtual_pipeline_model_parallel_size=1,
             data_parallel_size=twice,
         )
+        why = "less PP communication; layers are split over fewer stages"
         yield f"PP {pp // 2} and DP {twice}", why, _on_chunks(job, fewer, 1)
 
 

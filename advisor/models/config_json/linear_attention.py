@@ -173,7 +173,7 @@ def _pattern(config: HuggingFaceConfig) -> str:
         raise config.refuse(
             "layers_block_type",
             f"has {unknown[0]}, which is not modelled",
-            "linear_attention, full_attention, mlp or moe",
+            "use linear_attention, full_attention, mlp or moe",
         )
     default = "".join(_LETTERS[name] for name in names) or None
     pattern: str | None = config.get("hybrid_override_pattern", str, default)

@@ -75,12 +75,13 @@ def _kept(
 
 def _words(details: Sequence[Detail], worst: int) -> str:
     """What a block stands for: ``… is a layer on stage 0, a pass elsewhere``."""
-    words = {Detail.TENSOR: "a tensor", Detail.LAYER: "a layer", Detail.PASS: "a pass"}
+    words = {Detail.TENSOR: "one tensor", Detail.LAYER: "one layer", Detail.PASS: "one pass"}
     there = words[details[worst]]
     others = [words[one] for one in Detail if one in details and one is not details[worst]]
     if not others:
-        return f"one block of kept memory is {there}"
-    return f"one block of kept memory is {there} on stage {worst}, {' or '.join(others)} elsewhere"
+        return f"each block of kept memory is {there}"
+    elsewhere = f"{' or '.join(others)} on other stages"
+    return f"each block of kept memory is {there} on stage {worst}, and {elsewhere}"
 
 
 class _Frames:

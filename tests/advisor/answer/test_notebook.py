@@ -60,7 +60,11 @@ def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
     )
     _, text, page = shown(answer)
     assert [row[2] for row in rows(page)][1:3] == ["~66.0", "69.0"]
-    for said in ("~ is an estimate", "Known error: 4 runs were", "precision: a, not b"):
+    for said in (
+        "~ is an estimate",
+        "Known error: 4 runs were",
+        "Differs from the 16-bit recipe: a, not b",
+    ):
         assert said in text
     assert "~" not in shown(tight)[1]
 

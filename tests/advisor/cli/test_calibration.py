@@ -16,7 +16,7 @@ MEASURED = Path(__file__).parents[3] / "results" / "measured"
         ("no/such/folder", "must be a folder of runs or a calibration in YAML"),
         ("docs", "holds no result.json; name the folder of a run"),
         (str(MEASURED / "h200" / "runs"), "holds no usable runs on H100-SXM-80GB"),
-        (str(MEASURED / "h100" / "rehearsals"), "5 rehearsed single ranks"),
+        (str(MEASURED / "h100" / "rehearsals"), "5 rehearsals of single ranks"),
     ],
 )
 def test_what_says_nothing(path: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_what_the_command_line_says_wins() -> None:
         ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
         (
             "megatron_env_wrapper.sh",
-            "not a preset, but not its vocabulary size; add model.vocab_size=N",
+            "vocabulary size of its model, which is not a preset; add model.vocab_size=N",
         ),
     ],
 )

@@ -42,8 +42,15 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
         ({"moe_router_topk": 9}, "must not exceed num_moe_experts = 8"),
         ({"moe_router_topk": 1}, "softmax is over one expert"),
         ({"moe_router_enable_expert_bias": True}, "sigmoid"),
-        ({"moe_router_group_topk": 2}, "moe_router_num_groups"),
-        ({"moe_router_group_topk": 2, "moe_router_num_groups": 3}, "divides num_moe_experts"),
+        ({"moe_router_group_topk": 2}, "needs moe_router_num_groups"),
+        (
+            {"moe_router_group_topk": 2, "moe_router_num_groups": 3},
+            "num_groups = 3: must divide num_moe_experts = 8; nearest: 2 or 4",
+        ),
+        (
+            {"moe_router_group_topk": 3, "moe_router_num_groups": 2},
+            "must be between 1 and moe_router_num_groups = 2",
+        ),
         ({"moe_pad_expert_input_to_capacity": True}, "needs moe_expert_capacity_factor"),
         ({"moe_expert_capacity_factor": 0.0}, "must be positive"),
         ({"moe_apply_probs_on_input": True}, "moe_router_topk = 1"),

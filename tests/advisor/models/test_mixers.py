@@ -87,7 +87,7 @@ def test_stages_of_a_pattern(
         (
             PIPES,
             {"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 1},
-            "cannot be combined with another way to split unevenly",
+            "cannot be combined with num_layers_in_first_pipeline_stage; give one",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_sizes_that_are_no_hierarchy(fields: dict[str, Any], message: str) -> No
 
 def test_exchanged_heads_must_divide(make_job: Any) -> None:
     """Eight heads and two groups over TP 2: one group a rank."""
-    with pytest.raises(UserError, match="a rank of TP 2 has 4 heads and 1 key/value heads"):
+    with pytest.raises(UserError, match="a rank of TP 2 has 4 query and 1 key/value heads"):
         _job(make_job, "a2a", tensor_model_parallel_size=2, num_query_groups=2)
 
 

@@ -182,7 +182,7 @@ def test_a_published_config_gives_the_preset(tmp_path: Path, name: str) -> None:
         (DEEPSEEK_V3, {"attention_bias": True}, "attention_bias = True: latent attention has no"),
         (DEEPSEEK_V3, {"hidden_act": "gelu"}, "hidden_act = gelu: is not a modelled activation"),
         (DEEPSEEK_V3, {"moe_layer_freq": 2}, "moe_layer_freq = 2: must be 1, with first_k"),
-        (DEEPSEEK_V3, {"topk_group": 9}, "model.moe_router_group_topk = 9: must not exceed"),
+        (DEEPSEEK_V3, {"topk_group": 9}, "model.moe_router_group_topk = 9: must be between 1"),
         (DEEPSEEK_V3, {"index_topk": 2048}, "index_topk = 2048: is unknown"),
         (GLM45_AIR, {"kv_lora_rank": 512}, "kv_lora_rank = 512: is unknown"),
         (PHI4, {"resid_pdrop": 0.1}, "resid_pdrop = 0.1: is unknown"),

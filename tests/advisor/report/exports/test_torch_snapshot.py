@@ -97,7 +97,7 @@ def test_frames_name_tensors_layers_and_passes(snapshot: dict[str, Any]) -> None
 
 def test_it_says_that_it_is_predicted(snapshot: dict[str, Any]) -> None:
     assert snapshot["allocator_settings"]["what"] == PREDICTED
-    assert snapshot["allocator_settings"]["blocks"] == "one block of kept memory is a tensor"
+    assert snapshot["allocator_settings"]["blocks"] == "each block of kept memory is one tensor"
 
 
 def test_it_holds_plain_data_alone(rows: tuple[RankedEvaluation, ...]) -> None:
@@ -108,9 +108,8 @@ def test_it_holds_plain_data_alone(rows: tuple[RankedEvaluation, ...]) -> None:
 
 def test_many_blocks_are_drawn_together_and_that_is_said(tmp_path: Path) -> None:
     row = advise(REQUESTS["many microbatches"]).candidates[0]
-    assert (
-        write_snapshot(row, tmp_path / "s.pickle", ORIGIN) == "one block of kept memory is a layer"
-    )
+    said = write_snapshot(row, tmp_path / "s.pickle", ORIGIN)
+    assert said == "each block of kept memory is one layer"
 
 
 def test_torch_reads_it(snapshot: dict[str, Any]) -> None:
