@@ -74,7 +74,7 @@ class HardwareRecord(Struct, frozen=True, kw_only=True):
         body = yaml.safe_dump(
             values | {"sources": dict(self.sources)}, sort_keys=False, width=96, allow_unicode=True
         )
-        return "# Written by `harness calibrate` with its calibration.\n" + body
+        return "# Written by `harness calibrate` together with the calibration.\n" + body
 
 
 def hardware_path(calibration: Path, name: str) -> Path:

@@ -247,5 +247,5 @@ def _words(errors: Sequence[float]) -> str:
     sizes = [abs(error) for error in errors]
     return (
         f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
-        "kernels, a fifth of the shapes left out of the fit in turn"
+        "kernels, each fifth of the shapes left out of the fit in turn"
     )

@@ -150,7 +150,8 @@ CONSTANTS: Final = (
         value=30e9,
         sigma=0.7,
         unit="B/s",
-        reason="eight processes share two sockets of 300 GB/s each, also for gradients and copies",
+        reason="eight processes share two sockets of 300 GB/s each; gradients and copies use them "
+        "too",
         shared=True,
     ),
     Constant(

@@ -93,23 +93,22 @@ def _differences() -> Iterator[str]:
     here = [one for one in found if one.kind == MEASURED_HERE]
     published = [one for one in found if one.kind != MEASURED_HERE]
     terms = ", ".join(
-        f"{getattr(WIDTHS, name):.0%} of {words}"
+        f"{getattr(WIDTHS, name):.0%} {words}"
         for name, words in (
-            ("recompute", "replays"),
-            ("communication", "exposed communication"),
-            ("host", "waiting for the host"),
+            ("recompute", "for replays"),
+            ("communication", "for exposed communication"),
+            ("host", "for waiting for the host"),
         )
     )
     command = f"`python{_WHOLE}-m{_WHOLE}harness.calibration.step_differences`"
     for text in (
         "Two settings of one job share most errors of their predictions. So their difference is "
         "better known than either step time. The errors that they do not share have these "
-        f"standard deviations: {terms} (each multiplied by the difference of that part's shares of "
-        f"the two steps), {WIDTHS.job:.1%} if layout or batch differs, and "
-        f"{WIDTHS.setting:.1%} if the "
-        f"settings that recompute differ. {command} fits them on the rows above and on runs "
-        f"measured here. They are then multiplied by {WIDENED:g}, since errors of fitted rows are "
-        "smaller than those of others.",
+        f"standard deviations: {WIDTHS.job:.1%} per row if layout or batch differs; "
+        f"{WIDTHS.setting:.1%} per row, except `none`, if the setting differs; and a percentage of "
+        f"the difference between the two steps' shares of a part: {terms}. {command} fits them "
+        "on the rows above and on runs measured here. They are then multiplied by "
+        f"{WIDENED:g}, since errors of fitted rows are smaller than those of others.",
         f"Check: nine of ten differences should lie inside their bands. {inside(published):.0%} of "
         f"{len(published)} published differences do, and {inside(here):.0%} of {len(here)} "
         "measured here.",

@@ -20,15 +20,17 @@ A pass is the sum of its operators:
 
 | part | what its time depends on | code |
 |---|---|---|
-| matrix products (GEMMs) | shape: tiles and waves over the SMs, depth, memory traffic of thin \
-shapes, the clock that the power limit leaves, casts to 8 and 4 bits; experts share waves | \
+| matrix products (GEMMs) | shape: tiles and waves over the SMs, inner dimension, memory traffic \
+of thin shapes; the clock that the power limit leaves; casts to 8 and 4 bits. GEMMs of several \
+experts share waves | \
 `advisor/time/gemm.py` |
 | attention | length, head sizes, mask, direction and kernel: FlashAttention-2, or the kernels of \
 cuDNN and FlashAttention-3; exponentials run beside the products | `advisor/time/attention.py` |
 | everything else | the bytes that it moves. torch's own kernels reach less bandwidth than fused \
 ones, and `torch.compile` fuses them | |
-| communication | what crosses which link: rings, trees and NVLink's switches by size; all-to-all \
-and the flex dispatchers by where the experts are. A step waits for the slowest of many GPUs | \
+| communication | the bytes on each link. By its size, a collective runs as a ring, as a tree or \
+in NVLink's switches. For all-to-all and the flex dispatchers it matters where the experts are. A \
+step waits for the slowest of many GPUs | \
 `advisor/time/network` |
 | host | the launches of kernels: operations, modules, quantized tensors, results that a \
 dispatcher waits for. A CUDA graph is one launch | `advisor/time/launches.py` |

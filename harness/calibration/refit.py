@@ -39,7 +39,8 @@ def refit(path: Path) -> Outcome:
         raise UserError(
             "--refit",
             show_path(path),
-            "cannot be fitted again: measured on several ranks, it does not state their link",
+            "cannot be fitted again: it was measured on several ranks, but does not state "
+            "their link",
         )
     facts = DeviceFacts(
         name=str(machine.get("device")),

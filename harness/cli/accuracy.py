@@ -23,9 +23,9 @@ from harness.trial.result import TrialResult
 
 COMMAND: Final = Command(
     usage="harness accuracy [flags] FOLDER...",
-    about="Reads every result below the folders (campaigns, runs, or any) and writes how accurate "
-    "the predictions were: peak memory, step time, recompute overhead, the order of the settings, "
-    "the time lost by following the advisor, and whether settings fit as predicted.",
+    about="Reads every result below the folders (of campaigns, runs or anything else) and writes "
+    "how accurate the predictions were: peak memory, step time, recompute overhead, the order of "
+    "the settings, the time lost by following the advisor, and whether settings fit as predicted.",
     examples=(
         ("harness accuracy campaign/h200", "into campaign/h200/accuracy.md and .csv"),
         "harness accuracy campaign/h200 --predict --half fit",
@@ -50,8 +50,8 @@ COMMAND: Final = Command(
                 HELP,
             ),
             "By default the predictions are those made before each run. --predict covers native "
-            "runs on a GPU. To improve the model, look only at --half fit, and report --half "
-            "held_out.",
+            "runs on a GPU. If you change the advisor's model, look only at the errors of --half "
+            "fit, and publish those of --half held_out.",
         ),
     ),
     closing="Exit codes: 0 written, 2 the request is wrong.",

@@ -33,9 +33,10 @@ _say: Final = partial(say, command="campaign")
 COMMAND: Final = Command(
     usage="harness campaign [NAME|FILE] [flags]",
     about="Runs the items of a campaign, the most valuable first, and writes each result at once. "
-    "An item that is done on this machine is not run again; the same command continues an item "
-    "that the budget cut short. A failed item is tried again after the program has changed. If the "
-    "first run measures nothing, the campaign ends.",
+    "An item is a command of the harness, listed in the campaign's YAML file. An item that is done "
+    "on this machine is not run again; the same command continues an item that the budget cut "
+    "short. A failed item is tried again after the code or configs of this project have changed. "
+    "If the first harness run measures nothing, the campaign ends.",
     examples=(
         "harness campaign cpu --budget 3min",
         "harness campaign h200 --budget 8min --out results/measured/h200",
@@ -51,7 +52,7 @@ COMMAND: Final = Command(
                 ),
                 Flag("--budget TIME", "30s, 8min (default), 1h", Kind.TEXT),
                 Flag("--items NAMES", "only these items, in this order", Kind.TEXT),
-                Flag("--retry", "run failed items again, even with an unchanged program"),
+                Flag("--retry", "run failed items again, even if code and configs are unchanged"),
                 Flag(
                     "--out DIR",
                     "default: campaign/NAME. Holds environment.json, campaign.jsonl (what was "

@@ -63,8 +63,8 @@ COMMAND: Final = Command(
             (
                 (
                     "FAIL",
-                    'regression: "no change" is excluded at 99 %, the 95 % interval of the change '
-                    "reaches the limit, and the change is at least two thirds of the limit",
+                    "regression: worse at 99 % confidence; the change is at least two thirds of "
+                    "the limit, and its 95 % interval reaches the limit",
                 ),
                 ("ERROR", "a run failed (oom, timeout, nccl_error, nan, no_data, failed)"),
                 (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.base.units import either
 from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
@@ -50,7 +51,7 @@ COMMAND: Final = Command(
 
 def _layout(default: str) -> Flag:
     """Of a foreign golden's format."""
-    words = f"{', '.join(Layout)}; default: {default}"
+    words = f"format of the other suite: {either(Layout)}; default: {default}"
     return Flag("--layout NAME", words, Kind.CHOICE, choices=tuple(Layout))
 
 

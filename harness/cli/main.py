@@ -49,7 +49,11 @@ COMMAND: Final = Command(
                 ("0", "done; compare: pass"),
                 ("1", "compare: regression"),
                 ("2", "the request is wrong"),
-                ("3", "no verdict: unstable, inconclusive, or no golden"),
+                (
+                    "3",
+                    "compare: no verdict; run: trials are still in Slurm's queue; campaign: items "
+                    "are left; ingest: a log has no measurement that can be trusted",
+                ),
                 ("4", "a run failed, nothing was measured, or a disk is full"),
                 ("130", "interrupted; what is finished is kept"),
             ),

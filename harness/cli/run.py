@@ -25,8 +25,8 @@ FAILED: Final = 4
 _RETRY: Final = "--retry"
 DRY_RUN: Final = Flag(
     "--dry-run",
-    "show the trials and predictions; run and write nothing. Works on any machine, for the job's "
-    "GPUs or those of gpus=",
+    "show the trials, with predictions for the job's GPUs (or those of gpus=); run and write "
+    "nothing. Works on any machine",
 )
 RETRY: Final = Flag(
     "--retry[=STATUS,…]",

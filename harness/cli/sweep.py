@@ -118,8 +118,8 @@ COMMAND: Final = Command(
                 Flag("--budget TIME", "sets sweep.budget, e.g. 30min or 2h", Kind.TEXT),
                 Flag(
                     "--dry-run",
-                    "show the points in the advisor's order; run and write nothing. Works on any "
-                    "machine, for the job's GPUs or those of gpus=",
+                    "show the points in the advisor's order for the job's GPUs (or those of "
+                    "gpus=); run and write nothing. Works on any machine",
                 ),
                 RETRY,
                 NO_REPORT,

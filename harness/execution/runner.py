@@ -114,7 +114,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         if result is None and not folder.has_result():
             return None
         if (broken := folder.broken_result()) is not None:
-            self.progress.say(f"{broken}; the trial is kept in superseded and runs again")
+            self.progress.say(f"{broken}; its folder moves to superseded, and the trial runs again")
         wanted = result is not None and result.status not in self.retry
         if result and earlier and wanted and same_question(trial, earlier, result):
             return result

@@ -175,7 +175,8 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
         rows.add_row(*_row(outcome, unit))
     reasons = [f"{o.name}: {o.reason}" for o in found if o.reason]
     notes = [f"Note: {text}." for text in plan.assumptions]
-    title = f"{plan.experiment} on {plan.device_name}; predicted and measured"
+    place = f"{plan.experiment} on {plan.device_name}"
+    title = f"{place}; each value predicted, then measured with the error"
     return on_screen(group(title, "", rows, *reasons, "", *judgement(found), *notes))
 
 

@@ -216,7 +216,8 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             seen=text,
             limit="what was asked for",
             fatal=True,
-            advice="the command ignores what the harness inserts; see docs/backends.md",
+            advice="the command ignores what the harness inserts (docs/backends.md), or the log is "
+            "of another job",
         )
     if not (question.done or parsed.ended):
         yield Concern(

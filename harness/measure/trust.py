@@ -153,8 +153,8 @@ def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
             seen=str(seen.allocator_retries),
             limit="0",
             fatal=True,
-            advice="memory is so tight that steps wait for the driver: use a setting that saves "
-            "more, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            advice="memory is so tight that steps wait for the driver: use a setting that needs "
+            "less, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
     if seen.other_processes:
         yield Concern(

@@ -52,7 +52,8 @@ def _check_size(workload: Workload, size: int | None, does: str, of: str) -> Non
         raise UserError(
             "job.seq_length",
             workload.seq_length,
-            f"a layer would {does} {size:.0e} {of} a microbatch of {workload.micro_batch_size}",
+            f"a layer would {does} {size:.0e} {of} for each micro batch of "
+            f"{workload.micro_batch_size}",
             f"at most {LARGEST:.0e} can be run",
         )
 

@@ -198,8 +198,8 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
     wanted = load_gpu(gpu_type, config.config_dir)
     if machine.device is Device.CPU:
         return wanted, (
-            "on the CPU only memory is judged; times are shown. Settings are in the advisor's "
-            f"order for {wanted.name}",
+            "CPU times are shown but not judged. Settings are in the advisor's order for "
+            f"{wanted.name}",
         )
     name = machine.gpu_names[0]
     try:

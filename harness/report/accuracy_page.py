@@ -111,8 +111,8 @@ def accuracy_report(
         subtitle=subtitle,
         good=None,
         sections=tuple(sections),
-        outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
-        f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
+        outcome=f"{_counted(whole.cells, 'cell')}, {_counted(whole.rows, 'setting')}; peak "
+        f"allocated {_shown(whole.allocated)}, step time {_shown(whole.step)}",
     )
 
 
@@ -202,6 +202,10 @@ def _cell_row(row: Row) -> tuple[str, ...]:
         *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
         DASH if points is None else f"{points * 100:+.1f} points",
     )
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name if number == 1 else name + 's'}"
 
 
 def _shown(errors: Errors | None) -> str:

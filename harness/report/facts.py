@@ -122,7 +122,7 @@ def _trial(result: TrialResult) -> Trial:
             "RUN",
             result.name,
             "its workload is known only from its log, and only in part",
-            "give harness ingest LOG experiment=NAME to state the job",
+            "run harness ingest LOG experiment=NAME, which states the job",
         )
     return read_record(Trial, result.trial, f"{result.name}: trial")
 

@@ -39,4 +39,4 @@ def test_a_small_run_alone_on_its_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
         predicted = result["trial"]["prediction"]["peak_allocated_bytes"]
         assert memory["allocated"] == pytest.approx(predicted, rel=0.05)
     assert main(["accuracy", str(out)]) == 0
-    assert "1 cells, 2 settings" in capsys.readouterr().out
+    assert "1 cell, 2 settings" in capsys.readouterr().out

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.units import nearest_divisors
+from advisor.base.units import either, nearest_divisors
 from advisor.job.layout import check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.options import (
@@ -177,7 +177,7 @@ _EXPERTS_RUN: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
         "applies router weights to the experts' activations, not to their input",
     ),
     ("moe_expert_capacity_factor", (None,), "drops no tokens"),
-    ("moe_router_dtype", (None, RouterDType.FP32), "computes the router only in these dtypes"),
+    ("moe_router_dtype", (None, RouterDType.FP32), "does not compute the router in this dtype"),
     ("moe_z_loss_coeff", (None, 0.0), "has no router z-loss"),
     (
         "moe_router_load_balancing_type",
@@ -197,7 +197,7 @@ def _of_experts(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]
             getattr(model, field) not in legal,
             f"model.{field}",
             f"the native backend {relation}",
-            " or ".join(str(one) for one in legal),
+            f"use {either('null' if one is None else str(one).lower() for one in legal)}",
         )
     yield (
         model.moe_router_group_topk is not None and not model.moe_router_enable_expert_bias,

@@ -298,7 +298,7 @@ def main() -> None:
     for job, times in jobs.items():
         others = speed_spread(each for name, each in jobs.items() if name != job)
         was, now = spread_error(times, 0.0), spread_error(times, others)
-        print(f"  {job}: error {was:.2%} without a spread, {now:.2%} with {others:.4f}")
+        print(f"  {job}: error {now:.2%} with a spread of {others:.4f}, {was:.2%} with none")
     found, unseen = fit(rows), left_out(rows)
     for source, missed in unseen.items():
         seen = errors([row for row in rows if row.source == source], found)

@@ -33,7 +33,7 @@ def read_layout(
     try:
         series = (_read_steps if known.by_step else _read_metrics)(values, known)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError("golden", str(file), f"is not in the layout of {layout}: {error}") from None
+        raise UserError("golden", str(file), f"is not in the format of {layout}: {error}") from None
     for name in _TIMINGS:
         if name in series:
             series[name] = series[name].from_step(first_step)

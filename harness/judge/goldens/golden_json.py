@@ -78,7 +78,7 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
             f"{file}: schema_version",
             show(version),
             f"must be {SCHEMA_VERSION}",
-            f"harness golden import reads the layouts of {_SUITES}",
+            f"harness golden import reads the formats of {_SUITES}",
         )
     try:
         return _golden(values)

@@ -88,6 +88,7 @@ def _value(name: str, one: Summary) -> str:
 
 def _scatter(one: Summary) -> str:
     count = f"{one.processes} {'process' if one.processes == 1 else 'processes'}"
-    steps = f"{count} x {one.steps // one.processes} steps, IQR {one.spread * 100:.2f} %"
+    each = one.steps // one.processes
+    steps = f"{count} x {each} {'step' if each == 1 else 'steps'}, IQR {one.spread * 100:.2f} %"
     between = one.process_spread
     return steps if between is None else f"{steps}, {between * 100:.2f} % between processes"

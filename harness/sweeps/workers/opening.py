@@ -104,7 +104,8 @@ def _load(
             raise UserError(
                 "name",
                 name,
-                f"holds a different sweep (search space or measurement), on {known.get('device')}",
+                f"holds a sweep on {known.get('device')} with another search space, measurement "
+                "or device",
                 "give name=ANOTHER, or repeat the request of that sweep",
             )
         before = int(known.get(_WORKERS, 0))

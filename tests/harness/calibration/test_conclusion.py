@@ -139,7 +139,7 @@ def test_the_file_tells_device_date_environment_and_errors(tmp_path: Path) -> No
     assert "# gpus.0.driver: 580.65\n" in text
     assert "nccl" not in text, "what is unknown is not said"
     values = yaml.safe_load(text)
-    assert "a fifth of the shapes left out of the fit in turn" in values["left_out_error"]
+    assert "each fifth of the shapes left out of the fit in turn" in values["left_out_error"]
     assert values["fitted_on"][0].startswith("NVIDIA H200, 20")
     assert any(row.startswith("gemm: ") for row in values["fitted_on"])
 

@@ -28,7 +28,7 @@ def harness(stubbed_in: Harness, tmp_path: Path) -> Harness:
 def test_alone_it_runs_the_corners(tmp_path: Path, harness: Harness) -> None:
     done = harness()
     assert done.returncode == 0, done.stderr
-    assert "tiny_cpu on cpu; predicted and measured" in done.stdout
+    assert "tiny_cpu on cpu; each value predicted, then measured with the error" in done.stdout
     for spec in ("none", "selective:mlp", "full:uniform:1"):
         assert f"  {spec} " in done.stdout
     assert "Following the advisor" not in done.stdout, "CPU times say nothing of its order"

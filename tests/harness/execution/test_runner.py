@@ -425,7 +425,7 @@ def test_a_broken_result_is_absent_and_costs_no_other(
     again = make_runner(make_plan(2), stream).run()
     assert again[second.name] == second
     assert again[first.name].status is TrialStatus.OK
-    said = [line for line in stream.getvalue().splitlines() if "is kept in superseded" in line]
+    said = [line for line in stream.getvalue().splitlines() if "moves to superseded" in line]
     assert len(said) == 1
     assert "is not valid JSON" in said[0]
     assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()

@@ -166,7 +166,7 @@ def test_the_page(make_plan: MakePlan) -> None:
     plan = replace(make_plan(4), assumptions=("on the CPU",))
     text = page(plan, results(plan, 0.010, 0.012, "oom", 0.016))
     lines = text.splitlines()
-    assert lines[0] == "toy on cpu; predicted and measured"
+    assert lines[0] == "toy on cpu; each value predicted, then measured with the error"
     assert max(map(len, lines)) <= 100
     (first,) = [line for line in lines if " full:block:1 " in line]
     assert first.split()[-3:] == ["12.0", "10.0", "+20.0"] or first.endswith("+20.0 %")

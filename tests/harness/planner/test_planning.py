@@ -49,7 +49,7 @@ def test_the_embedded_default_on_a_cpu() -> None:
     made = plan()
     assert specs(made) == [(1, "none"), (2, "selective:mlp"), (3, "full:uniform:1")]
     assert (made.experiment, made.device_name) == ("tiny_cpu", "cpu")
-    assert "only memory is judged; times are shown" in made.assumptions[0]
+    assert "CPU times are shown but not judged" in made.assumptions[0]
     workload = made.settings[0].trial.workload
     assert (workload.model.name, workload.model.num_layers) == ("llama_tiny", 4)
     assert (workload.device, workload.seq_length, workload.global_batch_size) == ("cpu", 512, 2)

@@ -40,7 +40,7 @@ def test_the_table_has_every_row_with_raw_numbers() -> None:
 
 def test_the_page_tells_errors_verdicts_and_what_is_left_out() -> None:
     text = markdown(accuracy_report(ROWS, "NVIDIA H200, torch 2.11.0"))
-    assert "1 cells, 4 settings" in text
+    assert "1 cell, 4 settings" in text
     assert "11.00 %, worst -12.00 % (2)" in text  # 0.9 of 1.0 and 1.1 of 1.25
     assert "| all | 3 | 1 | 0 | 0 |" in text
     left_out = text.partition("## Not measured, or not trusted")[2]

@@ -311,10 +311,13 @@ REFUSED = {
     ),
     "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU"),
     "experts with bias": (workload(replace(EXPERTS, add_bias_linear=True)), "no biases in experts"),
-    "capacity": (workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)), "drops no tokens"),
+    "capacity": (
+        workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)),
+        "drops no tokens; use null",
+    ),
     "router in fp64": (
         workload(replace(EXPERTS, moe_router_dtype=RouterDType.FP64)),
-        "computes the router only in these dtypes",
+        "does not compute the router in this dtype",
     ),
     "sinkhorn": (
         workload(

@@ -260,7 +260,7 @@ def test_a_journal_that_was_cut_off_or_is_broken_is_made_good(
 
 def test_another_sweep_under_the_same_name_is_refused(opened: Open) -> None:
     opened()
-    with pytest.raises(UserError, match="a different sweep"):
+    with pytest.raises(UserError, match="with another search space"):
         opened(space=grid(3))
 
 
