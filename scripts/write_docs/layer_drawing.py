@@ -52,7 +52,7 @@ def _column(column: Column, x: float, most: int, bottom: float) -> list[str]:
     totals = (
         f"{column.kept / MIB:.1f} MiB",
         f"{evaluation.peak.peak_reserved_bytes / GIB:.1f} GiB",
-        seconds + (f" (+{overhead:.1%})" if overhead else ""),
+        seconds + (f" (+{overhead * 100:.1f} %)" if overhead else ""),
     )
     return parts + [text(x, bottom + 22 * (i + 1), words) for i, words in enumerate(totals)]
 

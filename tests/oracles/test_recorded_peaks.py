@@ -54,7 +54,7 @@ def test_predictions_reach_the_bar_and_the_document_says_so(table: Path) -> None
 
 def shown(error: float) -> str:
     """As the document writes it: two digits, and nothing below a thousandth of a percent."""
-    return f"{error:.2%}" if error >= 1e-4 else f"{error:.3%}"
+    return f"{error * 100:.2f} %" if error >= 1e-4 else f"{error * 100:.3f} %"
 
 
 def test_the_matrix_is_what_was_rehearsed_and_holds_what_was_asked_for() -> None:
