@@ -180,8 +180,7 @@ class _Page(Struct, frozen=True):
         numbers = {job: number for number, (job, _) in enumerate(self.grid.jobs)}
         rows = [self.answer.candidates[rank - 1].evaluation for rank in toss.ranks]
         pairs = [[numbers[row.job], row.setting.spec] for row in rows]
-        why = toss.why.partition(" are ")[2].replace(f"row {toss.ranks[1]} ", "the second ")
-        return {"rows": pairs, "why": why}
+        return {"rows": pairs, "why": toss.why}
 
     def setting(self, setting: Setting) -> int:
         """Its number."""

@@ -41,13 +41,12 @@ class Difference(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """In a sentence."""
+        """In a sentence about both rows."""
         known = BAND * self.sigma * 100
         return (
-            f"rows {self.first.rank} and {self.second.rank} are {self.mean * 100:.1f} "
-            f"±{known:.1f} % apart in predicted step time; the chance that row "
-            f"{self.second.rank} is at least "
-            f"{_WORTH * 100:.0f} % faster is {self.probability * 100:.0f} %"
+            f"their predicted step times are {self.mean * 100:.1f} ±{known:.1f} % apart; the chance "
+            f"that the second row is at least {_WORTH * 100:.0f} % faster is "
+            f"{self.probability * 100:.0f} %"
         )
 
 

@@ -59,8 +59,7 @@ def toss_block(toss: Toss) -> Block:
     """Two rows to measure before one is chosen, and the command that does it, with the options that
     it has otherwise; or why there is none."""
     first, second = toss.ranks
-    why = toss.why.partition(" are ")[2]
-    head = f"Measure rows {first} and {second}. They are {why}."
+    head = f"Measure rows {first} and {second}: {toss.why}."
     lines = toss.command.split(" && ") if toss.command else []
     commands = [Fitted(partial(_command, line)) for line in lines]
     beside = [f"  ({toss.beside})"] if toss.beside else []

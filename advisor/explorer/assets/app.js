@@ -84,7 +84,7 @@ function Faster({ D, rows, axes, chosen, budget, show }) {
 function Toss({ D, rows, compare }) {
   if (!D.toss) return null;
   const [first, second] = D.toss.rows.map(([job, spec]) => rows.find(row => row.job === job && row.spec === spec));
-  return html`<p class="faster">${nameOf(D, first)} and ${nameOf(D, second)} are ${D.toss.why}.
+  return html`<p class="faster">${nameOf(D, first)} and ${nameOf(D, second)}: ${D.toss.why}.
     <button type="button" onClick=${() => compare(first, second)}>Compare the two, and see how to measure them</button></p>`;
 }
 

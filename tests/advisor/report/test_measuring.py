@@ -38,12 +38,12 @@ def test_a_job_outside_of_what_was_measured() -> None:
 def test_a_toss_ends_in_a_command_for_each_job() -> None:
     toss = Toss(
         ranks=(1, 3),
-        why="rows 1 and 3 are 1.5 % apart",
+        why="their times are 1.5 % apart",
         command="harness run recipe=a && harness run recipe=b",
         beside="harness run sets a=b",
     )
     assert printed(toss_block(toss), Screen(width=80)).splitlines() == [
-        "Measure rows 1 and 3. They are 1.5 % apart.",
+        "Measure rows 1 and 3: their times are 1.5 % apart.",
         "  harness run recipe=a",
         "  harness run recipe=b",
         "  (harness run sets a=b)",

@@ -147,14 +147,14 @@ _COMPLETED: Final = "COMPLETED"
 _FAILED: Final = "FAILED"
 # States of `man squeue`, JOB STATE CODES, that no other follows.
 _ENDED: Final = {
-    "BOOT_FAIL": (TrialStatus.FAILED, "its node did not boot"),
+    "BOOT_FAIL": (TrialStatus.FAILED, "failed because its node did not boot"),
     "CANCELLED": (TrialStatus.FAILED, "was cancelled"),
     "DEADLINE": (TrialStatus.TIMEOUT, "missed its deadline"),
     "LAUNCH_FAILED": (TrialStatus.FAILED, "could not be launched"),
     "NODE_FAIL": (TrialStatus.FAILED, "lost its node"),
     "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of its host memory limit"),
     "PREEMPTED": (TrialStatus.FAILED, "was preempted and not requeued"),
-    "RECONFIG_FAIL": (TrialStatus.FAILED, "its node could not be configured"),
+    "RECONFIG_FAIL": (TrialStatus.FAILED, "failed because its node could not be configured"),
     "REVOKED": (TrialStatus.FAILED, "was revoked"),
     "TIMEOUT": (TrialStatus.TIMEOUT, "reached its time limit"),
 }
