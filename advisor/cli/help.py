@@ -295,14 +295,13 @@ SUBCOMMANDS: Final = {
     "rules": Command(
         usage="advise rules [--framework F] [--framework-version V] [WORD]",
         about="Lists the settings that a framework's release accepts, replaces or refuses; with a "
-        "WORD only the rules that "
-        "contain it.",
+        "WORD, only the rules that contain it.",
         topics=(Topic("Flags", (_FRAMEWORK, _VERSION)),),
     ),
     "keys": Command(
         usage="advise keys [--framework F] [WORD]",
         about="Lists every KEY of KEY=VALUE with its type, its default and the framework's options "
-        "that set it; with a WORD only the keys that contain it.",
+        "that set it; with a WORD, only the keys that contain it.",
         topics=(Topic("Flags", (_FRAMEWORK,)),),
     ),
     "completion": Command(

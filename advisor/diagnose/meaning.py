@@ -98,9 +98,9 @@ def _verdict(
         )
     if cached >= tried:
         return Meaning(
-            text="At the edge: the reserved but unallocated memory would just hold the request "
-            "if it were in one piece, and tensors nearly fill the device.",
-            fix=f"{_EXPANDABLE} for this request; {_SAVE_MEMORY} for more headroom.",
+            text="At the edge: the reserved but unallocated memory would hold the request if "
+            "it were in one piece, but tensors nearly fill the device.",
+            fix=f"{_EXPANDABLE}; for more headroom: {_SAVE_MEMORY}.",
             when="edge",
         )
     if cached + free >= tried:

@@ -348,8 +348,8 @@ class Job(Struct, frozen=True, kw_only=True):
                 "layout.use_distributed_optimizer",
                 True,
                 f"splits tensors, but job.optimizer={config.optimizer} needs them whole",
-                "use layout.use_distributed_optimizer=false, or job.optimizer=dist_muon, which "
-                "assigns whole tensors to data-parallel ranks",
+                "use layout.use_distributed_optimizer=false (dist_muon then assigns whole tensors "
+                "to data-parallel ranks)",
             )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)

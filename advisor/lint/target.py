@@ -113,8 +113,8 @@ def _refuse_programs(name: str, script: Script) -> None:
         raise UserError(
             "lint",
             name,
-            f"runs {show(program)} in line {command.place.line} {read}, which gives "
-            "no setting of a known framework: batch, precision, sharding and recompute are missing",
+            f"runs {show(program)} in line {command.place.line} {read}: batch, precision, "
+            "sharding and recompute of a known framework are missing",
             f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
         )
 

@@ -223,8 +223,7 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
     beside = untold(advice.beside_degrees)
     lost = key_values({path: value for path, value in beside.items() if path not in shared})
-    why = "the recipe that sets these values is then not used"
-    return f"if you give its degrees as flags, also give {lost}: {why}" if lost else ""
+    return f"degrees given as flags turn off the recipe; then also give {lost}" if lost else ""
 
 
 _ESTIMATED = "an estimate; peaks without ~ come from a simulation of torch's allocator"

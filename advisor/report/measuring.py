@@ -30,14 +30,14 @@ def learned_words(learned: LearnedNote) -> list[str]:
     if learned.left_out:
         said.append(f"left out: {', '.join(learned.left_out)}")
     if not learned.within:
-        return [*said, f"do not apply to this job: {learned.outside}"]
+        return [*said, f"not used for this job: {learned.outside}"]
     moved = [
         f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
         for name, term in {**learned.step_time, **learned.memory}.items()
         if _is_told(term)
     ]
-    beside = [f"do not apply to row 1: {learned.outside}"] if learned.outside else []
-    return [*said, f"apply to {learned.within}", *beside, *moved, *_doubts(learned)]
+    beside = [f"not used for row 1: {learned.outside}"] if learned.outside else []
+    return [*said, f"used for {learned.within}", *beside, *moved, *_doubts(learned)]
 
 
 def _doubts(learned: LearnedNote) -> Iterator[str]:

@@ -101,6 +101,8 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
                 "is not a known key",
                 f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
             )
+        if key not in field_types(GROUPS[group]) and (meant := _namesake(key)):
+            raise UserError(path, text, "is not a known key", f"did you mean {meant}?")
         groups[group][key] = text
     return groups
 
@@ -123,12 +125,15 @@ def known_keys() -> Iterator[KnownKey]:
 
 
 def _known_key(path: str) -> str:
+    if meant := _namesake(path.rpartition(".")[2]):
+        return f"did you mean {meant}?"
     keys = {known.key for known in known_keys()}
-    last = path.rpartition(".")[2]
-    same = sorted(key for key in keys if key.endswith(f".{last}"))
-    if same:
-        return f"did you mean {same[0]}?"
     return f"{nearest_names(path, keys)} (advise keys lists all)"
+
+
+def _namesake(name: str) -> str:
+    """The KEY of any group that has this name; empty if none has."""
+    return min((known.key for known in known_keys() if known.key.endswith(f".{name}")), default="")
 
 
 def _layout_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ _FOLLOWS: Final = {
     "pipeline_model_parallel_layout": "layers split as evenly as possible",
     "num_layers_in_first_pipeline_stage": "layers split as evenly as possible",
     "num_layers_in_last_pipeline_stage": "layers split as evenly as possible",
-    "expert_tensor_parallel_size": "EP x TP would exceed the ranks",
+    "expert_tensor_parallel_size": "EP x TP does not divide the ranks of a pipeline stage",
 }
 
 

@@ -116,7 +116,7 @@ def _static(detail: StageDetail) -> Iterator[NamedBytes]:
     yield from detail.fixed.buffers
     if detail.reserved.measured_more:
         source = "runs given with --calibration"
-        yield NamedBytes("as measured", detail.reserved.measured_more, source)
+        yield NamedBytes("correction from runs", detail.reserved.measured_more, source)
 
 
 def _factors(shipped: TimeBreakdown, moved: TimeBreakdown) -> TimeBreakdown:

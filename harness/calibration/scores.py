@@ -262,7 +262,7 @@ def row_table(scored: Sequence[Scored], most: int) -> list[str]:
     ordered = sorted(scored, key=lambda one: -abs(one.error))[:most]
     return ["rows: error, measured, predicted"] + [
         f"  {one.error:+7.1%} {one.target.seconds:10.4f} {one.predicted:10.4f}  "
-        f"{one.target.name}" + (" (judged only)" if one.target.judged_only else "")
+        f"{one.target.name}" + (" (not in the fit)" if one.target.judged_only else "")
         for one in ordered
     ]
 

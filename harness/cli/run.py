@@ -79,7 +79,11 @@ COMMAND: Final = Command(
                     "schedule and optimizer) or command (any training command, whose log is read); "
                     "docs/backends.md",
                 ),
-                ("command='torchrun … {recompute}'", "the command of backend=command"),
+                (
+                    "command='torchrun … {recompute}'",
+                    "the training command for backend=command; {recompute} becomes the setting's "
+                    "flags",
+                ),
                 (
                     "framework=NAME",
                     "the framework of that command: megatron_lm, megatron_bridge or other",

@@ -48,7 +48,9 @@ class Options(Struct, frozen=True, kw_only=True):
             if name.partition(".stage")[0] not in known:
                 raise UserError("--limit", name, "is not a metric", nearest_names(name, known))
             if not 0 < limit < 1:
-                raise UserError("--limit", f"{name}={limit:g}", "must lie between 0 and 100 %")
+                raise UserError(
+                    "--limit", f"{name}={limit * 100:g}%", "must lie between 0 % and 100 %"
+                )
 
     def limit(self, name: str, golden: Golden, default: float) -> float:
         """Relative limit of a metric; that of a metric holds for its pipeline stages too."""

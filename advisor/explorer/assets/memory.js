@@ -30,7 +30,7 @@ function Waterfall({ D, chosen, other, budget }) {
       <text class="strong" x=${width - right + 6} y="19">${gib(a.total)}</text>
       ${b && html`<text class="soft" x=${width} y="19" text-anchor="end">${delta(a.total, b.total)}</text>`}</g>
   </svg></div>
-  ${b && html`<p class="note">Outline: ${nameOf(D, other)}. Last column: difference from ${nameOf(D, other)}, GiB.</p>`}
+  ${b && html`<p class="note">Outline: the row ${nameOf(D, other)}. Last column: difference from that row, GiB.</p>`}
   <p class="note">The peak is on stage ${chosen.peak}, in the ${a.phase}.</p>
   <${Figures} summary="Memory as a table, GiB" head=${["component", nameOf(D, chosen), ...(b ? [nameOf(D, other)] : [])]}
     rows=${[...COMPONENTS.map(name => [COMPONENT_WORDS[name], gib2(a.parts[name]), ...(b ? [gib2(b.parts[name])] : [])]), ["reserved", gib2(a.total), ...(b ? [gib2(b.total)] : [])]]} />`;

@@ -50,7 +50,7 @@ function Pareto({ D, list, frontRows, chosen, other, budget, choose }) {
         <circle cx=${x(row.reserved)} cy=${y(row.seconds)} r="9" /></g>`)}
       ${labels.map(one => html`<text key=${one.text} class=${one.row === chosen ? "label strong" : "label"} x=${one.x} y=${one.y} text-anchor=${one.anchor}>${one.text}</text>`)}
     </svg></div>
-    <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "band of the step time: 9 of 10 such runs lie within it"]]} />
+    <${Key} items=${[["s-fits", "fits"], ["s-over", "does not fit"], ["s-dot", "dominated: another row is no larger and no slower"], ["s-whisker", "band of the step time: 9 of 10 measured runs lie within it"]]} />
     ${outside > 0 && html`<p class="note">${many(outside, "row")} outside the picture.</p>`}`;
 }
 

@@ -123,7 +123,7 @@ function Step({ D, chosen, other }) {
       aria-label=${`${step.pp} stages, ${D.jobs.microbatches[chosen.job]} microbatches, one step of ${seconds(whole)} s. Highest allocated memory: stage ${worst}, ${gib(peak.peak)} GiB, ${peak.place === null ? "in the optimizer's step" : `at ${millis(step.stages[worst][peak.place].start)}`}, ${D.pool[peak.point]}.`}></canvas></div>
     <${Key} items=${[...["forward", "backward", "recompute", "exposed_communication", "optimizer", "pipeline_bubble"].map(timeKey), ...(step.tail[2] || D.times.some((name, i) => name === "offload" && chosen.times[i]) ? [timeKey("offload")] : []), ...(chosen.times[D.times.indexOf("host")] ? [timeKey("host")] : []), ["", `number: microbatch${step.vpp > 1 ? "; paler: a later virtual stage (chunk)" : ""}`], ["s-memory", `allocated memory above the ${gib(Math.min(...step.memory.map(one => one.fixed)))} GiB of weights, gradients and optimizer; dot: the peak`], ...(beside ? [["s-line", `line: allocated memory of ${nameOf(D, other)}`]] : [])]} />
     <p class="note">Peak: ${gib2(peak.peak)} GiB allocated on stage ${worst}${peak.place === null ? ", in the optimizer's step" : `, in the ${step.stages[worst][peak.place].backward ? "backward" : "forward"} of microbatch ${step.stages[worst][peak.place].microbatch}`}: ${D.pool[peak.point]}.
-      ${Math.abs(step.stretch - 1) > 0.005 && ` Passes are drawn ${(Math.abs(step.stretch - 1) * 100).toFixed(1)} % ${step.stretch > 1 ? "longer" : "shorter"} than predicted, so that the picture ends at the predicted step time.`}</p>
+      ${Math.abs(step.stretch - 1) > 0.005 && ` All passes are drawn ${(Math.abs(step.stretch - 1) * 100).toFixed(1)} % ${step.stretch > 1 ? "longer" : "shorter"}, so that the step ends at its predicted time.`}</p>
     <${Figures} summary=${`Passes of stage ${worst} as a table`} head=${["pass", "chunk", "microbatch", "start ms", "end ms", "highest GiB"]}
       rows=${step.stages[worst].slice(0, 400).map((one, i) => [one.backward ? "backward" : "forward", one.chunk, one.microbatch, (one.start * 1e3).toFixed(1), (one.end * 1e3).toFixed(1), gib2(peak.levels[i][1])])} />`;
 }
@@ -235,7 +235,7 @@ function stepTip(D, step, shape, event) {
   const s = Math.floor((event.clientY - box.top - top) / each);
   if (s < 0 || s >= step.pp || t < 0 || t > step.end) return "";
   const i = step.stages[s].findIndex(one => t >= one.start && t <= one.end);
-  if (i < 0) return t > step.pipeline ? `stage ${s}: waiting for the slowest GPU, gradient reduction, optimizer` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
+  if (i < 0) return t > step.pipeline ? `stage ${s}: after the last pass: gradient reduction, optimizer and the wait for the slowest GPU` : `stage ${s}: ${TIME_WORDS.pipeline_bubble}`;
   const one = step.stages[s][i], { parts } = step.chunks[s][one.chunk].passes[one.backward];
   const words = PART_KEYS.map(name => TIME_WORDS[name || (one.backward ? "backward" : "forward")]);
   const said = parts.map((part, k) => part ? `${words[k]} ${millis(part)}` : "").filter(Boolean).join(", ");

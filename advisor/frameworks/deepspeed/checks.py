@@ -150,7 +150,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _zero(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "stage = {value!r} must be 0, 1, 2 or 3", "stage 3 shards everything"
+    reason, fix = "stage = {value!r} must be 0, 1, 2 or 3", "use one of these; 3 shards everything"
     yield from illegal_values(keys, (STAGE,), _is_stage, reason, fix, ZERO_SOURCE, "zero_stage")
     if any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3):
         reason = "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"

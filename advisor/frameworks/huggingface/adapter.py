@@ -121,7 +121,7 @@ class HuggingFace(TorchStack):
                 "transformers 5.23.0 trainer.py",
             )
         if setting.offloads and job.config.framework_version == "4":
-            reason = "transformers 4.x passes every keyword to torch, which has no offload"
+            reason = "transformers 4.x passes every keyword to torch, which does not know offload"
             fix = "use full, or --framework-version 5"
             source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
             yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)

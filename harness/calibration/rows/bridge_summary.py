@@ -60,7 +60,9 @@ _SHARDED: Final = "FSDP group"
 _FOOTNOTE: Final = (
     "the table lacks the footnote of this row, and the previous release was 58 % faster"
 )
-_UNMOVED: Final = "neither the dispatcher nor overlap changed the step time: its limit is unknown"
+_UNMOVED: Final = (
+    "neither the dispatcher nor overlap changed the step time, so what limits it is unknown"
+)
 
 
 def bridge_summary_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:

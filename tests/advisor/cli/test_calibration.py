@@ -32,7 +32,7 @@ def test_runs_of_other_jobs_are_a_note(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*JOB, "--calibration", str(MEASURED / "h100" / "runs")]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "measured 28 trials of" in page
-    assert "do not apply to this job: " in page
+    assert "not used for this job: " in page
 
 
 def test_a_file_of_harness_calibrate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -368,13 +368,13 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     [
         (
             "accelerate launch train.py --lr 1",
-            "runs train\\.py in line 1 with --lr, which gives no setting of a known framework: "
-            "batch, precision, sharding and recompute are missing; give the file "
+            "runs train\\.py in line 1 with --lr: batch, precision, sharding and recompute "
+            "of a known framework are missing; give the file "
             "that has them \\(train\\.py, YAML, JSON or TOML\\), or the options$",
         ),
         (
             "cd x\npython a.py",
-            "runs a\\.py in line 2 without options, which gives no setting of a known",
+            "runs a\\.py in line 2 without options: batch, precision, sharding",
         ),
         ("echo hello", "holds no setting of a known framework"),
     ],

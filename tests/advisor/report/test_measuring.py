@@ -21,7 +21,7 @@ def test_only_what_runs_say_more_of_is_told() -> None:
     assert learned_words(NOTE) == [
         "12 trials of runs/a, runs/b",
         "left out: 3 did not run on a GPU",
-        "apply to dense layers, bf16, TP 1 to 2",
+        "used for dense layers, bf16, TP 1 to 2",
         "step +13.6 ±2.1 %",
         "activations -1.2 ±0.1 %",
     ]
@@ -31,7 +31,7 @@ def test_a_job_outside_of_what_was_measured() -> None:
     note = LearnedNote(sources=("runs/a",), trials=1, outside="TP 8, measured 1 to 4")
     assert learned_words(note) == [
         "1 trial of runs/a",
-        "do not apply to this job: TP 8, measured 1 to 4",
+        "not used for this job: TP 8, measured 1 to 4",
     ]
 
 

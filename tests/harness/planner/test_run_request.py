@@ -82,6 +82,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["backend=rehearsal"], "runs single ranks, not a job; use harness rehearse"),
         (["modle.num_layers=3"], "modle.num_layers = 3: is not a known key; did you mean model.nu"),
         (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),
+        (["job.tp_comm_overlap=true"], "is not a known key; did you mean layout.tp_comm_overlap?"),
         (["num_layers=3"], "num_layers = 3: is not a known key; did you mean model.num_layers?"),
         (["measure.stepz=3"], "did you mean measure.steps"),
         (["measure.steps=abc"], "measure.steps = abc: is not an integer"),

@@ -30,7 +30,7 @@ _RUN: Final[dict[str, Any]] = {
 }
 _FLEX: Final[dict[str, Any]] = {**_RUN, "when": sends_flex, "told_when": sends_flex}
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
-_KERNELS: Final = "a setting of the dispatcher's kernels, which are modelled as shipped"
+_KERNELS: Final = "the dispatcher's kernels are modelled with their default settings"
 _LAYOUT: Final = "another weight layout or kernel of the same MLP"
 
 

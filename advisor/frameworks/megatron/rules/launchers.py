@@ -277,8 +277,8 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = {raw.optimizer} cannot be combined with use_distributed_optimizer",
-        fix="[use_distributed_optimizer] (dist_muon shards optimizer states by whole tensors "
-        "without use_distributed_optimizer)",
+        fix="[use_distributed_optimizer] (dist_muon shards the optimizer states itself, in "
+        "whole tensors)",
         raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
         source=_ARGUMENTS,
     ),
@@ -313,7 +313,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
 
 
 def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
-    """NeMo 1 uses its keys of partial recompute only in its own transformer with a pipeline."""
+    """NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron Core."""
     window = (
         "num_micro_batches_with_partial_activation_checkpoints",
         "activations_checkpoint_layers_per_pipeline",
