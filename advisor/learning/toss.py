@@ -44,8 +44,8 @@ class Difference(Struct, frozen=True):
         """In a sentence about both rows."""
         known = BAND * self.sigma * 100
         return (
-            f"their predicted step times are {self.mean * 100:.1f} ±{known:.1f} % apart; the chance "
-            f"that the second row is at least {_WORTH * 100:.0f} % faster is "
+            f"their predicted step times are {self.mean * 100:.1f} ±{known:.1f} % apart; the "
+            f"chance that the second row is at least {_WORTH * 100:.0f} % faster is "
             f"{self.probability * 100:.0f} %"
         )
 

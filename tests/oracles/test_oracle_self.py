@@ -117,7 +117,7 @@ def test_saved_rows_name_module_and_node() -> None:
 
 
 def test_several_layers_in_a_uniform_checkpoint_have_no_bytes_per_layer() -> None:
-    with pytest.raises(ValueError, match="uniform needs 1"):
+    with pytest.raises(ValueError, match="must be 1 with uniform"):
         saved_bytes_per_layer(TOY.changed(**full("uniform", 2)))
 
 
