@@ -20,6 +20,7 @@ from harness.trial.result import TrialStatus
 
 _TIMEOUT_SECONDS: Final = 60
 _GONE: Final = "Invalid job id"
+_NO_CONTROLLER: Final = "Unable to contact slurm controller"  # slurm_errno.c
 _FIELD: Final = re.compile(r"(\w+)=(\S*)")
 _UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are shortened
 
@@ -163,6 +164,11 @@ _ENDED: Final = {
 def has_ended(report: JobReport) -> bool:
     """Whether nothing more comes: a job that is requeued waits again."""
     return report.state in (*_ENDED, _COMPLETED, _FAILED)
+
+
+def met_no_controller(output: Sequence[str]) -> bool:
+    """Whether srun, by what it printed, could not reach the controller, and so began nothing."""
+    return any(_NO_CONTROLLER in line for line in output)
 
 
 def exit_of(job: str, report: JobReport | None) -> Exit:

@@ -1,8 +1,9 @@
 """Trials that Slurm runs: submitted once, collected by the same command whenever it runs again.
 
 A trial with a result.json is finished; one with a job.json and no result belongs to that job until
-Slurm says that the job has ended; one with neither is submitted. So nothing is lost or run twice
-when this process, a node or Slurm's controller goes down in between.
+Slurm says that the job has ended; one with neither is submitted, and so is one whose job found no
+controller to begin it. So nothing is lost or run twice when this process, a node or Slurm's
+controller goes down in between.
 """
 
 import os
@@ -21,6 +22,7 @@ from harness.execution.launchers.slurm.queue import (
     counts,
     exit_of,
     has_ended,
+    met_no_controller,
 )
 from harness.execution.launchers.slurm.submission import Submitter
 from harness.execution.launchers.slurm.task import MakeLauncher, make_launcher
@@ -59,11 +61,11 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
                     result = skip(self.folder.trial(trial.name), setting, trial)
                 results[trial.name] = result
         self._collect(trials, results, signals)
-        with signals.held():
-            self._submit([trial for _, trial in trials if trial.name not in results])
+        self._submit(trials, results, signals)
         while self.options.wait and len(results) < len(trials):
             time.sleep(self.options.poll_seconds)
             self._collect(trials, results, signals)
+            self._submit(trials, results, signals)
         return {trial.name: results[trial.name] for _, trial in trials if trial.name in results}
 
     def _submitter(self) -> Submitter:
@@ -74,13 +76,21 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
             launcher=self.on_node,
         )
 
-    def _submit(self, waiting: list[Trial]) -> None:
+    def _submit(
+        self,
+        trials: list[tuple[PlannedSetting, Trial]],
+        results: dict[str, TrialResult],
+        signals: StopSignals,
+    ) -> None:
+        """Submit what has neither a result nor a job."""
+        waiting = [trial for _, trial in trials if trial.name not in results]
         new = [trial for trial in waiting if self.folder.trial(trial.name).job() is None]
         if new:
-            jobs = self._submitter().submit(new)
+            with signals.held():
+                jobs = self._submitter().submit(new)
             ids = ", ".join(dict.fromkeys(array_id(job) for job in jobs))
-            trials = "1 trial" if len(new) == 1 else f"{len(new)} trials"
-            self.progress.say(f"{trials} submitted as job {ids}")
+            many = "1 trial" if len(new) == 1 else f"{len(new)} trials"
+            self.progress.say(f"{many} submitted as job {ids}")
 
     def _finished(self, trial: Trial) -> TrialResult | None:
         """As found; a job that measures what is not asked any more is cancelled."""
@@ -135,8 +145,8 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         waiting: list[JobReport],
         signals: StopSignals,
     ) -> TrialResult | None:
-        """The result of a job that is over; None of one that is not, which joins `waiting`, and
-        where the controller does not answer."""
+        """The result of a job that is over; None of one that is not, which joins `waiting`, of one
+        that began nothing, which is forgotten, and where the controller does not answer."""
         report = None if known is None else known.get(job.job)
         if report is not None and not has_ended(report):
             waiting.append(report)
@@ -144,6 +154,13 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         if known is None:
             return None
         with signals.held():
+            if not folder.lock.exists() and met_no_controller(self._output(job)):
+                folder.forget_job()
+                self.progress.say(
+                    f"job {job.job} could not reach Slurm's controller and began nothing; "
+                    "its trial is submitted again"
+                )
+                return None
             return self._conclude(folder, trial, job, report)
 
     def _conclude(
@@ -155,8 +172,11 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         attempt = Attempt(started_at=job.submitted_at, clock=time.monotonic())
         result = conclude(folder, trial, attempt, exit_of(job.job, report))
         if result.evidence is not None and not result.evidence.log_tail:
-            found = (tail(path, _TAIL_LINES) for path in self._submitter().output(job.job))
-            said = next((lines for lines in found if lines), ())
-            result = replace(result, evidence=replace(result.evidence, log_tail=said))
+            result = replace(result, evidence=replace(result.evidence, log_tail=self._output(job)))
         keep(folder, result)
         return result
+
+    def _output(self, job: SubmittedJob) -> tuple[str, ...]:
+        """The last lines that the job printed outside of its trial."""
+        found = (tail(path, _TAIL_LINES) for path in self._submitter().output(job.job))
+        return next((lines for lines in found if lines), ())
