@@ -2,12 +2,22 @@
 
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "wording.md"
+
+
+@pytest.fixture
+def list_strings(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, which is no package's module."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.delitem(sys.modules, "list_strings", raising=False)
+    return import_module("list_strings")
 
 
 def _replaced() -> list[str]:
@@ -20,10 +30,7 @@ def test_the_guide_has_a_table() -> None:
     assert "is none of" in _replaced()
 
 
-def test_no_text_holds_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import list_strings  # type: ignore[import-not-found]
-
+def test_no_text_holds_what_is_replaced(list_strings: Any) -> None:
     folders = [ROOT / name for name in list_strings.FOLDERS]
     found = [
         f"{file.relative_to(ROOT)}:{line}: {form}"
@@ -32,14 +39,10 @@ def test_no_text_holds_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         for form in _replaced()
         if form in text
     ]
-    sys.modules.pop("list_strings", None)
     assert not found
 
 
-def test_the_list_knows_what_a_user_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import list_strings
-
+def test_the_list_knows_what_a_user_meets(list_strings: Any, tmp_path: Path) -> None:
     source = tmp_path / "a.py"
     source.write_text(
         '"""Not this one."""\n'
@@ -58,10 +61,7 @@ def test_the_list_knows_what_a_user_meets(tmp_path: Path, monkeypatch: pytest.Mo
     assert list_strings.texts_in(table) == [(2, "two words, and more")]
 
 
-def test_the_list_knows_what_a_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import list_strings
-
+def test_the_list_knows_what_a_page_shows(list_strings: Any, tmp_path: Path) -> None:
     script = tmp_path / "a.js"
     script.write_text(
         '/* not this one */ const split = text.split(/["` ]+ nor this/); // nor "this one"\n'

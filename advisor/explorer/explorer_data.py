@@ -41,7 +41,7 @@ from advisor.report.wording import remedy_line
 from advisor.request.harness_line import harness_line
 from advisor.request.request import Request
 from advisor.search.evaluate import Evaluator
-from advisor.search.measured_rows import measured_words as ran_words
+from advisor.search.measured_rows import measured_note
 from advisor.search.undecided import lost_options
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
@@ -225,7 +225,7 @@ class _Page(Struct, frozen=True):
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
             "notes": pool.number(self._notes(evaluation)),
-            "measured": pool.number(ran_words(evaluation)),
+            "measured": pool.number(measured_note(evaluation)),
         }
 
     def _notes(self, evaluation: Evaluation) -> Sequence[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -167,17 +168,14 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return self.expert_data_parallel_size
 
     @property
-    def splits_evenly_without_text(self) -> bool:
-        """Whether no field but the layout's text asks for an uneven split."""
-        counted = (
-            self.account_for_embedding_in_pipeline_split or self.account_for_loss_in_pipeline_split
-        )
-        return not counted and all(getattr(self, field) is None for field in _END_STAGES)
+    def uneven_split_fields(self) -> tuple[str, ...]:
+        """Names of the fields that ask for an uneven split of the layers over the stages."""
+        return tuple(field for field in EVEN if getattr(self, field))
 
     @property
     def splits_evenly(self) -> bool:
         """Whether every stage holds as many layers as any other."""
-        return self.splits_evenly_without_text and not self.pipeline_model_parallel_layout
+        return not self.uneven_split_fields
 
 
 DEGREES = (
@@ -190,6 +188,14 @@ DEGREES = (
     "data_parallel_size",
 )
 
+EVEN: Final[dict[str, Any]] = {
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
+    "pipeline_model_parallel_layout": "",
+}
+"""Fields of ParallelLayout that ask for an uneven split, and their values without one."""
 _END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 

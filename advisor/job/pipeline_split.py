@@ -221,12 +221,9 @@ _NOT_OF_HYBRID = (
 def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
     """Layers between the | of a hybrid pattern (0.19.0 hybrid_layer_allocation.py)."""
     segments = hybrid_segments(pattern)
-    if not layout.splits_evenly:
+    for field in layout.uneven_split_fields:
         raise UserError(
-            "model.hybrid_layer_pattern",
-            pattern,
-            f"cannot be combined with {_other_split(layout)}",
-            "give one",
+            "model.hybrid_layer_pattern", pattern, f"cannot be combined with {field}", "give one"
         )
     if len(segments) != layout.num_model_chunks:
         raise UserError(
@@ -302,19 +299,6 @@ def _counted(layout: ParallelLayout) -> str:
     return f" ({' and '.join(named)} counted)" if named else ""
 
 
-_WAYS = (
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
-
-
-def _other_split(layout: ParallelLayout) -> str:
-    """The field that splits unevenly beside a pattern or a layout's text."""
-    return next(field for field in _WAYS if getattr(layout, field) not in (None, False))
-
-
 def _check_ways(layout: ParallelLayout) -> None:
     """Megatron takes one way of splitting (transformer_config.py)."""
     counted = (
@@ -375,8 +359,9 @@ def holds_layers(model: ModelSpec, text: str) -> bool:
 def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     text = layout.pipeline_model_parallel_layout
     chunks = chunk_texts(text)
-    if not layout.splits_evenly_without_text:
-        raise UserError(_FIELD, text, f"cannot be combined with {_other_split(layout)}", "give one")
+    for field in layout.uneven_split_fields:
+        if f"layout.{field}" != _FIELD:
+            raise UserError(_FIELD, text, f"cannot be combined with {field}", "give one")
     if len(chunks) != layout.num_model_chunks:
         raise UserError(
             _FIELD, text, f"has {len(chunks)} chunks, but PP x VPP = {layout.num_model_chunks}"

@@ -9,9 +9,9 @@ from msgspec import Struct
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
+from advisor.job.layout import EVEN
 from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
 from advisor.plan.recompute_plan import words_of
-from advisor.plan.split import EVEN
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import changed_fields
 

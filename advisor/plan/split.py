@@ -7,7 +7,7 @@ many are left out at the end, where the output layer and multi-token prediction 
 
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,15 +19,6 @@ from advisor.plan.flops import layer_weights
 _MOST_LEFT_OUT: Final = 8
 """Of the layers that would fill all chunks, at most one in so many may be missing: beyond, some
 stages wait for the others longer than a smaller pipeline's bubble takes (a judgement)."""
-
-EVEN: Final[dict[str, Any]] = {
-    "num_layers_in_first_pipeline_stage": None,
-    "num_layers_in_last_pipeline_stage": None,
-    "account_for_embedding_in_pipeline_split": False,
-    "account_for_loss_in_pipeline_split": False,
-    "pipeline_model_parallel_layout": "",
-}
-"""Fields of ParallelLayout that ask for an uneven split, and their values without one."""
 
 
 def virtual_degrees(model: ModelSpec, pp: int) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from advisor.base.fields import key_values, spelled
 from advisor.base.units import DASH
 from advisor.job.job import Job
+from advisor.job.layout import EVEN
 from advisor.models.options import CpCommType
-from advisor.plan.split import EVEN, split_evenly
+from advisor.plan.split import split_evenly
 
 _GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
 """Groups of KEY=VALUE, and the attributes of a Job that hold them."""

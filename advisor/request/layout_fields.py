@@ -9,11 +9,11 @@ from msgspec.structs import asdict, replace
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.units import nearest_divisors
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import EVEN, ParallelLayout
 from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
-from advisor.plan.split import EVEN, split_evenly, virtual_degrees
+from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.request.experiments import Experiment
 from advisor.request.lent_options import LentOptions
 from advisor.request.origin import GIVEN, Origin, assumed, recipe

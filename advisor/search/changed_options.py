@@ -10,8 +10,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.protocols import Effect, JobChange
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout
-from advisor.plan.split import EVEN
+from advisor.job.layout import EVEN, ParallelLayout
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import GIVEN, changed_fields
 from advisor.request.resolve import Resolution

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from advisor.base.units import divisors
 from advisor.frameworks.protocols import Degrees
 from advisor.frameworks.registry import adapter_of
-from advisor.job.layout import ParallelLayout, legal_tensor_parallel_sizes
+from advisor.job.layout import EVEN, ParallelLayout, legal_tensor_parallel_sizes
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CpCommType
-from advisor.plan.split import EVEN, split_evenly, virtual_degrees
+from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.resolve import Resolution
 

@@ -57,7 +57,7 @@ def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvalua
     return replace(row, basis=Basis.LEARNED if within else Basis.SHIPPED)
 
 
-def measured_words(evaluation: Evaluation) -> str:
+def measured_note(evaluation: Evaluation) -> str:
     """What runs of just this setting of this job gave; empty where there are none."""
     calibration = evaluation.calibration
     if not isinstance(calibration, LearnedCalibration):

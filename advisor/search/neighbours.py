@@ -10,9 +10,9 @@ from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
-from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.layout import EVEN, DataParallelSharding, ParallelLayout
 from advisor.models.options import CpCommType
-from advisor.plan.split import EVEN, split_evenly, virtual_degrees
+from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.search.changed_options import changes
 
 _EVERYTHING = "spreads weights, gradients and activations over more GPUs"

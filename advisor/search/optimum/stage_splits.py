@@ -11,9 +11,9 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from advisor.job.job import Job
+from advisor.job.layout import EVEN
 from advisor.job.pipeline_split import ModelChunk, Stages, pipeline_stages
 from advisor.models.layer_kind import LayerKind, Role
-from advisor.plan.split import EVEN
 
 Counts = tuple[int, ...]
 """Layers of each chunk of one stage."""

@@ -89,6 +89,11 @@ def test_stages_of_a_pattern(
             {"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 1},
             "cannot be combined with num_layers_in_first_pipeline_stage; give one",
         ),
+        (
+            PIPES,
+            {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Ett|tt|t|tL"},
+            "cannot be combined with pipeline_model_parallel_layout; give one",
+        ),
     ],
 )
 def test_splits_that_are_refused(model: ModelSpec, layout: dict[str, Any], says: str) -> None:

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
-from advisor.job.layout import DataParallelSharding
+from advisor.job.layout import EVEN, DataParallelSharding
 from advisor.models.options import CpCommType
-from advisor.plan.split import EVEN, split_evenly
+from advisor.plan.split import split_evenly
 from advisor.report.job_changes import LayoutColumns, apart, changes
 from advisor.request.request import Request
 from advisor.request.resolve import resolve

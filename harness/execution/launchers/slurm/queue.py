@@ -166,9 +166,11 @@ def has_ended(report: JobReport) -> bool:
     return report.state in (*_ENDED, _COMPLETED, _FAILED)
 
 
-def met_no_controller(output: Sequence[str]) -> bool:
-    """Whether srun, by what it printed, could not reach the controller, and so began nothing."""
-    return any(_NO_CONTROLLER in line for line in output)
+def met_no_controller(report: JobReport | None, output: Sequence[str]) -> bool:
+    """Whether a job failed as srun, by its `output`, could not reach the controller; one that Slurm
+    ended, for instance cancelled, did not. None is a job that Slurm has forgotten."""
+    failed = report is None or report.state == _FAILED
+    return failed and any(_NO_CONTROLLER in line for line in output)
 
 
 def exit_of(job: str, report: JobReport | None) -> Exit:

@@ -154,7 +154,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
         if known is None:
             return None
         with signals.held():
-            if not folder.lock.exists() and met_no_controller(self._output(job)):
+            if not folder.lock.exists() and met_no_controller(report, self._output(job)):
                 folder.forget_job()
                 self.progress.say(
                     f"job {job.job} could not reach Slurm's controller and began nothing; "

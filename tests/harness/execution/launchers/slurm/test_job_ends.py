@@ -3,7 +3,12 @@
 import pytest
 
 from harness.execution.launchers.launcher import Exit
-from harness.execution.launchers.slurm.queue import JobReport, exit_of, has_ended
+from harness.execution.launchers.slurm.queue import (
+    JobReport,
+    exit_of,
+    has_ended,
+    met_no_controller,
+)
 from harness.trial.result import TrialStatus
 
 
@@ -40,6 +45,14 @@ def test_a_job_that_slurm_has_forgotten() -> None:
     told = exit_of("12_3", None).told
     assert told is not None
     assert (told.status, "no longer knows job 12_3" in told.message) == (TrialStatus.FAILED, True)
+
+
+def test_only_a_job_that_failed_met_no_controller() -> None:
+    output = ("srun: error: Unable to confirm allocation: Unable to contact slurm controller",)
+    assert met_no_controller(JobReport(state="FAILED", code=1), output)
+    assert met_no_controller(None, output)
+    assert not met_no_controller(JobReport(state="CANCELLED"), output)
+    assert not met_no_controller(JobReport(state="FAILED", code=1), ("srun: error: no such file",))
 
 
 @pytest.mark.parametrize(
