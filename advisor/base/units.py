@@ -160,7 +160,7 @@ _ALL_SHOWN = 12
 
 def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
-    there is none, all of a few, or the nearest of many."""
+    there is none, all of a few, or the nearest of many; empty where nothing is known."""
     from difflib import get_close_matches
 
     names = sorted(known)
@@ -170,14 +170,14 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     if near := begun[: 2 * limit] or close:
         return f"did you mean {either(near)}?"
     if len(names) <= _ALL_SHOWN:
-        return f"use {either(names)}"
+        return f"use {either(names)}" if names else ""
     far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
     return f"similar: {', '.join(far)}"
 
 
 def either(names: Iterable[str]) -> str:
-    """``a``, ``a or b``, ``a, b or c``."""
-    *first, last = names
+    """``a``, ``a or b``, ``a, b or c``; empty for no names."""
+    *first, last = list(names) or [""]
     return f"{', '.join(first)} or {last}" if first else last
 
 
