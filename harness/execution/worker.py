@@ -157,6 +157,7 @@ class Worker:
                 times=measured.times,
                 memory=_with_saved_bytes(measured.memory, step),
                 timeline=measured.timeline,
+                phases=measured.phases,
                 flops=_if_counted(step.flops),
                 loss=measured.loss,
                 stages=measured.stages,

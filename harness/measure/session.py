@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
+from harness.measure.phase_times import PhaseTimes
 from harness.measure.pruning import median_at_least
 from harness.measure.timing import differences, slowest_rank, stopwatch
 from harness.measure.training_step import Measured, Silent, TrainingStep
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
-from harness.trial.result import MemoryPeak, StepTimes, TimelinePoint
+from harness.trial.result import MemoryPeak, PhaseTime, StepTimes, TimelinePoint
 from harness.trial.trial import Device, MeasurementPlan
 
 _READING_SECONDS: Final = 0.25
@@ -69,6 +70,7 @@ def measure(
         times=times,
         memory=(memory,),
         timeline=timeline if plan.memory_timeline else (),
+        phases=() if device is Device.CPU or window.pruned else _phases(step),
         loss=window.loss,
         concerns=concerns(seen, plan, device),
         host_seconds=window.host_seconds,
@@ -171,6 +173,14 @@ def _cuda_memory(
         torch.cuda.synchronize()
     timeline.sample()
     return memory, timeline.points()
+
+
+def _phases(step: TrainingStep) -> tuple[PhaseTime, ...]:
+    """One more step, with an event at the begin of each phase and replay."""
+    torch.cuda.synchronize()
+    recorder = PhaseTimes(stopwatch(Device.CUDA))
+    step.run(recorder)
+    return recorder.ended()
 
 
 def _cpu_memory(step: TrainingStep) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:

@@ -11,6 +11,7 @@ from harness.trial.result import (
     GpuLoad,
     MemoryPeak,
     Phase,
+    PhaseTime,
     StagePeaks,
     StepTimes,
     TimelinePoint,
@@ -63,13 +64,15 @@ class Measured(Struct, frozen=True, kw_only=True):
     """What one process saw: of its rank, or of the stages that it rehearsed.
 
     memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
-    step, that of one more step after them, and so is every timeline. loss is that of the timed
-    steps. host_seconds are the timed steps by the host clock; load the GPU's state meanwhile.
+    step, that of one more step after them, and so is every timeline. phases are of one more step on
+    CUDA. loss is that of the timed steps. host_seconds are the timed steps by the host clock; load
+    the GPU's state meanwhile.
     """
 
     times: StepTimes | None
     memory: tuple[MemoryPeak, ...]
     timeline: tuple[TimelinePoint, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
     loss: tuple[float, ...] = ()
     concerns: tuple[Concern, ...] = ()
     stages: tuple[StagePeaks, ...] = ()

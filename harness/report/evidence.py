@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from advisor.base.units import DASH, human_bytes
+from advisor.base.units import DASH, human_bytes, milliseconds
 from harness.execution.runner import MEASURED
 from harness.judge.metrics import PEAKS
 from harness.report.document import Picture, Section, Table
@@ -93,6 +93,26 @@ def _peak(facts: Facts) -> str:
         f"MFU and HFU are relative to {peak:.1f} TFLOP/s: the dense peak of {facts.gpu.name} at "
         f"{precision}, from its datasheet (configs/hardware/{facts.gpu.name}.yaml)."
     )
+
+
+def phases(facts: Facts) -> Table | None:
+    """Where the time of a step went, and how far the processor was ahead; None without a GPU."""
+    rows = []
+    for setting in facts.plan.settings:
+        timed = next((one for one in facts.of(setting) if one.phases), None)
+        for phase in timed.phases if timed else ():
+            rows.append(
+                (
+                    facts.name_of(setting),
+                    str(phase.phase),
+                    str(phase.stretches),
+                    milliseconds(phase.seconds),
+                    milliseconds(phase.host_seconds),
+                    milliseconds(phase.ahead_seconds),
+                )
+            )
+    heads = ("setting", "phase", "stretches", "GPU", "processor", "processor ahead, least")
+    return Table(columns=heads, rows=tuple(rows), left=2) if rows else None
 
 
 def trust(facts: Facts) -> Section:

@@ -17,7 +17,7 @@ from harness.judge.predicted import (
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
-from harness.report.evidence import failures, flops, memory, trust
+from harness.report.evidence import failures, flops, memory, phases, trust
 from harness.report.facts import Facts
 from harness.report.provenance import (
     calibration,
@@ -58,7 +58,7 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
             predicted(facts, of("predicted")),
             memory(facts, of("memory")),
             flops(facts),
-            *_timeline(of("timeline")),
+            *_one_step(phases(facts), of("timeline")),
             trust(facts),
             *failures(facts),
             environment(facts),
@@ -205,8 +205,14 @@ def timed(words: str, facts: Facts) -> str:
     return f"{words} (CPU time)" if facts.on_cpu else words
 
 
-def _timeline(pictures: tuple[Picture, ...]) -> tuple[Section, ...]:
-    return (Section(title="One step", pictures=pictures),) if pictures else ()
+def _one_step(phases: Table | None, pictures: tuple[Picture, ...]) -> tuple[Section, ...]:
+    if phases is None:
+        return (Section(title="One step", pictures=pictures),) if pictures else ()
+    how = (
+        "Times of one step after the timed ones, on one rank: on the GPU, and until the processor "
+        "had queued the work. Where the processor is hardly ahead, the GPU waits for it."
+    )
+    return (Section(title="One step", prose=(how,), tables=(phases,), pictures=pictures),)
 
 
 def _measured(numbers: Numbers, peak: str) -> tuple[str, str, str]:

@@ -34,7 +34,8 @@ class TrialStatus(StrEnum):
 
 class Phase(StrEnum):
     """Where in its life a trial is; also where it failed. `training` is some part of a step, where
-    nobody but the log tells; `replay`, in timelines alone, what the backward computes again."""
+    nobody but the log tells; `replay`, in timelines and phase times alone, what the backward
+    computes again."""
 
     START = "start"
     BUILD = "build"
@@ -105,6 +106,21 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
     seconds: float
     allocated: int
     phase: Phase
+
+
+class PhaseTime(Struct, frozen=True, kw_only=True):
+    """All stretches of one phase in one step of one rank, on a GPU.
+
+    seconds: by the GPU's clock. host_seconds: until the processor had queued them. ahead_seconds:
+    by how much the processor was ahead of the GPU at the end of a stretch, the least of all; near
+    zero, the GPU waited for its processor.
+    """
+
+    phase: Phase
+    stretches: int
+    seconds: float
+    host_seconds: float
+    ahead_seconds: float
 
 
 class Flops(Struct, frozen=True, kw_only=True):
@@ -195,6 +211,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
         environment: fingerprint of software, hardware and clocks, a plain JSON object.
         loss: training loss of each measured step.
         stages: peaks of each pipeline stage, of a rehearsal.
+        phases: where the time of one more step went, on a GPU; of one rank.
     """
 
     name: str
@@ -206,6 +223,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     times: StepTimes | None = None
     memory: tuple[MemoryPeak, ...] = ()
     timeline: tuple[TimelinePoint, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
     flops: Flops | None = None
     loss: tuple[float, ...] = ()
     stages: tuple[StagePeaks, ...] = ()

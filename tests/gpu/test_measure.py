@@ -1,5 +1,6 @@
 """What only a GPU can show of harness.measure."""
 
+from statistics import median
 from typing import Any
 
 import pytest
@@ -65,6 +66,15 @@ def test_all_four_numbers_of_memory() -> None:
     assert len(measured.times.seconds) == PLAN.steps
     assert {point.phase for point in measured.timeline} >= {Phase.FORWARD, Phase.OPTIMIZER}
     assert measured.load is not None
+    assert [one.phase for one in measured.phases] == [
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    ]
+    one_more = sum(one.seconds for one in measured.phases)
+    assert one_more == pytest.approx(median(measured.times.seconds), rel=0.3)
+    # an event cannot pass before it is queued; the clocks start some microseconds apart
+    assert all(one.ahead_seconds > -1e-4 for one in measured.phases)
 
 
 def test_events_and_host_clock_agree_on_work_that_is_waited_for() -> None:

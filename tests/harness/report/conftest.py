@@ -18,6 +18,7 @@ from harness.trial.result import (
     Flops,
     MemoryPeak,
     Phase,
+    PhaseTime,
     StepTimes,
     TimelinePoint,
     TrialResult,
@@ -58,6 +59,26 @@ def timeline(seconds: float, low: int, high: int) -> tuple[TimelinePoint, ...]:
     return tuple(TimelinePoint(seconds=x * seconds, allocated=y, phase=p) for x, y, p in shape)
 
 
+def phases(seconds: float) -> tuple[PhaseTime, ...]:
+    """A processor that is ahead of the GPU by a fifth of the step, and not at all in the replay."""
+    shape = [
+        (Phase.FORWARD, 1, 0.4, 0.2, 0.2),
+        (Phase.BACKWARD, 2, 0.4, 0.3, 0.1),
+        (Phase.REPLAY, 1, 0.1, 0.3, 0.0),
+        (Phase.OPTIMIZER, 1, 0.1, 0.2, 0.0),
+    ]
+    return tuple(
+        PhaseTime(
+            phase=phase,
+            stretches=stretches,
+            seconds=gpu * seconds,
+            host_seconds=host * seconds,
+            ahead_seconds=ahead * seconds,
+        )
+        for phase, stretches, gpu, host, ahead in shape
+    )
+
+
 def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> TrialResult:
     """Ten steps that differ by 0.4 %; FLOPs of 400 model and 500 hardware TFLOP/s on one GPU."""
     on_gpu = trial.workload.device is Device.CUDA
@@ -85,6 +106,7 @@ def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> Trial
         ),
         "memory": (peak,),
         "timeline": timeline(seconds, allocated // 2, allocated),
+        "phases": phases(seconds) if on_gpu else (),
         "flops": Flops(model=4e14 * seconds, hardware=5e14 * seconds),
         "loss": (3.0, 2.9),
     }

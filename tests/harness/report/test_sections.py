@@ -234,3 +234,14 @@ def test_a_sweep_s_settings_are_named_with_their_micro_batch(swept_run: Path) ->
     assert "micro batches 1, 2" in document.subtitle
     assert [one.name for one in points(facts)] == list(names)
     assert len(json.loads(bmf(facts))) == 1, "a pruned trial is no data point"
+
+
+def test_where_the_time_of_a_step_went(gpu_facts: Facts, cpu_facts: Facts) -> None:
+    """Of settings that were measured, on a GPU alone."""
+    (table,) = section(make_document(gpu_facts, ()), "One step").tables
+    assert len(table.rows) == 3 * 4
+    step = gpu_facts.found[0].step_time.measured
+    assert step is not None
+    milli = [f"{share * step * 1e3:.1f} ms" for share in (0.1, 0.3, 0.0)]
+    assert table.rows[2] == (gpu_facts.found[0].name, "replay", "1", *milli)
+    assert all(one.title != "One step" for one in make_document(cpu_facts, ()).sections)

@@ -1,0 +1,48 @@
+"""Where the time of a step goes, by phase, and how far the processor is ahead of the GPU."""
+
+from itertools import accumulate
+from operator import sub
+from typing import Final
+
+from harness.base.collections import grouped
+from harness.measure.timing import Stopwatch
+from harness.trial.result import Phase, PhaseTime
+
+_ORDER: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
+
+
+class PhaseTimes:
+    """A recorder of one step that notes when each phase begins, for the GPU and for the processor
+    that queues its work. The GPU must be idle when it is made."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._begun: list[Phase] = []
+
+    def phase(self, phase: Phase) -> None:
+        """`phase` begins now."""
+        self._watch.mark()
+        self._begun.append(phase)
+
+    def replay(self, begins: bool) -> None:
+        """A stretch of the backward in which something is computed again."""
+        self.phase(Phase.REPLAY if begins else Phase.BACKWARD)
+
+    def ended(self) -> tuple[PhaseTime, ...]:
+        """The step is over: each phase that it had. Waits for the GPU."""
+        self._watch.mark()
+        laps, host_laps = self._watch.laps(), self._watch.host_laps()
+        ahead = map(sub, accumulate(laps), accumulate(host_laps))
+        each = zip(laps, host_laps, ahead, strict=True)
+        stretches = grouped(zip(self._begun, each, strict=True))
+        return tuple(
+            PhaseTime(
+                phase=phase,
+                stretches=len(stretches[phase]),
+                seconds=sum(seconds for seconds, _, _ in stretches[phase]),
+                host_seconds=sum(seconds for _, seconds, _ in stretches[phase]),
+                ahead_seconds=min(seconds for _, _, seconds in stretches[phase]),
+            )
+            for phase in _ORDER
+            if phase in stretches
+        )
