@@ -21,6 +21,7 @@ from harness.calibration.bench.cases import (
     Kind,
     Sample,
 )
+from harness.calibration.bench.host_layers import host_operations
 
 
 class Resource(StrEnum):
@@ -49,7 +50,7 @@ RESOURCES: Final = {
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
 }
 """A plain copy has no resource: it is a ceiling, and no kernel of a training step. Nor have grouped
-GEMMs, latent attention and the host's times, of which a calibration has no constant."""
+GEMMs and latent attention, of which a calibration has no constant, and the host's times."""
 
 FITTED_ATTENTION: Final = ("flash", "torch")
 """What the native backend runs: flash attention on a GPU, torch's own on a CPU. Megatron's backend
@@ -101,12 +102,13 @@ class Ramp(Struct, frozen=True, kw_only=True):
 
 class Rates(Struct, frozen=True, kw_only=True):
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
-    ones were timed to tell."""
+    ones were timed to tell, host_call_seconds where no layer was queued."""
 
     of: dict[Resource, Rate]
     kernel_seconds: float | None
     collective_seconds: float | None
     ramp: Ramp = Ramp()
+    host_call_seconds: float | None = None
 
     def seconds(self, case: Case, ranks: int = 1) -> float | None:
         """Predicted seconds of a case; None where its resource has no rate."""
@@ -140,7 +142,20 @@ def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
         rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0, ramp)
         if rate is not None:
             rates[resource] = rate
-    return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective, ramp=ramp)
+    return Rates(
+        of=rates,
+        kernel_seconds=kernel,
+        collective_seconds=collective,
+        ramp=ramp,
+        host_call_seconds=_host_call_seconds(chosen),
+    )
+
+
+def _host_call_seconds(samples: Iterable[Sample]) -> float | None:
+    """Median over the layers of what the processor takes for each of their operations."""
+    layers = [sample for sample in samples if sample.case.kind is Kind.HOST_LAYER]
+    each = [sample.seconds / host_operations(sample.case) for sample in layers]
+    return median(each) if each else None
 
 
 def _ramp(samples: Sequence[Sample], kernel: float) -> Ramp:

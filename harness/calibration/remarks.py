@@ -105,13 +105,20 @@ def _of(samples: Sequence[Sample], kind: Kind, variant: str = "") -> list[Sample
 def _host(samples: Sequence[Sample]) -> Iterator[str]:
     """Seconds that a step cannot be faster than, however small its kernels are."""
     launches = [s.seconds for s in samples if s.case.kind is Kind.HOST_LAUNCH]
-    layers = [s for s in samples if s.case.kind is Kind.HOST_LAYER]
     parts = [f"{seconds * 1e6:.1f} µs to queue a kernel" for seconds in launches]
-    if layers:
-        each = ", ".join(f"{s.case.variant} {s.seconds * 1e3:.2f} ms" for s in layers)
-        parts.append(f"forward and backward of a native layer: {each}")
+    for kind, words in _HOST_LAYERS.items():
+        layers = [s for s in samples if s.case.kind is kind]
+        if layers:
+            each = ", ".join(f"{s.case.variant} {s.seconds * 1e3:.2f} ms" for s in layers)
+            parts.append(f"{words}: {each}")
     if parts:
         yield f"host: {'; '.join(parts)}"
+
+
+_HOST_LAYERS: Final = {
+    Kind.HOST_LAYER: "forward and backward of a native layer",
+    Kind.HOST_REPLAY: "with a replay of the whole layer",
+}
 
 
 class Lasting(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from advisor.job.job import Job
 from advisor.models.spec import ModelSpec
 from advisor.time.machine import machine
 from harness.backends.native import predict as native
+from harness.backends.native.host_time import waiting_seconds
 from harness.trial.trial import Backend, Device, Prediction, Workload
 
 
@@ -60,7 +61,8 @@ def _check_size(workload: Workload, size: int | None, does: str, of: str) -> Non
 
 def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
     """What a step of the native backend takes beyond Megatron's: the traffic of plain modules and
-    of its own optimizer, and no data loading, nor the other fixed costs of a training loop."""
+    of its own optimizer, and the GPU's waiting for the processor that queues them; and no data
+    loading, nor the other fixed costs of a training loop."""
     if workload.backend is not Backend.NATIVE:
         return 0.0
     calibration = evaluation.calibration
@@ -68,7 +70,9 @@ def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
     with suppress(UserError):  # its trial will say why it is not run
         unfused = native.unfused_bytes(workload) / rates.memory_bytes_per_second
         optimizer = native.optimizer_bytes(workload) / rates.optimizer_bytes_per_second
-        return float(unfused + optimizer - calibration.step_seconds)
+        waiting = waiting_seconds(workload, evaluation.job.gpu, calibration)
+        waiting -= evaluation.time_seconds.host
+        return float(unfused + optimizer + waiting - calibration.step_seconds)
     return 0.0
 
 

@@ -31,14 +31,19 @@ from harness.trial.trial import Workload
 
 
 def native_model(workload: Workload) -> ModelSpec:
-    """The workload's model with the options that this backend runs it with.
+    """The workload's model as this backend runs it."""
+    return as_native(workload.model)
+
+
+def as_native(model: ModelSpec) -> ModelSpec:
+    """`model` with the options that this backend runs it with.
 
     Megatron's local layers with flash attention and fused activation; rotary tables, bias and
     dropout as single operators; logits kept as an fp32 softmax; weight gradients as tensors of
     their own. Experts are one grouped MLP on the device that their tokens are on.
     """
     return replace(
-        _with_native_experts(workload.model),
+        _with_native_experts(model),
         transformer_impl=TransformerImpl.LOCAL,
         attention_backend=AttentionBackend.FLASH,
         bias_activation_fusion=True,

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     host_launch: elements of an addition; the host's seconds to queue it.
     host_layer: tokens, hidden size of a layer so small that the host is what takes time: its
         seconds to queue forward and backward.
+    host_replay: the same, of a layer that is replayed whole in its backward.
     """
 
     GEMM = "gemm"
@@ -51,11 +52,12 @@ class Kind(StrEnum):
     LATENT_ATTENTION_BACKWARD = "latent_attention_backward"
     HOST_LAUNCH = "host_launch"
     HOST_LAYER = "host_layer"
+    HOST_REPLAY = "host_replay"
 
 
 ATTENTION: Final = (Kind.ATTENTION_FORWARD, Kind.ATTENTION_BACKWARD)
 LATENT_ATTENTION: Final = (Kind.LATENT_ATTENTION_FORWARD, Kind.LATENT_ATTENTION_BACKWARD)
-HOST_TIMES: Final = (Kind.HOST_LAUNCH, Kind.HOST_LAYER)
+HOST_TIMES: Final = (Kind.HOST_LAUNCH, Kind.HOST_LAYER, Kind.HOST_REPLAY)
 BANDWIDTH: Final = (Kind.NORM, Kind.ADD, Kind.SWIGLU)
 HOST_COPIES: Final = (Kind.TO_DEVICE, Kind.TO_HOST)
 COLLECTIVES: Final = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)

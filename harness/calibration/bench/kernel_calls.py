@@ -180,5 +180,6 @@ CALLS: Final[dict[Kind, Callable[[Inputs, Case], Call]]] = {
     Kind.TO_HOST: _host_copy,
     Kind.HOST_LAUNCH: lambda inputs, case: host.launch(case, inputs.device),
     Kind.HOST_LAYER: lambda inputs, case: host.layer(case, inputs.device),
+    Kind.HOST_REPLAY: lambda inputs, case: host.layer(case, inputs.device),
 }
 """What makes the call of a case; collectives have their own."""

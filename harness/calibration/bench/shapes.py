@@ -47,8 +47,9 @@ BURST: Final = Case(kind=Kind.GEMM, sizes=SUSTAINED.sizes, variant=SUSTAINED.var
 HOST_CASES: Final = (
     Case(kind=Kind.HOST_LAUNCH, sizes=(256,)),
     *(
-        Case(kind=Kind.HOST_LAYER, sizes=(64, 256), variant=made_of)
-        for made_of in ("dense", "moe", "latent")
+        Case(kind=kind, sizes=(64, 256), variant=made_of)
+        for kind in (Kind.HOST_LAYER, Kind.HOST_REPLAY)
+        for made_of in ("dense", "moe", "many_experts", "latent")
     ),
 )
 

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
-from harness.calibration.bench.shapes import preset_cases, with_attention
+from harness.calibration.bench.host_layers import host_operations
+from harness.calibration.bench.shapes import HOST_CASES, preset_cases, with_attention
 from harness.calibration.efficiencies import (
     RESOURCES,
     Ramp,
@@ -176,3 +177,12 @@ def test_what_alone_was_timed_is_taken() -> None:
 @pytest.mark.parametrize(("kind", "passes"), [(Kind.ALL_GATHER, 1), (Kind.ALL_REDUCE, 2)])
 def test_work_of_a_collective_is_what_a_ring_sends(kind: Kind, passes: int) -> None:
     assert work(Case(kind=kind, sizes=(800,)), ranks=4) == passes * 600
+
+
+def test_the_host_takes_equally_long_for_each_operation() -> None:
+    cases = [case for case in HOST_CASES if case.kind is not Kind.HOST_LAUNCH]
+    found = [Sample(case=case, seconds=2e-5 * host_operations(case)) for case in cases]
+    assert fit(found).host_call_seconds == pytest.approx(2e-5)
+    assert (
+        fit([one for one in found if one.case.kind is Kind.HOST_REPLAY]).host_call_seconds is None
+    )

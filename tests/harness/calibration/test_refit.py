@@ -32,7 +32,8 @@ def path(tmp_path: Path) -> Path:
 def test_the_samples_are_fitted_and_the_machine_is_told(path: Path) -> None:
     outcome = refit(path)
     text = path.read_text()
-    assert yaml.safe_load(text)["gemm_efficiency"] == pytest.approx(600 / 989, rel=0.01)  # of H200
+    # of an H200; 3 to 4 % are tiles and traffic, which the advisor adds by shape
+    assert yaml.safe_load(text)["gemm_efficiency"] == pytest.approx(1.035 * 600 / 989, rel=0.01)
     assert "# gpus.0.driver: 580.1" in text
     assert "# git_commit: abc" in text
     assert text.count("# software.torch: 2.11.0") == 1

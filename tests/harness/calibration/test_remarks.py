@@ -85,4 +85,8 @@ def test_the_hosts_times() -> None:
         "host: 4.2 µs to queue a kernel; forward and backward of a native layer: "
         "dense 1.23 ms, moe 3.00 ms"
     ) in said([launch, *layers])
+    replayed = Sample(
+        case=Case(kind=Kind.HOST_REPLAY, sizes=(64, 256), variant="dense"), seconds=2e-3
+    )
+    assert said([*layers, replayed]).endswith("; with a replay of the whole layer: dense 2.00 ms")
     assert said([replace(launch, seconds=5e-6)]).endswith("host: 5.0 µs to queue a kernel")

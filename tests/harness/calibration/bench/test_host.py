@@ -6,6 +6,7 @@ import torch
 from harness.backends.native.modules import layer as native
 from harness.backends.native.modules.latent_attention import LatentAttention
 from harness.backends.native.modules.moe.layer import MoeLayer
+from harness.backends.native.regions import replays_told
 from harness.calibration.bench import host
 from harness.calibration.bench.cases import Case, Kind
 from harness.calibration.bench.shapes import HOST_CASES
@@ -27,13 +28,22 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(
     call = host.layer(Case(kind=Kind.HOST_LAYER, sizes=(16, 64), variant=made_of), Device.CPU)
     gradients = call(0)
     (layer,) = made
-    assert isinstance(layer.mlp, MoeLayer) == (made_of == "moe")
+    assert isinstance(layer.mlp, MoeLayer) == (made_of in ("moe", "many_experts"))
     assert isinstance(layer.self_attention, LatentAttention) == (made_of == "latent")
     assert isinstance(gradients, tuple)
     assert gradients[0].shape == (1, 16, 64)
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
     assert all(parameter.grad is None for parameter in layer.parameters())
     assert len(call(1)) == len(gradients)  # type: ignore[arg-type]
+
+
+def test_a_layer_is_replayed_where_the_case_says_so() -> None:
+    replays: list[bool] = []
+    for kind in (Kind.HOST_LAYER, Kind.HOST_REPLAY):
+        call = host.layer(Case(kind=kind, sizes=(16, 64), variant="dense"), Device.CPU)
+        with replays_told(replays.append):
+            call(0)
+    assert replays == [True, False]
 
 
 def test_a_launch_is_one_addition() -> None:

@@ -22,6 +22,7 @@ SMALL = {
     Kind.SUSTAINED_GEMM: (16, 32, 48),
     Kind.HOST_LAUNCH: (16,),
     Kind.HOST_LAYER: (16, 64),
+    Kind.HOST_REPLAY: (16, 64),
     **dict.fromkeys(ATTENTION, (1, 32, 4, 2, 16)),
     **dict.fromkeys(LATENT_ATTENTION, (1, 32, 4, 24, 16)),
 }
