@@ -239,8 +239,8 @@ plt.show()
 # %% [markdown]
 # Memory is predicted well. The times furthest off are those of the first jobs on the H100, which
 # were predicted before that GPU had its current calibration, and those of a job with 64 small
-# experts, whose replays wait for the host. `results/measured/README.md` has the errors of the
-# current predictions.
+# experts, whose GPU waits for its processor: predictions contain that now. `results/measured/README.md`
+# has the errors of the current predictions.
 #
 # **With your runs.** `advise … --calibration runs/NAME` does the same from a shell. A run changes
 # predictions only inside the range that was measured, and the answer says where this range ends

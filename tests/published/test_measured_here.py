@@ -31,10 +31,8 @@ from harness.trial.trial import Backend, Device, Trial
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 GPUS = ("h100", "h200")
 LAUNCH_BOUND = "2048 tokens, 1 x 1"
-"""One short sequence: the host queues a replay's kernels no faster than they run. Its overheads are
-up to 6 points too low."""
-ONE_BY_ONE = "moonlight_16b_a3b"
-"""64 experts, each with products of its own: their replay is bound by the host, 17 points."""
+"""One short sequence of Llama 3 8B: overheads are up to 6 points too low. By the model the processor
+queues the backward of a replayed layer in 4.2 ms, and the GPU runs it in 5.4."""
 
 
 def found(gpu: str, backend: Backend) -> list[TrialResult]:
@@ -75,21 +73,22 @@ def test_bytes_of_a_layer_and_of_a_step() -> None:
 
 @pytest.mark.parametrize("half", Half)
 def test_step_times(half: Half) -> None:
-    judged = judge(half, [row for row in ROWS if row.cell.half is half])
-    assert judged.step is not None
-    assert judged.step.mean < 0.04
-    others = [row for row in ROWS if row.cell.half is half and ONE_BY_ONE not in row.cell.group]
-    step = judge(half, others).step
+    step = judge(half, [row for row in ROWS if row.cell.half is half]).step
     assert step is not None
+    assert step.mean < 0.04
     assert abs(step.worst) < 0.10
 
 
-def test_overheads() -> None:
-    usual = [r for r in ROWS if LAUNCH_BOUND not in r.cell.label and ONE_BY_ONE not in r.cell.group]
-    overhead = judge("usual", usual).overhead
+@pytest.mark.parametrize("half", Half)
+def test_overheads(half: Half) -> None:
+    usual = [row for row in ROWS if row.cell.half is half and LAUNCH_BOUND not in row.cell.label]
+    overhead = judge(half, usual).overhead
     assert overhead is not None
     assert overhead.mean < 0.01
-    assert abs(overhead.worst) < 0.03
+    assert abs(overhead.worst) < 0.02
+
+
+def test_signs_of_overheads() -> None:
     for row in ROWS:
         predicted, measured = row.overhead.predicted, row.overhead.measured
         if measured is not None and predicted is not None and abs(measured) > 0.005:
