@@ -239,7 +239,7 @@ plt.show()
 # %% [markdown]
 # Memory is predicted well. The times furthest off are those of the first jobs on the H100, which
 # were predicted before that GPU had its current calibration, and those of a job with 64 small
-# experts, whose GPU waits for its processor: predictions contain that now. `results/measured/README.md`
+# experts, whose GPU waits for its processor, as predictions now say. `results/measured/README.md`
 # has the errors of the current predictions.
 #
 # **With your runs.** `advise … --calibration runs/NAME` does the same from a shell. A run changes

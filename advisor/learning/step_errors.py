@@ -42,12 +42,12 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 WIDTHS: Final = Widths(
-    recompute=0.27,
+    recompute=0.18,
     communication=0.25,
     host=0.4,
     offload=0.25,  # as of communication, a judgement: no published pair differs in it
     job=0.025,
-    setting=0.009,
+    setting=0.01,
 )
 
 

@@ -2,13 +2,13 @@
 
 python -m harness.calibration.step_differences    fit anew what advisor.learning.step_errors has
 
-Errors of rows are the logarithms of measured over predicted: published rows that are fitted on, and
-what was measured here. Rows of one question (the same work on the same GPUs) share an error, which
-cancels in their difference; so do terms of a step in the measure of their shares, and rows of one
-job, of which those that recompute have errors of their own. By maximum likelihood, of Student's t
-with four degrees of freedom, as few rows are far off; each width around a wide prior. Rows that
-were fitted on err less than others would: widths are widened by what left-out rows err more
-(docs/times.md).
+Errors of rows are the logarithms of measured over predicted, by the shipped calibrations: published
+rows that are fitted on, and what was measured here. Rows of one question (the same work on the same
+GPUs) share an error, which cancels in their difference; so do terms of a step in the measure of
+their shares, and rows of one job, of which those that recompute have errors of their own. By
+maximum likelihood, of Student's t with four degrees of freedom, as few rows are far off; each width
+around a wide prior. Rows that were fitted on err less than others would: widths are widened by what
+left-out rows err more (docs/times.md).
 """
 
 import math
@@ -82,7 +82,7 @@ def questions() -> tuple[tuple[Row, ...], ...]:
     for gpu in _GPUS:
         for result in load_results([MEASURED / gpu]).results:
             if _is_timed(result):
-                row = _measured(result, MEASURED / gpu / "calibrated")
+                row = _measured(result)
                 found[gpu, row.job][result.name].append(row)
     return tuple(tuple(map(_one, ways.values())) for ways in found.values())
 
@@ -107,9 +107,9 @@ def _is_timed(result: TrialResult) -> bool:
     return native and result.status is TrialStatus.OK and result.times is not None
 
 
-def _measured(result: TrialResult, calibrated: Path) -> Row:
+def _measured(result: TrialResult) -> Row:
     trial = read_record(Trial, result.trial, result.name)
-    evaluator = evaluator_again(trial, result.gpu_names[0], calibrated)
+    evaluator = evaluator_again(trial, result.gpu_names[0], None)
     setting = adapter_of(evaluator.job.config.framework).parse(trial.workload.recompute)
     evaluation = evaluator.evaluate(setting)
     other = predict(trial.workload, evaluation).other_seconds
@@ -158,8 +158,8 @@ def fit() -> dict[str, float]:
 
 
 def _deviance(np: Any, rows: Sequence[Row], sigmas: Any) -> float:
-    """Less the logarithm of the likelihood; of what was measured here that of differences alone,
-    as its calibrations were fitted there."""
+    """Less the logarithm of the likelihood; of what was measured here that of differences alone:
+    plain torch modules are no kind of published rows."""
     errors = np.array([row.error for row in rows])
     of = np.array([row.shares[1:4] for row in rows])
     same = np.array([[one.job == other.job for other in rows] for one in rows])

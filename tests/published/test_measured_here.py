@@ -31,8 +31,8 @@ from harness.trial.trial import Backend, Device, Trial
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 GPUS = ("h100", "h200")
 LAUNCH_BOUND = "2048 tokens, 1 x 1"
-"""One short sequence of Llama 3 8B: overheads are up to 6 points too low. By the model the processor
-queues the backward of a replayed layer in 4.2 ms, and the GPU runs it in 5.4."""
+"""One short sequence of Llama 3 8B: overheads are up to 6 points too low. By the model the
+processor queues the backward of a replayed layer in 4.2 ms, and the GPU runs it in 5.4."""
 
 
 def found(gpu: str, backend: Backend) -> list[TrialResult]:
