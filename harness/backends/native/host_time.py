@@ -57,6 +57,7 @@ _HEAD: Final = Calls(20, 15)
 """Final norm, output layer and loss."""
 _ANSWERS: Final = {"permute": 3}
 """Two selections by a mask, and the rows of each expert (modules/moe/layer.py)."""
+_STEADY: Final = 3
 _CHECKPOINT: Final = 30.0
 _KEPT: Final = 1.25
 """A replay takes the processor its forward, and besides as long as 30 operations for the checkpoint
@@ -97,9 +98,14 @@ class Piece(NamedTuple):
 
 def waiting_seconds(workload: Workload, gpu: Gpu, calibration: Calibration) -> float:
     """Seconds of one step in which the GPU waits; of pipelines, as if a stage had no others beside
-    it. UserError for what the backend does not run."""
-    step = tuple(_Microbatch(workload, gpu, calibration).pieces())
-    return idle_seconds(step * workload.num_microbatches, calibration.host_answer_seconds)
+    it. From the third microbatch on each waits as long as the one before. UserError for what the
+    backend does not run."""
+    pieces = tuple(_Microbatch(workload, gpu, calibration).pieces())
+    microbatches, answer = workload.num_microbatches, calibration.host_answer_seconds
+    if microbatches <= _STEADY:
+        return idle_seconds(pieces * microbatches, answer)
+    before, idle = (idle_seconds(pieces * count, answer) for count in (_STEADY - 1, _STEADY))
+    return idle + (microbatches - _STEADY) * (idle - before)
 
 
 def idle_seconds(pieces: Iterable[Piece], answer_seconds: float) -> float:

@@ -135,10 +135,10 @@ def test_behind_an_answer_the_gpu_is_idle() -> None:
     assert idle_seconds([Piece(1.0, 9.0), Piece(2.0, 4.0, answers=3)], 0.5) == 1.0 + 1.5 + 2.0
 
 
-def waits(model: ModelSpec, recompute: str, call_seconds: float = 20e-6) -> float:
+def waits(model: ModelSpec, recompute: str, call_seconds: float = 20e-6, **changes: Any) -> float:
     gpu = load_gpu("H100")
     calibration = replace(load_calibration(gpu), host_call_seconds=call_seconds)
-    return waiting_seconds(workload(model, recompute), gpu, calibration)
+    return waiting_seconds(workload(model, recompute, **changes), gpu, calibration)
 
 
 def test_a_tiny_layer_takes_as_long_as_it_is_queued() -> None:
@@ -163,3 +163,9 @@ def test_a_fast_processor_is_waited_for_only_where_it_asks() -> None:
     assert none == pytest.approx(2 * 2 * 3 * answer)
     assert waits(EXPERTS, "selective:moe", 0.0) == pytest.approx(2 * none)
     assert waits(EXPERTS, "selective:layernorm", 0.0) == pytest.approx(none)
+
+
+def test_many_microbatches_wait_as_those_before() -> None:
+    few, more, many = (waits(EXPERTS, "none", global_batch_size=2 * n) for n in (3, 4, 40))
+    assert more > few > 0
+    assert many - few == pytest.approx(37 * (more - few))
