@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from advisor.base.units import gib, human_bytes, signed_percent
+from advisor.base.units import gib, human_bytes, milliseconds, signed_percent
 from advisor.report.blocks import Block, Column, group, table
 from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
@@ -96,7 +96,7 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
         if rehearsed.reserved is not None:
             yield f"{where}: {gib(rehearsed.reserved)} GiB reserved"
         if rehearsed.compute_seconds is not None:
-            yield f"{where}: {rehearsed.compute_seconds * 1e3:.1f} ms of compute per step"
+            yield f"{where}: {_compute(predicted.compute_seconds, rehearsed.compute_seconds)}"
         name = explained(predicted, rehearsed)
         if name:
             field = name.replace(" ", "_")
@@ -105,6 +105,14 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
                 f"{where}: the difference is in the {name}: {human_bytes(low)} predicted, "
                 f"{human_bytes(high)} rehearsed{_told(rehearsed)}"
             )
+
+
+def _compute(predicted: float | None, measured: float) -> str:
+    said = f"{milliseconds(measured)} of compute per step"
+    if predicted is None:
+        return said
+    error = signed_percent(predicted / measured - 1)
+    return f"{said}, {milliseconds(predicted)} predicted ({error})"
 
 
 def _told(rehearsed: StagePeaks) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -9,6 +10,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.request.layout_fields import reshaped
 from advisor.request.resolve import resolve
@@ -18,6 +20,7 @@ from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
 from harness.planner.device import find_machine
 from harness.planner.forecast import differences
 from harness.planner.rehearsal_request import Asked
+from harness.rehearsal.compute import rank_seconds
 from harness.rehearsal.prediction import predicted_stages, reserved_alone
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
@@ -48,15 +51,17 @@ def rehearsal_plan(asked: Asked) -> RunPlan:
     job, under = as_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
-    device = Device.FAKE
+    device, gpu_names = Device.FAKE, ()
     if asked.device != Device.FAKE:
-        device = find_machine(asked.device).device
+        machine = find_machine(asked.device)
+        device, gpu_names = machine.device, machine.gpu_names
     workload = workload_of(job, asked.recompute[0], device)
-    run = as_run(job, workload)
-    evaluator = Evaluator(run, load_calibration(job.gpu, asked.request.config_dir))
+    run, config_dir = as_run(job, workload), asked.request.config_dir
+    evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))
+    here = evaluator_here(run, gpu_names[0], config_dir) if gpu_names else None
     check_legal(job, asked.recompute)
     settings = tuple(
-        _planned(asked, job, evaluator, replace(workload, recompute=spec))
+        _planned(asked, job, evaluator, here, replace(workload, recompute=spec))
         for spec in asked.recompute
     )
     return RunPlan(
@@ -100,7 +105,19 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
     return workload
 
 
-def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -> PlannedSetting:
+def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | None:
+    """Of `job` on the GPU that the driver calls `name`; None where it is not described."""
+    try:
+        gpu = load_gpu(name, config_dir)
+    except UserError:
+        return None
+    return Evaluator(replace(job, gpu=gpu), load_calibration(gpu, config_dir))
+
+
+def _planned(
+    asked: Asked, job: Job, evaluator: Evaluator, here: Evaluator | None, workload: Workload
+) -> PlannedSetting:
+    """evaluator: of the job's GPUs, for memory. here: of the one that is at hand, for times."""
     stages = _stages(asked, job)
     trial = Trial(
         workload=workload,
@@ -110,16 +127,21 @@ def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -
         variables=_variables(job, workload.device),
     )
     check(workload)
-    peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
+    spec = workload.recompute
+    peaks = predicted_stages(evaluator, spec, stages, workload.device)
+    if here is not None:
+        peaks = tuple(
+            replace(one, compute_seconds=rank_seconds(here, spec, one.stage)) for one in peaks
+        )
     on_gpu = workload.device is Device.CUDA
-    reserved = reserved_alone(evaluator, workload.recompute, stages) if on_gpu else ()
+    reserved = reserved_alone(evaluator, spec, stages) if on_gpu else ()
     prediction = Prediction(
         step_time_seconds=None,
         peak_allocated_bytes=max(one.peak for one in peaks),
         peak_reserved_bytes=max(one.total for one in reserved) if reserved else None,
         saved_bytes_per_layer=None,
         replayed_flops_per_layer=None,
-        calibration="none",
+        calibration="none" if here is None else here.calibration.name,
         fit_probability=min(
             (one.fit_probability(job.gpu.memory_bytes) for one in reserved), default=None
         ),

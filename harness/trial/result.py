@@ -158,7 +158,8 @@ class StagePeaks(Struct, frozen=True, kw_only=True):
     weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
     are the peaks in these phases, what lives from step to step included. reserved: of the caching
     allocator, on a GPU; device_used: what the driver then says is used, CUDA context and all.
-    compute_seconds: of one step of this rank alone, where there is a clock.
+    compute_seconds: of one step of this rank alone, where there is a clock; predicted for the GPU
+    that is at hand.
     note: which tensors a difference from the prediction may come from.
     """
 

@@ -26,6 +26,9 @@ def test_a_real_device_tells_time_and_reserved_memory() -> None:
     shown = page(wanted, {wanted.settings[0].trial.name: result(wanted.settings[0].trial, found)})
     assert "none, stage 0: 13.00 GiB reserved" in shown
     assert "none, stage 0: 250.0 ms of compute per step" in shown
+    timed = plan(replace(PEAKS, compute_seconds=0.2))
+    shown = page(timed, {timed.settings[0].trial.name: result(timed.settings[0].trial, found)})
+    assert "250.0 ms of compute per step, 200.0 ms predicted (-20.0 %)" in shown
 
 
 def test_a_failure_is_told() -> None:

@@ -56,6 +56,25 @@ def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.Monk
     assert none.prediction.fit_probability < full.prediction.fit_probability
 
 
+def test_compute_is_predicted_for_the_gpu_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200 has faster memory than the job's H100; a GPU that nobody described has no times."""
+    found = {}
+    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GB999"):
+        machine = Machine(device=Device.CUDA, gpu_names=(name,))
+        monkeypatch.setattr("harness.rehearsal.trials.find_machine", lambda _, m=machine: m)
+        (setting,) = rehearsal_plan(parse_asked([*JOB, "stage=0", "device=cuda"])).settings
+        assert setting.trial.prediction is not None
+        found[name] = setting.trial.prediction.stages[0].compute_seconds
+    h100, h200, unknown = found.values()
+    assert unknown is None
+    assert h100 is not None
+    assert h200 is not None
+    assert 0.8 * h100 < h200 < h100
+    (fake,) = rehearsal_plan(parse_asked([*JOB, "stage=0"])).settings
+    assert fake.trial.prediction is not None
+    assert fake.trial.prediction.stages[0].compute_seconds is None
+
+
 def test_the_layout_overrules_the_preset() -> None:
     plan = rehearsal_plan(parse_asked([*JOB, "layout=tp8_pp2", "stage=1"]))
     (setting,) = plan.settings
