@@ -15,15 +15,17 @@ from advisor.job.job import Job
 from harness.backends.megatron_core.installed import missing, require_megatron, under_installed
 from harness.backends.megatron_core.translate import megatron_case, runs_transformer_engine
 from harness.backends.megatron_core.uncompiled import nothing_compiled
-from harness.trial.result import StagePeaks
+from harness.trial.result import PhaseTime, StagePeaks
 from harness.trial.trial import Device, MeasurementPlan, Workload
 
 
 class Rehearsed(Struct, frozen=True, kw_only=True):
-    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any."""
+    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any, phases
+    where the time of one more went."""
 
     peaks: StagePeaks
     seconds: tuple[float, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
 
 
 class LoneRanks(Protocol):

@@ -13,9 +13,10 @@ _ORDER: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.REPLAY, Phase.OPTIMIZER)
 
 class PhaseTimes:
     """A recorder of one step that notes when each phase begins, for the GPU and for the processor
-    that queues its work. The GPU must be idle when it is made."""
+    that queues its work. The GPU is idle once it is made."""
 
     def __init__(self, watch: Stopwatch) -> None:
+        watch.laps()
         self._watch = watch
         self._begun: list[Phase] = []
 

@@ -177,7 +177,6 @@ def _cuda_memory(
 
 def _phases(step: TrainingStep) -> tuple[PhaseTime, ...]:
     """One more step, with an event at the begin of each phase and replay."""
-    torch.cuda.synchronize()
     recorder = PhaseTimes(stopwatch(Device.CUDA))
     step.run(recorder)
     return recorder.ended()

@@ -61,7 +61,8 @@ class StageByStage:
             )
             for peaks in stages
         )
-        return Measured(stages=stages, memory=memory, times=self._slowest())
+        phases = self._found[0].phases
+        return Measured(stages=stages, memory=memory, times=self._slowest(), phases=phases)
 
     def _slowest(self) -> StepTimes | None:
         """Step by step the slowest stage; there is no time on fake tensors."""

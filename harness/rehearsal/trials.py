@@ -17,7 +17,7 @@ from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
 from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
-from harness.planner.device import find_machine
+from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences
 from harness.planner.rehearsal_request import Asked
 from harness.rehearsal.compute import rank_seconds
@@ -51,10 +51,10 @@ def rehearsal_plan(asked: Asked) -> RunPlan:
     job, under = as_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
-    device, gpu_names = Device.FAKE, ()
+    machine = Machine(device=Device.FAKE)
     if asked.device != Device.FAKE:
         machine = find_machine(asked.device)
-        device, gpu_names = machine.device, machine.gpu_names
+    device, gpu_names = machine.device, machine.gpu_names
     workload = workload_of(job, asked.recompute[0], device)
     run, config_dir = as_run(job, workload), asked.request.config_dir
     evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))

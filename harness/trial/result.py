@@ -109,7 +109,7 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True):
-    """All stretches of one phase in one step of one rank, on a GPU.
+    """All stretches of one phase in one step of one rank.
 
     seconds: by the GPU's clock. host_seconds: until the processor had queued them. ahead_seconds:
     by how much the processor was ahead of the GPU at the end of a stretch, the least of all; near
@@ -212,7 +212,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
         environment: fingerprint of software, hardware and clocks, a plain JSON object.
         loss: training loss of each measured step.
         stages: peaks of each pipeline stage, of a rehearsal.
-        phases: where the time of one more step went, on a GPU; of one rank.
+        phases: where the time of one more step went, on a GPU and in rehearsals on any device; of
+            one rank, of a rehearsal the first stage's.
     """
 
     name: str

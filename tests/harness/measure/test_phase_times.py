@@ -24,6 +24,8 @@ class Clocks:
         return self._between(1)
 
     def _between(self, which: int) -> tuple[float, ...]:
+        if not self._marked:
+            return ()
         assert self._marked == len(self._moments)
         seconds = [moment[which] for moment in self._moments]
         return tuple(after - before for before, after in pairwise(seconds))

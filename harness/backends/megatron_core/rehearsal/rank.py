@@ -31,8 +31,10 @@ from harness.backends.megatron_core.world import fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
 from harness.measure.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
+from harness.measure.phase_times import PhaseTimes
 from harness.measure.timing import stopwatch
-from harness.trial.result import Phase, StagePeaks
+from harness.measure.training_step import Recorder, Silent
+from harness.trial.result import Phase, PhaseTime, StagePeaks
 from harness.trial.trial import Device, MeasurementPlan, Workload
 
 _WARMUP_STEPS: Final = 2
@@ -95,6 +97,7 @@ def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
         with meter.measuring():
             peaks = PhasePeaks(MeterGauge(meter))
             _step(training, lambda _: batch, peaks)
+            peaks.close()
         training.close()
         return Rehearsed(peaks=_stage_peaks(stage, sizes, peaks, sum(sizes.values())))
 
@@ -120,9 +123,10 @@ def rehearse(
         training = MegatronTraining(case, transformer_config(case, **routing), SdpaAttention)
         batches = Microbatches(case, vocab_size, plan.seed, where)
         for _ in range(_WARMUP_STEPS):
-            _step(training, batches, None)
+            _step(training, batches, Silent())
         sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)
+        phases = _phases(training, batches, device)
         peaks = _gauged(training, batches, device)
         training.close()
         found = _stage_peaks(stage, sizes, peaks, 0)
@@ -131,22 +135,16 @@ def rehearse(
         found = replace(found, reserved=torch.cuda.max_memory_reserved(), device_used=here - free)
     del training, batches
     _give_back(device)
-    return Rehearsed(peaks=replace(found, compute_seconds=median(seconds)), seconds=seconds)
+    found = replace(found, compute_seconds=median(seconds))
+    return Rehearsed(peaks=found, seconds=seconds, phases=phases)
 
 
-def _step(training: MegatronTraining, batches: NextBatch, peaks: PhasePeaks | None) -> None:
+def _step(training: MegatronTraining, batches: NextBatch, recorder: Recorder) -> None:
     """Forward and backward of all microbatches, then the optimizer."""
-
-    def announce(phase: Phase) -> None:
-        if peaks is not None:
-            peaks.phase(phase)
-
-    with announced_phases(lambda phase, _: announce(phase)):
+    with announced_phases(lambda phase, _: recorder.phase(phase)):
         training.forward_backward(batches)
-    announce(Phase.OPTIMIZER)
+    recorder.phase(Phase.OPTIMIZER)
     training.optimizer.step()
-    if peaks is not None:
-        peaks.close()
 
 
 def _timed(
@@ -156,9 +154,18 @@ def _timed(
     watch = stopwatch(device)
     watch.mark()
     for _ in range(steps):
-        _step(training, batches, None)
+        _step(training, batches, Silent())
         watch.mark()
     return watch.laps()
+
+
+def _phases(
+    training: MegatronTraining, batches: NextBatch, device: Device
+) -> tuple[PhaseTime, ...]:
+    """Where the time of one more step goes."""
+    recorder = PhaseTimes(stopwatch(device))
+    _step(training, batches, recorder)
+    return recorder.ended()
 
 
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
@@ -166,6 +173,7 @@ def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> P
     if device is Device.CUDA:
         peaks = PhasePeaks(CudaGauge())
         _step(training, batches, peaks)
+        peaks.close()
         return peaks
     gc.collect()
     meter = StorageMeter()
@@ -173,6 +181,7 @@ def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> P
     with meter.measuring():
         peaks = PhasePeaks(MeterGauge(meter))
         _step(training, batches, peaks)
+        peaks.close()
     return peaks
 
 
