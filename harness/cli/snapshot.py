@@ -135,10 +135,11 @@ def _remarks(one: Recording) -> Iterator[str]:
     if one.reserved_bytes is not None:
         yield f"  reserved by the allocator: at most {_exact(one.reserved_bytes)}"
     if one.unseen_bytes:
-        yield f"  {_exact(one.unseen_bytes)} were freed without an event: the peak may be too high"
+        unseen = _exact(one.unseen_bytes)
+        yield f"  {unseen} were freed without an event: the peak may be too high by as much"
     if one.may_lack_events:
         count = f"{one.num_events:,}"
-        yield f"  the file holds {count} entries: if max_entries was {count}, the oldest are lost"
+        yield f"  the file holds {count} entries: if max_entries was {count}, the oldest are missing"
 
 
 def _exact(num_bytes: int) -> str:

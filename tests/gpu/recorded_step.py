@@ -51,6 +51,7 @@ def write_everything_else() -> None:
     shared.record_stream(torch.cuda.current_stream())
     del shared
     torch.cuda.synchronize()
+    torch.cuda.set_per_process_memory_fraction(1.0)  # refused before the driver is asked
     try:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "harness/logs/snapshots"))
+from allocators_count import ACTIONS, SEGMENT_ACTIONS, assert_counted
 from recorded_step import JOB, SETTING
 
 from advisor.cli.main import main as advise
@@ -34,10 +36,6 @@ AS_RUN = (
 """The native backend's own (harness/backends/jobs.py, as_run)."""
 NATIVE_ERROR = 0.005
 """Peak allocated of all native cells of results/measured: 0.42 % off at the worst."""
-ROUNDING = 512
-REST = 1 << 20
-"""Bytes that a block may have more than was asked for (CUDACachingAllocator.cpp): kMinBlockSize,
-and kSmallSize for large ones, whose rest is split off only above that if segments do not expand."""
 
 
 class Recorded(NamedTuple):
@@ -63,24 +61,14 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_peaks_are_the_allocators_own(recorded: Recorded) -> None:
-    found, counted = read_recording(recorded.path), recorded.counted
-    assert found.peak_bytes == counted["requested_bytes.all.peak"]
-    assert found.num_bytes[-1] == counted["requested_bytes.all.current"]
-    assert found.reserved_bytes == counted["reserved_bytes.all.peak"]
-    assert found.unseen_bytes == 0
-    large = 0 if recorded.expandable else counted["allocation.large_pool.peak"]
-    most = ROUNDING * counted["allocation.all.peak"] + REST * large
-    assert 0 <= counted["allocated_bytes.all.peak"] - found.peak_bytes < most
+    assert_counted(read_recording(recorded.path), recorded.counted, recorded.expandable)
 
 
 def test_every_kind_of_event_is_known(recorded: Recorded) -> None:
     whole: Any = read_plain(recorded.path)
     (trace,) = [trace for trace in whole["device_traces"] if trace]
-    segments = {"segment_map", "segment_unmap"}
-    if not recorded.expandable:
-        segments = {"segment_alloc", "segment_free"}
-    blocks = {"alloc", "free_requested", "free_completed"}
-    assert {event["action"] for event in trace} == blocks | segments | {"oom", "snapshot"}
+    found = {event["action"] for event in trace}
+    assert found == ACTIONS | SEGMENT_ACTIONS[recorded.expandable]
 
 
 def test_a_step_and_its_prediction(

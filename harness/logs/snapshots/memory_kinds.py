@@ -23,6 +23,9 @@ _BACKWARD: Final = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
 """Parts of file names."""
 _ENGINE: Final = "torch::autograd::Engine"
 """On CUDA a thread of its own runs the backward, whose stack has no other mark."""
+_REPLAYS: Final = ("backward", "unpack_hook")
+"""Functions that replay a forward, of any checkpoint: where stacks hold Python alone, the mark of
+that thread."""
 _IN_OPTIMIZER: Final = "allocated in the optimizer"
 _IN_BACKWARD: Final = "allocated in the backward"
 _IN_FORWARD: Final = "allocated in the forward"
@@ -64,7 +67,7 @@ def _phase(frame: object) -> str | None:
     file, name = _text(frame.get("filename")), _text(frame.get("name"))
     if any(part in file for part in _OPTIMIZER):
         return _IN_OPTIMIZER
-    if file.endswith(_BACKWARD) or name.startswith(_ENGINE):
+    if file.endswith(_BACKWARD) or name.startswith(_ENGINE) or name in _REPLAYS:
         return _IN_BACKWARD
     return _IN_FORWARD if name == "forward" else None
 

@@ -38,6 +38,23 @@ def test_one_is_described(measured: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(kinds) == 3
 
 
+def test_what_a_recording_lacks_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = recorded_by_hand()
+    recorded["device_traces"] = [[recorded["device_traces"][0][2]] * 1000]
+    path = tmp_path / "skipped.pickle"
+    path.write_bytes(pickle.dumps(recorded))
+    assert main(["snapshot", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == (
+        "  300 B (300 bytes) were freed without an event: the peak may be too high by as much"
+    )
+    assert lines[4] == (
+        "  the file holds 1,000 entries: if max_entries was 1,000, the oldest are missing"
+    )
+
+
 def test_two_are_compared_and_drawn(
     measured: Path, predicted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
