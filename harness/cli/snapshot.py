@@ -139,7 +139,7 @@ def _remarks(one: Recording) -> Iterator[str]:
         yield f"  {unseen} were freed without an event: the peak may be too high by as much"
     if one.may_lack_events:
         count = f"{one.num_events:,}"
-        yield f"  the file holds {count} entries: if max_entries was {count}, the oldest are missing"
+        yield f"  the file has {count} entries: if max_entries was {count}, the oldest are missing"
 
 
 def _exact(num_bytes: int) -> str:

@@ -38,9 +38,7 @@ def test_one_is_described(measured: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(kinds) == 3
 
 
-def test_what_a_recording_lacks_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_recording_lacks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded = recorded_by_hand()
     recorded["device_traces"] = [[recorded["device_traces"][0][2]] * 1000]
     path = tmp_path / "skipped.pickle"
@@ -51,7 +49,7 @@ def test_what_a_recording_lacks_is_said(
         "  300 B (300 bytes) were freed without an event: the peak may be too high by as much"
     )
     assert lines[4] == (
-        "  the file holds 1,000 entries: if max_entries was 1,000, the oldest are missing"
+        "  the file has 1,000 entries: if max_entries was 1,000, the oldest are missing"
     )
 
 
