@@ -24,17 +24,8 @@ LATEST: Final = (1 << 64) - 1
 """Of addresses and of microseconds."""
 _REQUESTED: Final = "free_requested"
 _COMPLETED: Final = "free_completed"
-BLOCK_ACTIONS: Final = ("alloc", _REQUESTED, _COMPLETED)
-SEGMENT_ACTIONS: Final = {
-    "segment_alloc": 1,
-    "segment_map": 1,
-    "segment_free": -1,
-    "segment_unmap": -1,
-}
+_SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Whether bytes come or go."""
-OTHER_ACTIONS: Final = ("oom", "snapshot")
-"""Without a block. The three together are all that torch 2.11 and 2.13 write
-(c10/core/CachingDeviceAllocator.h, TraceEntry::Action)."""
 _MICRO: Final = 1e-6
 
 
@@ -134,9 +125,9 @@ class _Walk:
         if not isinstance(event, dict):
             raise NotPlainError("an event is not a dict")
         action = event.get("action")
-        if isinstance(action, str) and action in SEGMENT_ACTIONS:
+        if isinstance(action, str) and action in _SEGMENTS:
             size = whole_number(event.get("size"), LARGEST)
-            self.reserved += SEGMENT_ACTIONS[action] * size
+            self.reserved += _SEGMENTS[action] * size
         if action not in ("alloc", self._gone_by):
             return
         address = whole_number(event.get("addr"), LATEST)
