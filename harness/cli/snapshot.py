@@ -53,8 +53,8 @@ COMMAND: Final = Command(
                 HELP,
             ),
             "Files are read as plain data: nothing in them is executed, and a file that holds a "
-            "class is refused. Live bytes are the bytes requested; the allocator rounds each block "
-            "up to 512 bytes.",
+            "class is refused. Live bytes are the bytes requested, as in the requested_bytes of "
+            "torch.cuda.memory_stats(); allocated_bytes counts whole blocks.",
         ),
     ),
     closing="Exit codes: 0 done, 2 the request is wrong or a file is not a snapshot (one line says "
@@ -121,12 +121,29 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
         where = f"{'stage' if one.predicted else 'device'} {one.device}"
         when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"
         yield f"{name}: {one.path}, {where}, {len(one.num_bytes):,} events"
-        yield f"  peak {human_bytes(one.peak_bytes)} ({one.peak_bytes:,} bytes){when}"
+        yield f"  peak {_exact(one.peak_bytes)}{when}"
+        yield from _remarks(one)
     if len(found) == 2:
         first, second = (one.peak_bytes for one in found)
         share = f" ({signed_percent(second / first - 1)})" if first else ""
         yield f"difference, {names[1]} minus {names[0]}: {second - first:+,} bytes{share}"
     yield from _kinds(found, names)
+
+
+def _remarks(one: Recording) -> Iterator[str]:
+    """What the allocator took, and what the recording lacks."""
+    if one.reserved_bytes is not None:
+        yield f"  reserved by the allocator: at most {_exact(one.reserved_bytes)}"
+    if one.unseen_bytes:
+        unseen = _exact(one.unseen_bytes)
+        yield f"  {unseen} were freed without an event: the peak may be too high by as much"
+    if one.may_lack_events:
+        count = f"{one.num_events:,}"
+        yield f"  the file has {count} entries: if max_entries was {count}, the oldest are missing"
+
+
+def _exact(num_bytes: int) -> str:
+    return f"{human_bytes(num_bytes)} ({num_bytes:,} bytes)"
 
 
 def _kinds(found: Sequence[Recording], names: Sequence[str]) -> Iterator[str]:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 
 MOST_BYTES: Final = 2 << 30
-MOST_OPERATIONS: Final = 30_000_000
+MOST_OPERATIONS: Final = 120_000_000
+"""Two million events of torch 2.11 with the stacks of allocations: 50 to 60 each."""
 MOST_NESTED: Final = 64
 _BATCH: Final = 2001
 """Objects that a pickler has in hand at each level: keys and values in batches of a thousand."""

@@ -1,7 +1,7 @@
 """Live bytes against time out of a memory snapshot of torch, measured or predicted.
 
 One object may stand in a million places of a snapshot: what is walked through is counted. Source of
-its keys: torch 2.13 cuda/memory.py, _snapshot.
+its keys: torch 2.13 cuda/memory.py, _snapshot; torch 2.11 writes the same, without pool_id.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,22 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from harness.logs.snapshots.live_bytes import LARGEST, LATEST, walked, whole_number
+from harness.logs.snapshots.live_bytes import LARGEST, LATEST, AtEnd, walked, whole_number
 from harness.logs.snapshots.plain_pickle import NotPlainError, read_plain
 
 MOST_EVENTS: Final = 2_000_000
 MOST_BLOCKS: Final = 2_000_000
 MOST_DEVICES: Final = 4096
 _SHOWN: Final = 8
+_ROUND: Final = 1000
 
 
 class Recording(Struct, frozen=True, kw_only=True):
     """Live bytes of one device after each event; seconds from the first event on, None where the
-    recording has no times. kinds: bytes alive at the peak, by what they are. said: what `advise`
-    wrote of a predicted one."""
+    recording has no times. kinds: bytes alive at the peak, by what they are. reserved_bytes: the
+    most in segments, None where the allocator did not write them. unseen_bytes: gone at the end
+    though no event frees them, so that the peak may be too high by as much. num_events: of all
+    kinds, in the file. said: what `advise` wrote of a predicted one."""
 
     path: Path
     device: int
@@ -32,6 +35,9 @@ class Recording(Struct, frozen=True, kw_only=True):
     seconds: tuple[float, ...] | None
     peak_event: int
     kinds: Mapping[str, int]
+    reserved_bytes: int | None
+    unseen_bytes: int
+    num_events: int
     said: Mapping[str, str]
 
     @property
@@ -48,6 +54,13 @@ class Recording(Struct, frozen=True, kw_only=True):
     def predicted(self) -> bool:
         """Whether `advise` wrote it."""
         return bool(self.said)
+
+    @property
+    def may_lack_events(self) -> bool:
+        """Whether there are as many as somebody may have allowed (max_entries): the allocator then
+        drops the oldest, and writes nowhere that it did."""
+        count = self.num_events
+        return not self.predicted and count >= _ROUND and (not count % _ROUND or _is_power(count))
 
 
 def words(recordings: Sequence[Recording]) -> list[str]:
@@ -96,11 +109,13 @@ def _recording(
         raise UserError(flag, device, f"has no events in {path}", f"{kind} with events: {known}")
     ends, found = _ends(whole), []
     for number in used if device is None else [device]:
-        moments = walked(traces[number], ends.get(number, {}))
+        moments = walked(traces[number], ends.get(number, AtEnd({}, 0)))
         found.append((number, moments, moments.shown(within)))
     number, moments, shown = max(found, key=lambda one: max(one[1].levels[k] for k in one[2]))
     peak = max(shown, key=moments.levels.__getitem__)
     start, seconds = within[0] if within else 0.0, moments.seconds
+    settings = whole.get("allocator_settings")
+    said = _said(settings)
     return Recording(
         path=path,
         device=number,
@@ -108,7 +123,10 @@ def _recording(
         seconds=None if seconds is None else tuple(seconds[k] - start for k in shown),
         peak_event=peak - shown.start,
         kinds=moments.kinds(peak),
-        said=_said(whole.get("allocator_settings")),
+        reserved_bytes=moments.most_reserved(shown) if settings and not said else None,
+        unseen_bytes=moments.unseen,
+        num_events=len(traces[number]),
+        said=said,
     )
 
 
@@ -128,14 +146,17 @@ def _said(settings: object) -> dict[str, str]:
     return {k: v for k, v in settings.items() if isinstance(k, str) and isinstance(v, str)}
 
 
-def _ends(whole: dict[Any, Any]) -> dict[int, dict[int, int]]:
-    """By device: address and bytes of every block that is allocated at the end."""
-    found: dict[int, dict[int, int]] = {}
+def _ends(whole: dict[Any, Any]) -> dict[int, AtEnd]:
+    """By device."""
+    blocks: dict[int, dict[int, int]] = {}
+    reserved: dict[int, int] = {}
     for device, address, block in islice(_blocks(whole), MOST_BLOCKS):
+        size = whole_number(block.get("size"), LARGEST)
+        reserved[device] = reserved.get(device, 0) + size
         if block.get("state") == "active_allocated":
-            asked = block.get("requested_size", block.get("size"))
-            found.setdefault(device, {})[address] = whole_number(asked, LARGEST)
-    return found
+            asked = whole_number(block.get("requested_size", size), LARGEST)
+            blocks.setdefault(device, {})[address] = asked
+    return {device: AtEnd(blocks.get(device, {}), size) for device, size in reserved.items()}
 
 
 def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
@@ -149,6 +170,10 @@ def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
             block = _typed(one, dict, "a block is not a dict")
             yield device, whole_number(block.get("address", address), LATEST), block
             address += whole_number(block.get("size"), LARGEST)
+
+
+def _is_power(count: int) -> bool:
+    return not count & (count - 1)
 
 
 def _typed(value: object, kind: type[Any], relation: str) -> Any:

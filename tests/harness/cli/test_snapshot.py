@@ -30,11 +30,27 @@ def predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_one_is_described(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshot", str(measured)]) == 0
-    first, peak, head, *kinds = capsys.readouterr().out.splitlines()
+    first, peak, reserved, head, *kinds = capsys.readouterr().out.splitlines()
     assert first == f"measured: {measured}, device 0, 6 events"
     assert peak == "  peak 5.58 KiB (5,712 bytes) at 1.600 s"
+    assert reserved == "  reserved by the allocator: at most 2.00 MiB (2,101,036 bytes)"
     assert head.split() == ["alive", "at", "the", "peak,", "MiB", "measured"]
     assert len(kinds) == 3
+
+
+def test_what_a_recording_lacks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = recorded_by_hand()
+    recorded["device_traces"] = [[recorded["device_traces"][0][2]] * 1000]
+    path = tmp_path / "skipped.pickle"
+    path.write_bytes(pickle.dumps(recorded))
+    assert main(["snapshot", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == (
+        "  300 B (300 bytes) were freed without an event: the peak may be too high by as much"
+    )
+    assert lines[4] == (
+        "  the file has 1,000 entries: if max_entries was 1,000, the oldest are missing"
+    )
 
 
 def test_two_are_compared_and_drawn(
@@ -44,7 +60,7 @@ def test_two_are_compared_and_drawn(
     picture = tmp_path / "both.svg"
     assert main(["snapshot", str(measured), str(predicted), "--plot", str(picture)]) == 0
     captured = capsys.readouterr()
-    *_, second, difference = captured.out.splitlines()[:5]
+    *_, second, difference = captured.out.splitlines()[:6]
     peak = int(second.partition("(")[2].partition(" bytes")[0].replace(",", ""))
     words = f"difference, predicted minus measured: {peak - 5712:+,} bytes ("
     assert difference.startswith(words)

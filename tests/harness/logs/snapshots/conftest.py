@@ -1,6 +1,7 @@
 """The snapshot that was added up by hand, as an object and as a file."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,14 @@ def snapshot_path(tmp_path: Path, recorded: dict[str, Any]) -> Path:
     path = tmp_path / "rank0.pickle"
     path.write_bytes(pickle.dumps(recorded))
     return path
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[object], Path]:
+    """A file of any object."""
+
+    def written(content: object) -> Path:
+        (tmp_path / "s.pickle").write_bytes(pickle.dumps(content))
+        return tmp_path / "s.pickle"
+
+    return written

@@ -75,9 +75,14 @@ def recorded_by_hand() -> dict[str, Any]:
         "frames": [],
         "blocks": blocks,
     }
+    emptied = segment | {
+        "address": BASE + 4096,
+        "total_size": 2 << 20,
+        "blocks": [block(4096, 2 << 20, "inactive")],
+    }
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "garbage_collection_threshold": 0.0}
     return {
-        "segments": [segment],
+        "segments": [segment, emptied],
         "device_traces": [trace, []],
         "allocator_settings": settings,
         "external_annotations": [],

@@ -1,6 +1,5 @@
 """Live bytes of a snapshot: added up by hand, as torch's profiler has them, and as predicted."""
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,18 +13,10 @@ from advisor.report.exports.torch_snapshot import torch_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from harness.logs.snapshots import recorded_memory
-from harness.logs.snapshots.recorded_memory import read_recording, words
+from harness.logs.snapshots.recorded_memory import Recording, read_recording, words
+from tests.harness.logs.snapshots.recorded import event
 
 Write = Callable[[object], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def written(content: object) -> Path:
-        (tmp_path / "s.pickle").write_bytes(pickle.dumps(content))
-        return tmp_path / "s.pickle"
-
-    return written
 
 
 def test_live_bytes_by_hand(snapshot_path: Path) -> None:
@@ -61,6 +52,61 @@ def test_a_part_of_a_recording_has_its_own_peak_and_clock(snapshot_path: Path) -
         read_recording(snapshot_path, within=(2.0, 3.0))
 
 
+def test_a_free_that_was_requested_before_is_none_of_the_recordings(
+    write: Write, recorded: dict[str, Any]
+) -> None:
+    """Another stream still read the block: it was not allocated any more."""
+    late = event("free_completed", 8192, 5000, 10)
+    trace = recorded["device_traces"][0]
+    found = read_recording(write({**recorded, "device_traces": [[*trace[:2], late, *trace[2:]]]}))
+    assert found.num_bytes == read_recording(write(recorded)).num_bytes
+
+
+def test_actions_that_were_skipped_are_told(write: Write, recorded: dict[str, Any]) -> None:
+    """skip_actions of torch 2.11: what goes unseen is counted, and said."""
+    whole, trace = read_recording(write(recorded)), recorded["device_traces"][0]
+
+    def without(*actions: str) -> Recording:
+        kept = [one for one in trace if one["action"] not in actions]
+        return read_recording(write({**recorded, "device_traces": [kept]}))
+
+    late = without("free_requested")
+    assert (late.num_bytes[-1], late.unseen_bytes) == (whole.num_bytes[-1], 0)
+    never = without("free_requested", "free_completed")
+    assert never.unseen_bytes == 300 + 4000
+    assert never.peak_bytes == never.num_bytes[-1] == whole.num_bytes[-1] + never.unseen_bytes
+
+
+def test_reserved_bytes_follow_segments(write: Write, recorded: dict[str, Any]) -> None:
+    """Mapped parts of expandable segments too; what was there before is known from the end."""
+    trace = recorded["device_traces"][0]
+    path = write({**recorded, "device_traces": [[event("segment_unmap", 8192, 500, 0), *trace]]})
+    at_end, later = 3884 + (2 << 20), 2 << 20
+    assert read_recording(path).reserved_bytes == at_end
+    assert read_recording(path, within=(0.5, 1.2)).reserved_bytes == at_end - later
+    grown = [event("segment_map", 8192, 3 << 20, 0), event("segment_unmap", 8192, 3 << 20, 0)]
+    path = write({**recorded, "device_traces": [[grown[0], *trace, grown[1]]]})
+    assert read_recording(path).reserved_bytes == at_end + (3 << 20)
+
+
+def test_each_device_has_its_own_blocks(write: Write, recorded: dict[str, Any]) -> None:
+    trace, segments = recorded["device_traces"][0], recorded["segments"]
+    two = {**recorded, "device_traces": [[], trace, trace[2:]]}
+    two["segments"] = [one | {"device": device} for device in (1, 2) for one in segments]
+    found = [read_recording(write(two), device).num_bytes[-1] for device in (1, 2)]
+    assert found == [1712, 1712]
+    assert read_recording(write(two)).device == 1
+
+
+@pytest.mark.parametrize(("count", "told"), [(1000, True), (1024, True), (1001, False)])
+def test_as_many_events_as_somebody_may_have_allowed(
+    write: Write, recorded: dict[str, Any], count: int, told: bool
+) -> None:
+    trace = recorded["device_traces"][0]
+    filled = [*trace, *[trace[-1]] * (count - len(trace))]
+    assert read_recording(write({**recorded, "device_traces": [filled]})).may_lack_events is told
+
+
 def test_a_device_without_events_is_refused(snapshot_path: Path) -> None:
     assert read_recording(snapshot_path, device=0).device == 0
     with pytest.raises(UserError, match="--device = 1: has no events"):
@@ -77,6 +123,7 @@ def test_a_prediction_is_read_back_to_the_byte(write: Write) -> None:
         assert found.peak_bytes == stage.peak_allocated_bytes == sum(found.kinds.values())
         assert found.kinds["weights"] == stage.memory_bytes.weights
         assert found.said["row"] == origin.row
+        assert (found.unseen_bytes, found.reserved_bytes) == (0, None)
         # torch writes whole microseconds
         assert found.seconds is not None
         assert found.seconds[-1] == pytest.approx(row.evaluation.step_time_seconds, abs=1e-6)
@@ -107,6 +154,7 @@ def test_a_recording_of_a_real_step_peaks_where_torchs_profiler_says(write: Writ
     assert found.peak_bytes == max(levels) > 0
     assert found.seconds is None
     assert found.kinds["activations"] > 0
+    assert (found.unseen_bytes, found.reserved_bytes) == (0, None)
 
 
 def test_what_is_no_snapshot_is_said(write: Write, recorded: dict[str, Any]) -> None:
