@@ -26,6 +26,8 @@ class Held(Struct, frozen=True, kw_only=True):
 
     weights: elements of each tensor. in_buffers: weights are made one by one, then copied into one
     buffer beside the one of the gradients, and freed (Megatron's distributed optimizer).
+    grown_gradients: the first backward makes them (plain torch modules), here when it has ended;
+    else they are there before.
     resident: bytes of each buffer that comes with the first step. step: bytes that the optimizer's
     step takes and gives back, of all weights; stepped_together: of so many elements at a time, 0 of
     all.
@@ -37,6 +39,7 @@ class Held(Struct, frozen=True, kw_only=True):
     resident: tuple[int, ...]
     step: int
     stepped_together: int = 0
+    grown_gradients: bool = False
 
 
 class GraphTraces(Struct, frozen=True, kw_only=True):
@@ -160,7 +163,7 @@ def replay(
     if held.in_buffers:
         rank.take((between_steps, static.gradients))
         rank.give_back(weights)
-    else:
+    elif not held.grown_gradients:
         rank.take(_cut(static.gradients, held.weights))
     third = static.optimizer // 3
     rank.take(_cut(third, held.weights))
@@ -181,6 +184,8 @@ def replay(
             found.restart(beside[1])
             traces = graphs.outside
         rank.passes(traces, classes, pp, stage, microbatches)
+        if step == 0 and held.grown_gradients:
+            rank.take(reversed(_cut(static.gradients, held.weights)))
         for share, sizes in _groups(held):
             copies = rank.take(_cut(int(held.step * share), sizes))
             if step == 0:

@@ -280,6 +280,7 @@ class JobMemory:
                 weights=weights,
                 static=fixed.static,
                 in_buffers=fixed.in_buffers and config.copies_gradients,
+                grown_gradients=fixed.in_buffers and not config.copies_gradients,
                 resident=tuple(term.num_bytes for term in fixed.buffers),
                 step=step,
                 stepped_together=together,
