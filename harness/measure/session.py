@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def measure(
         times=times,
         memory=(memory,),
         timeline=timeline if plan.memory_timeline else (),
-        phases=() if device is Device.CPU or window.pruned else _phases(step),
+        phases=() if device is Device.CPU or window.pruned else phases(step),
         loss=window.loss,
         concerns=concerns(seen, plan, device),
         host_seconds=window.host_seconds,
@@ -175,11 +176,16 @@ def _cuda_memory(
     return memory, timeline.points()
 
 
-def _phases(step: TrainingStep) -> tuple[PhaseTime, ...]:
-    """One more step, with an event at the begin of each phase and replay."""
+def phases(step: TrainingStep) -> tuple[PhaseTime, ...]:
+    """One more step, with an event at the begin of each phase and replay; nothing where it fails,
+    in whatever way: what was measured before must not be lost for it."""
     recorder = PhaseTimes(stopwatch(Device.CUDA))
-    step.run(recorder)
-    return recorder.ended()
+    try:
+        step.run(recorder)
+        return recorder.ended()
+    except Exception as error:
+        print(f"harness: no phase times, as one more step failed: {error!r}", file=sys.stderr)
+        return ()
 
 
 def _cpu_memory(step: TrainingStep) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:

@@ -11,8 +11,10 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from harness.measure import session
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
+from harness.measure.timing import HostStopwatch
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, MeasurementPlan
@@ -182,3 +184,16 @@ def test_a_step_that_is_clearly_slower_than_a_limit_is_timed_no_longer() -> None
     whole = measure(step, PLAN, Device.CPU, limit_seconds=60.0)
     assert not whole.pruned
     assert len(whole.times.seconds) == PLAN.steps
+
+
+def test_phases_are_of_one_more_step_whose_failure_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "stopwatch", lambda _: HostStopwatch())
+    assert [one.phase for one in session.phases(Step())] == list(PHASES)
+
+    def out_of_memory(phase: Phase) -> None:
+        raise torch.OutOfMemoryError("one more was too many")
+
+    assert session.phases(Step(out_of_memory)) == ()
+    assert "no phase times" in capsys.readouterr().err
