@@ -120,6 +120,8 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
         host_answer_seconds: of an x86 server's processor, for one operation of torch, for one in
         Megatron's functions around Transformer Engine, for a module of the latter beyond its
         kernels, for a tensor that is quantized, and for a result that it waits for.
+    host_native_call_seconds: of the same, for one operation of the harness's native layers, views
+        of tensors included.
     host_memory_bytes_per_second: of one GPU's process, Adam on the host.
     grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
     step_time_error: relative half-width of the band around a predicted step time: nine of ten
@@ -174,6 +176,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     host_module_seconds: float = 24e-6
     host_quantize_seconds: float = 9e-6
     host_answer_seconds: float = 31e-6
+    host_native_call_seconds: float = 10e-6
     grace_slowdown: float = 1.4
     host_memory_bytes_per_second: float = 17e9
     experts_step_time_error: float = 0.0
@@ -261,6 +264,7 @@ NON_NEGATIVE = (
     "host_module_seconds",
     "host_quantize_seconds",
     "host_answer_seconds",
+    "host_native_call_seconds",
     "grace_slowdown",
     "host_memory_bytes_per_second",
 )

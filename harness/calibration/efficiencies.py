@@ -102,13 +102,13 @@ class Ramp(Struct, frozen=True, kw_only=True):
 
 class Rates(Struct, frozen=True, kw_only=True):
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
-    ones were timed to tell, host_call_seconds where no layer was queued."""
+    ones were timed to tell, host_native_call_seconds where no layer was queued."""
 
     of: dict[Resource, Rate]
     kernel_seconds: float | None
     collective_seconds: float | None
     ramp: Ramp = Ramp()
-    host_call_seconds: float | None = None
+    host_native_call_seconds: float | None = None
 
     def seconds(self, case: Case, ranks: int = 1) -> float | None:
         """Predicted seconds of a case; None where its resource has no rate."""
@@ -147,11 +147,11 @@ def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
         kernel_seconds=kernel,
         collective_seconds=collective,
         ramp=ramp,
-        host_call_seconds=_host_call_seconds(chosen),
+        host_native_call_seconds=_native_call_seconds(chosen),
     )
 
 
-def _host_call_seconds(samples: Iterable[Sample]) -> float | None:
+def _native_call_seconds(samples: Iterable[Sample]) -> float | None:
     """Median over the layers of what the processor takes for each of their operations."""
     layers = [sample for sample in samples if sample.case.kind is Kind.HOST_LAYER]
     each = [sample.seconds / host_operations(sample.case) for sample in layers]

@@ -26,12 +26,16 @@ _ROUNDS: Final = 5
 was left."""
 
 
-def by_shape(calibration: Calibration, gpu: Gpu, samples: Sequence[Sample]) -> dict[str, float]:
+def by_shape(
+    calibration: Calibration, gpu: Gpu, samples: Sequence[Sample], kernel_seconds: float = 0.0
+) -> dict[str, float]:
     """Efficiencies by field at which half of the large GEMMs of `samples` are predicted to take
-    longer than measured, and half shorter; nothing of what was not timed."""
+    longer than measured, and half shorter; nothing of what was not timed. kernel_seconds: fixed
+    cost of a kernel, beside which large ones are large."""
     found = {}
     for field, (kind, precision) in _FIELDS.items():
-        timed = large([sample for sample in samples if sample.case.kind is kind])
+        of_kind = [sample for sample in samples if sample.case.kind is kind]
+        timed = large(of_kind, kernel=kernel_seconds)
         if timed:
             found[field] = _efficiency(calibration, gpu, timed, field, precision)
     return found

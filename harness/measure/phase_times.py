@@ -34,7 +34,8 @@ class PhaseTimes:
         self._watch.mark()
         laps, host_laps = self._watch.laps(), self._watch.host_laps()
         ahead = map(sub, accumulate(laps), accumulate(host_laps))
-        each = zip(laps, host_laps, ahead, strict=True)
+        told = [*list(ahead)[:-1], None]  # at its end the processor waits for the loss
+        each = zip(laps, host_laps, told, strict=True)
         stretches = grouped(zip(self._begun, each, strict=True))
         return tuple(
             PhaseTime(
@@ -42,7 +43,9 @@ class PhaseTimes:
                 stretches=len(stretches[phase]),
                 seconds=sum(seconds for seconds, _, _ in stretches[phase]),
                 host_seconds=sum(seconds for _, seconds, _ in stretches[phase]),
-                ahead_seconds=min(seconds for _, _, seconds in stretches[phase]),
+                ahead_seconds=min(
+                    (s for _, _, s in stretches[phase] if s is not None), default=None
+                ),
             )
             for phase in _ORDER
             if phase in stretches

@@ -25,7 +25,7 @@ class Copies(Network, frozen=True, kw_only=True, cache_hash=True):
     memory_bytes_per_second: float
 
     def seconds(self, collective: Collective) -> float:
-        """Time of what is copied in its place."""
+        """Time of the copy that a fake process group makes instead."""
         ranks, _ = self._group(collective)
         if ranks == 1:
             return 0.0

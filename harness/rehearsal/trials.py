@@ -106,12 +106,13 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
 
 
 def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | None:
-    """Of `job` on the GPU that the driver calls `name`; None where it is not described."""
+    """Of `job` on the GPU that the driver calls `name`; None where that is not described, or cannot
+    run it."""
     try:
         gpu = load_gpu(name, config_dir)
+        return Evaluator(replace(job, gpu=gpu), load_calibration(gpu, config_dir))
     except UserError:
         return None
-    return Evaluator(replace(job, gpu=gpu), load_calibration(gpu, config_dir))
 
 
 def _planned(

@@ -108,7 +108,7 @@ def phases(facts: Facts) -> Table | None:
                     str(phase.stretches),
                     milliseconds(phase.seconds),
                     milliseconds(phase.host_seconds),
-                    milliseconds(phase.ahead_seconds),
+                    DASH if phase.ahead_seconds is None else milliseconds(phase.ahead_seconds),
                 )
             )
     heads = ("setting", "phase", "stretches", "GPU", "processor", "processor ahead, least")

@@ -113,14 +113,15 @@ class PhaseTime(Struct, frozen=True, kw_only=True):
 
     seconds: by the GPU's clock. host_seconds: until the processor had queued them. ahead_seconds:
     by how much the processor was ahead of the GPU at the end of a stretch, the least of all; near
-    zero, the GPU waited for its processor.
+    zero, the GPU waited for its processor. None of the last stretch of a step, at whose end the
+    processor waits for the loss.
     """
 
     phase: Phase
     stretches: int
     seconds: float
     host_seconds: float
-    ahead_seconds: float
+    ahead_seconds: float | None
 
 
 class Flops(Struct, frozen=True, kw_only=True):
@@ -212,8 +213,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
         environment: fingerprint of software, hardware and clocks, a plain JSON object.
         loss: training loss of each measured step.
         stages: peaks of each pipeline stage, of a rehearsal.
-        phases: where the time of one more step went, on a GPU and in rehearsals on any device; of
-            one rank, of a rehearsal the first stage's.
+        phases: where the time of one more step went, on a GPU; of one rank, of a rehearsal that of
+            the first stage.
     """
 
     name: str

@@ -3,7 +3,8 @@
 Its layers are plain torch modules: the processor queues each operation by itself, and loops over
 experts. It starts a step beside an idle GPU, since it has read the loss of the last one, and waits
 for the GPU wherever a router tells how many rows each expert gets: what follows is queued while the
-GPU is idle. Elsewhere it is ahead if it is faster.
+GPU is idle. Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of
+frameworks, one by one; here a whole step is one queue, as what is ahead carries over.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,8 +61,8 @@ _ANSWERS: Final = {"permute": 3}
 _STEADY: Final = 3
 _CHECKPOINT: Final = 30.0
 _KEPT: Final = 1.25
-"""A replay takes the processor its forward, and besides as long as 30 operations for the checkpoint
-and 1.25 for each tensor that it keeps, which go through hooks. Measured on a server's CPU with tiny
+"""To queue a replay takes the processor as long as its forward, 30 operations for the checkpoint,
+and 1.25 for each tensor that it keeps, as these go through hooks. Timed on a server's CPU with tiny
 layers: core attention 43 operations, the experts' part 123, a whole layer 145 (dense), 222 (with
 experts), 265 (latent)."""
 
@@ -130,7 +131,7 @@ class _Microbatch:
         self._shape = native_shape(workload)
         self._machine = machine(gpu, calibration, workload.precision)
         self._network = network(workload.layout, gpu, calibration, self._shape.model)
-        self._call_seconds = calibration.host_call_seconds
+        self._call_seconds = calibration.host_native_call_seconds
         plan = native_plan(workload, parse_native_setting(workload.recompute))
         self._segments = [one for one in plan.segments for _ in range(one.copies)]
 

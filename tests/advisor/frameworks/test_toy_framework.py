@@ -123,7 +123,7 @@ ASKED = ("--model", "llama3.2_1b", "--gpus", "8xH100", "--framework", "toy")
 
 
 def test_it_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    batch = ("--micro-batch-size", "7", "--global-batch-size", "56")
+    batch = ("--micro-batch-size", "6", "--global-batch-size", "48")
     assert main([*ASKED, *batch, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     fitting = [c["recompute"]["spec"] for c in report["candidates"] if c["fits"]]

@@ -36,6 +36,13 @@ def test_the_efficiency_that_the_samples_were_made_with_is_found() -> None:
     assert found == pytest.approx(TRUE, rel=1e-4)
 
 
+def test_one_odd_kernel_changes_nothing() -> None:
+    timed = samples(Kind.GEMM)
+    odd = replace(timed[-1], seconds=3 * timed[-1].seconds)
+    expected = pytest.approx(TRUE["gemm_efficiency"], rel=1e-4)
+    assert by_shape(ALONE, H100, [*timed[:-1], odd])["gemm_efficiency"] == expected
+
+
 def test_shares_of_a_step_are_no_part_of_it() -> None:
     """They scale what is predicted of steps, and no kernel that is timed alone."""
     in_steps = replace(ALONE, gemm_training_share=0.9)

@@ -126,7 +126,7 @@ def rehearse(
             _step(training, batches, Silent())
         sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)
-        phases = _phases(training, batches, device)
+        phases = _phases(training, batches) if device is Device.CUDA else ()
         peaks = _gauged(training, batches, device)
         training.close()
         found = _stage_peaks(stage, sizes, peaks, 0)
@@ -159,11 +159,9 @@ def _timed(
     return watch.laps()
 
 
-def _phases(
-    training: MegatronTraining, batches: NextBatch, device: Device
-) -> tuple[PhaseTime, ...]:
-    """Where the time of one more step goes."""
-    recorder = PhaseTimes(stopwatch(device))
+def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, ...]:
+    """Where the time of one more step on a GPU goes."""
+    recorder = PhaseTimes(stopwatch(Device.CUDA))
     _step(training, batches, recorder)
     return recorder.ended()
 

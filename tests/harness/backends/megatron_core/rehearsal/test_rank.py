@@ -19,7 +19,7 @@ from harness.backends.megatron_core.rehearsal.rank import (  # noqa: E402
 )
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
-from harness.trial.result import Phase, StagePeaks  # noqa: E402
+from harness.trial.result import StagePeaks  # noqa: E402
 from harness.trial.trial import Device, MeasurementPlan  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import MOE  # noqa: E402
 from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
@@ -103,10 +103,7 @@ def on_cpu() -> dict[int, StagePeaks]:
         others.count_existing()  # what other tests have left alive
         rehearsed = rehearse(CASE, stage, Device.CPU, PLAN, 128)
         assert len(rehearsed.seconds) == 1
-        phases = {one.phase: one for one in rehearsed.phases}
-        assert list(phases) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-        assert phases[Phase.FORWARD].stretches == phases[Phase.BACKWARD].stretches
-        assert sum(one.seconds for one in phases.values()) > 0
+        assert rehearsed.phases == (), "of a GPU alone"
         peaks = rehearsed.peaks
         found[stage] = replace(peaks, backward=peaks.backward - others.live_bytes)
     return found
@@ -163,6 +160,6 @@ def test_what_is_received_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         Batch, "loss", lambda self, losses: (seen.append(losses.detach()), loss(self, losses))[1]
     )
     rehearse(CASE, 1, Device.CPU, PLAN, 128)
-    assert len(seen) == 4 * (2 + 1 + 1 + 1)  # microbatches of warm-up, timed and other two steps
+    assert len(seen) == 4 * (2 + 1 + 1)  # microbatches of warm-up, timed and gauged steps
     assert all(torch.isfinite(losses).all() for losses in seen)
     assert float(seen[0].mean()) == pytest.approx(4.85, rel=0.2)  # log(128)
