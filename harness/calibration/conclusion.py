@@ -105,8 +105,10 @@ def _with_shapes(
     """Measured efficiencies of GEMMs as the advisor's own model of GEMMs needs them."""
     found = by_shape(calibration, gpu, samples, rates.kernel_seconds or 0.0)
     kept = {field: value for field, value in found.items() if notes[field].startswith(_MEASURED)}
-    told = {field: f"{notes[field]} with tiles and traffic, without them" for field in kept}
-    told = {field: f"{text} {kept[field]:.2f}" for field, text in told.items()}
+    told = {
+        field: f"{notes[field]} with tiles and traffic, without them {value:.2f}"
+        for field, value in kept.items()
+    }
     return replace(calibration, **kept), notes | told
 
 
@@ -231,7 +233,7 @@ reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."
 _SHARES: Final = ("gemm_sustained_share", "gemm_training_share")
 """What GEMMs under lasting load, and those of a step, reach of one in a short burst. All of it,
 beside plain kernels: with the share of published steps of Megatron (0.92) the 38 measured here are
-predicted -0.5 to +8.4 % off, and without it -2.8 to +4.0 % (results/measured)."""
+predicted -0.4 to +8.7 % off, and without it -2.9 to +4.0 % (results/measured)."""
 _SECONDS: Final = {
     "kernel_seconds": "short kernels",
     "collective_seconds": "short kernels",

@@ -133,7 +133,7 @@ def lines(found: Sequence[Recording]) -> Iterator[str]:
 def _remarks(one: Recording) -> Iterator[str]:
     """What the allocator took, and what the recording lacks."""
     if one.reserved_bytes is not None:
-        yield f"  reserved by the allocator: at most {_exact(one.reserved_bytes)}"
+        yield f"  peak reserved memory {_exact(one.reserved_bytes)}"
     if one.unseen_bytes:
         unseen = _exact(one.unseen_bytes)
         yield f"  {unseen} were freed without an event: the peak may be too high by as much"

@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from advisor.frameworks.registry import adapter_of
 from advisor.layers.operators import Collective, CollectiveKind
+from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
 from advisor.time.network.fabric import Network
 from advisor.time.passes import PassTimes, chunk_times, end_times
@@ -54,7 +55,7 @@ def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:
     return (
         job.num_microbatches * _seconds(passes)
         + evaluator.parts(setting)[stage].optimizer
-        + _shared_seconds(evaluator, recompute, stage, copies)
+        + _shared_seconds(evaluator, setting, stage, copies)
     )
 
 
@@ -62,13 +63,12 @@ def _seconds(passes: PassTimes) -> float:
     return passes.kernels + passes.exposed + passes.exchange + passes.host
 
 
-def _shared_seconds(evaluator: Evaluator, recompute: str, stage: int, copies: Copies) -> float:
+def _shared_seconds(evaluator: Evaluator, setting: Setting, stage: int, copies: Copies) -> float:
     """Gradients that data-parallel ranks reduce once a step, and parameters that they gather."""
     layout = evaluator.job.layout
     ranks = layout.data_parallel_size * layout.context_parallel_size
     if ranks == 1 or not layout.use_distributed_optimizer:
         return 0.0
-    setting = adapter_of(evaluator.job.config.framework).parse(recompute)
     static = evaluator.stage_detail(setting, stage).fixed.static
     return copies.copy_seconds(
         CollectiveKind.REDUCE_SCATTER, static.gradients, ranks

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from harness.backends.native import build
+from harness.measure.training_step import Silent
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
-from harness.trial.result import Phase
 from harness.trial.trial import Device, Trial
 
 JOB = (
@@ -32,14 +32,6 @@ def planned() -> Trial:
     config = compose([f"experiment={EXPERIMENT}", *JOB, f"recompute.settings=['{SETTING}']"])
     machine = Machine(device=Device.CUDA, gpu_names=(torch.cuda.get_device_name(),))
     return make_plan(config, machine).settings[0].trial
-
-
-class Unrecorded:
-    def phase(self, phase: Phase) -> None:
-        pass
-
-    def replay(self, begins: bool) -> None:
-        pass
 
 
 def write_everything_else() -> None:
@@ -62,11 +54,11 @@ def write_everything_else() -> None:
 def main(folder: Path) -> None:
     trial = planned()
     step = build(trial.workload, 1)
-    step.run(Unrecorded())
+    step.run(Silent())
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.memory._record_memory_history(context="alloc", max_entries=1_000_000)
-    step.run(Unrecorded())
+    step.run(Silent())
     write_everything_else()
     torch.cuda.memory._dump_snapshot(str(folder / "rank0.pickle"))
     assert trial.prediction is not None

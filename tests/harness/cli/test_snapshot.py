@@ -33,7 +33,7 @@ def test_one_is_described(measured: Path, capsys: pytest.CaptureFixture[str]) ->
     first, peak, reserved, head, *kinds = capsys.readouterr().out.splitlines()
     assert first == f"measured: {measured}, device 0, 6 events"
     assert peak == "  peak 5.58 KiB (5,712 bytes) at 1.600 s"
-    assert reserved == "  reserved by the allocator: at most 2.00 MiB (2,101,036 bytes)"
+    assert reserved == "  peak reserved memory 2.00 MiB (2,101,036 bytes)"
     assert head.split() == ["alive", "at", "the", "peak,", "MiB", "measured"]
     assert len(kinds) == 3
 
