@@ -1,12 +1,13 @@
 # make advise [ARGS="--model … --gpus …"]   install and answer one request
-# make check                                lint and the tests of the advisor
+# make check                                lint and the quick tests of the advisor
 # make test                                 everything that decides whether a change is good
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make docs                                 the documentation as a site, in build/docs
+# make newest                               the advisor's quick tests under the newest Python at hand
 # make lint | make bench | make clean
 #
 # Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
-# Variables: PYTHON, VENV, ARGS, PYTEST_ARGS.
+# Variables: PYTHON, VENV, ARGS, PYTEST_ARGS, NEWEST_PYTHON, CONSTRAINTS (empty: the newest of every package).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +17,8 @@ PYTEST_ARGS ?=
 ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 # And the release that answers are for by default, whose layers are measured as well: its wheel is for a later Python
 # and runs on this one too (harness/backends/megatron_core/unpacked.py).
-NEWEST := 0.19.2
+NEWEST_WHEEL := .ci/megatron-core-newest.txt
+NEWEST := $(shell sed -n 's/^megatron-core==\([^ ]*\).*/\1/p' $(NEWEST_WHEEL))
 NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)
 NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.py activation_peaks.py moe_peaks.py \
   latent_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py graph_inputs.py)
@@ -30,8 +32,13 @@ SPREAD = -n $(shell $(PYTHON) -c 'import os; print(min(8, 3 * os.cpu_count() // 
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Every install takes the versions that CI was green with.
+CONSTRAINTS ?= .ci/constraints.txt
+INSTALL := $(PIP) install --no-compile $(addprefix --constraint ,$(CONSTRAINTS))
+# The part of the advisor's tests that needs few packages and little time: 90 of 100 tests in a fifth of the time.
+QUICK := tests/advisor tests/test_architecture.py tests/test_wording.py -m 'not slow'
 .DEFAULT_GOAL := help
-.PHONY: help advise check test oracles lint docs bench clean
+.PHONY: help advise check test oracles lint newest docs bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -41,7 +48,9 @@ advise: $(VENV)/.installed
 
 # Tests with real processes, a real Slurm and a real browser can meet a machine that stalls: what failed (exit code 1)
 # is tried once more, and shown. pytest-rerunfailures would cost 40 ms a test: its workers ask for counts by socket.
-test: lint
+# mypy has one process: the tests under the second Python run next to it.
+test: $(VENV)/.installed-test
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint newest
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS) || { [ $$? = 1 ] \
 	  && echo "== pytest, what failed once more" \
@@ -49,9 +58,26 @@ test: lint
 	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
 	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
 
-check: lint
+# Without torch's own types: what lint would say of them is not said here.
+check: $(VENV)/.installed-check
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy, the advisor"
+	@$(BIN)/mypy --package advisor --no-warn-unused-ignores --allow-subclassing-any --cache-dir $(VENV)/mypy
 	@echo "== pytest, the advisor"
-	@$(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py $(SPREAD) $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICK) $(SPREAD) $(PYTEST_ARGS)
+
+NEWEST_PYTHON ?= $(shell bash .ci/newest-python)
+newest:
+ifeq ($(NEWEST_PYTHON),)
+	@echo "== no Python after 3.11 is at hand: the advisor's tests do not run under a second one"
+else
+	@$(MAKE) --no-print-directory PYTHON=$(NEWEST_PYTHON) VENV=$(VENV)/newest $(VENV)/newest/.installed-check
+	@echo "== pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
+	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
+endif
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
 # process, writes tests/oracles/data/measured.csv anew; with MEGATRON_CORE=.venv/megatron-core-RELEASE before it, and
@@ -71,7 +97,11 @@ lint: $(VENV)/.installed-test
 	@echo "== mypy"
 	@$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs
+# The site describes the packages that its environment has: one elsewhere can have those of another checkout.
+docs:
+	@case "$(abspath $(VENV))" in "$(CURDIR)"/*) ;; *) \
+	  echo "make docs: VENV = $(VENV): must be inside the checkout; leave VENV out for .venv" >&2; exit 2;; esac
+	@$(MAKE) --no-print-directory $(VENV)/.installed-docs
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
 	@echo "== build/docs/index.html"
 
@@ -94,20 +124,26 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@echo "== install the advisor" >&2
-	@$(PIP) install --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.created pyproject.toml
 	@echo "== install what builds the documentation" >&2
-	@$(PIP) install --editable '.[docs]'
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 # The newest pip takes half the time of Python 3.11's own, which does it too. Byte code is made of what is imported,
 # when it is: most of what is installed never is.
-$(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
+$(VENV)/.installed-check: $(VENV)/.created pyproject.toml $(CONSTRAINTS)
+	@echo "== install what make check needs: .[check]"
+	@$(INSTALL) --editable '.[check]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile $(CONSTRAINTS) $(NEWEST_WHEEL)
 	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
-	@$(PIP) install --upgrade pip || true
-	@$(PIP) install --no-compile --editable '.[dev]' $(ORACLE_PACKAGES)
-	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels megatron-core==$(NEWEST)
+	@$(INSTALL) --upgrade pip || true
+	@$(INSTALL) --editable '.[dev]' $(ORACLE_PACKAGES)
+	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels \
+	  --require-hashes --requirement $(NEWEST_WHEEL)
 	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-$(NEWEST)-*.whl $(NEWEST_CORE)
-	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs $(VENV)/.installed-check

@@ -127,7 +127,7 @@ def test_the_extra_all_is_every_extra_but_those_of_a_gpu_and_of_development() ->
     (whole,) = extras["all"]
     name, _, named = whole.removesuffix("]").partition("[")
     assert name == project["name"]
-    assert set(named.split(",")) == extras.keys() - {"all", "gpu", "docs", "dev"}
+    assert set(named.split(",")) == extras.keys() - {"all", "gpu", "check", "docs", "dev"}
 
 
 def test_every_extra_that_a_hint_or_a_page_names_is_declared() -> None:
@@ -150,3 +150,15 @@ def test_the_entry_point_is_declared(wheel: Path) -> None:
     (entry,) = [name for name in names(wheel) if name.endswith("entry_points.txt")]
     with zipfile.ZipFile(wheel) as archive:
         assert "advise = advisor.cli.main:command" in archive.read(entry).decode()
+
+
+def test_ci_has_a_version_of_all_that_the_tests_need_and_no_path_of_a_machine() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    pins = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()[1:]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    pinned = {pin.partition("==")[0].lower() for pin in pins}
+    asked = [name for part in ("check", "docs", "dev") for name in extras[part]]
+    names = {re.match(r"[\w-]+", name)[0].lower() for name in asked}  # type: ignore[index]
+    assert names - {"recompute-advisor"} <= pinned

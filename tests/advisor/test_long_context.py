@@ -126,6 +126,7 @@ def test_a_release_of_transformer_engine_is_a_number() -> None:
         _none(4096, 1, "job.transformer_engine_version=new")
 
 
+@pytest.mark.slow
 def test_a_search_leaves_out_the_mask_that_no_layout_makes_small_enough() -> None:
     asked = {"model": "llama3_8b", "gpus": "8xH100", "seq_length": 262144, "global_batch_size": 8}
     found = advise(Request(**asked, search=SearchScope.LAYOUT))

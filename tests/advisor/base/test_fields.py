@@ -192,6 +192,7 @@ def toy() -> ModelSpec:
     )
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists))
 def test_show_is_one_short_line(value: object) -> None:
     text = show(value)

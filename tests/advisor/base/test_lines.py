@@ -37,6 +37,7 @@ def test_lines_bytes_and_failures_are_those_of_the_plain_file(
     assert scan(STDIN) == found
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.log.gz"
     whole = gzip.compress((TEXT * 20_000).encode(), 0)

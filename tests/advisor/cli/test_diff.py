@@ -40,6 +40,7 @@ def test_two_settings_of_one_job(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_machines_say_where_each_value_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
     found = asked(capsys, "diff", JOB, JOB.replace("H100", "H200"))
     fields = {one.field: one for one in found.job}

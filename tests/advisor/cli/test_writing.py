@@ -87,6 +87,8 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["--plot", "--trace", "--memory-snapshot"])
 def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = {"--plot": "x.svg", "--trace": "x.json", "--memory-snapshot": "x.pickle"}[other]
+    if other == "--plot":
+        pytest.importorskip("matplotlib")
     assert main([*JOB, "-o", f"./{name}", other, name]) == 2
     told = f"{other} = {name}: must not be the file of -o; name another file"
     assert told in capsys.readouterr().err

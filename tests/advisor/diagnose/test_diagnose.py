@@ -275,6 +275,7 @@ def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one(Path("-")).line_number == 1
 
 
+@pytest.mark.slow
 def test_a_big_log_streams(tmp_path: Path) -> None:
     """48 MB in a process of its own take far less memory than the log."""
     log = tmp_path / "big.log"

@@ -46,6 +46,7 @@ def test_a_job_that_is_near_has_its_front_and_no_recompute(found: Grid) -> None:
             assert any(not recomputes(row.setting) for row in rows)
 
 
+@pytest.mark.slow
 def test_runs_move_near_jobs_as_they_move_the_answer(found: Grid, tmp_path: Path) -> None:
     """By 1.2 where they hold; 3 % are allowed as in tests/harness/test_closed_loop.py."""
     slow = SimulatedDevice(base=1.2, recompute=1.0, communication=1.0, of_job=0.0, of_setting=0.0)
@@ -112,6 +113,7 @@ def test_a_page_of_nothing_is_refused() -> None:
         explorer_page(replace(answer, candidates=()), request, "advise …")
 
 
+@pytest.mark.slow
 def test_pages_are_as_small_as_they_shall_be() -> None:
     request = Request(model="llama3_70b", gpus="32xH100")
     page = explorer_page(answer_to(request), request, "advise …")

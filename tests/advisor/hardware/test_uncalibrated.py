@@ -7,6 +7,8 @@ import advisor
 from advisor.base.errors import UserError
 from advisor.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 UNCALIBRATED = {
     "8xH800": "llama3_8b",
     "4xA10": "qwen3_1.7b",

@@ -13,6 +13,8 @@ from advisor.reading.python_source import PythonSource, read_python
 from advisor.reading.shell import Script, read_shell
 from advisor.reading.words import Piece, Place, Word, word
 
+pytestmark = pytest.mark.slow
+
 
 def read(text: str) -> Script:
     return read_shell(text, "a.sh")

@@ -124,6 +124,7 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
     assert f"the preset's layout and batch per replica; DP {replicas}" in advice.assumptions
 
 
+@pytest.mark.slow
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
     advice = ask(gpus="16xH100")
     assert advice.searched
@@ -219,6 +220,7 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     assert fits.fits
 
 
+@pytest.mark.slow
 def test_where_no_layout_fits_options_are_chosen_as_well_and_named() -> None:
     advice = ask(
         "kimi_k2",
@@ -269,6 +271,7 @@ def test_a_remark_says_by_how_much() -> None:
     assert all("above that of none" in note for note in one)
 
 
+@pytest.mark.slow
 def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:
     with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
         ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
@@ -367,6 +370,7 @@ def test_keys_that_need_each_other_may_stand_in_any_order() -> None:
     assert budget == 60 * 2**30
 
 
+@pytest.mark.slow
 def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks() -> None:
     """Its step, which no recompute lowers, is the peak of the recipe on 8 GPUs."""
     moonlight = {"model": "moonlight_16b_a3b", "gpus": "8xH100", "memory_budget": "38GiB"}
@@ -429,6 +433,7 @@ def test_the_flex_dispatcher_is_proposed_where_it_is_faster() -> None:
     assert effect == pytest.approx(found.effect_seconds)
 
 
+@pytest.mark.slow
 def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy() -> None:
     budget = {"tensor_model_parallel_size": 1, "memory_budget": "16GiB"}
     job = {"pipeline_model_parallel_size": 1, **budget}

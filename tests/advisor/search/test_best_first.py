@@ -123,6 +123,7 @@ def budget_of(toy: Toy, share: float) -> float:
     return float(least + share * (1.1 * most - least)) / GIB
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(toy=st.sampled_from(TOYS), share=st.floats(0.05, 1.0))
 def test_the_optimum_is_that_of_brute_force(toy: Toy, share: float) -> None:

@@ -21,6 +21,8 @@ from advisor.search.layouts import expert_degrees, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row
 from tests.advisor.search.small_jobs import SUITE, small
 
+pytestmark = pytest.mark.slow
+
 UNEVEN = ("num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
 
 

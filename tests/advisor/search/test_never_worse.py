@@ -15,6 +15,8 @@ from advisor.search.known_jobs import known_jobs
 from advisor.search.rank_layouts import SURE
 from tests.advisor.search.random_requests import random_requests
 
+pytestmark = pytest.mark.slow
+
 
 def fastest_sure(rows: list[Evaluation]) -> float | None:
     """Step time of the fastest of `rows` that is sure to fit, its allocator replayed."""

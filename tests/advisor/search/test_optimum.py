@@ -12,6 +12,8 @@ from advisor.frameworks.registry import adapter_of
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 
+pytestmark = pytest.mark.slow
+
 SPLIT = "layout.pipeline_model_parallel_layout"
 
 

@@ -8,6 +8,8 @@ from advisor.answer.answer import SAME_TIME
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "fields",

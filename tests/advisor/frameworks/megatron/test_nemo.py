@@ -4,7 +4,6 @@ import shlex
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
@@ -38,6 +37,7 @@ SPECS = (
 
 def merged(overrides: str, recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe's configuration after the overrides, as Hydra and NeMo merge them."""
+    OmegaConf = pytest.importorskip("omegaconf").OmegaConf  # noqa: N806 - a class
     lines = OmegaConf.from_dotlist(shlex.split(overrides))
     tree = OmegaConf.to_container(OmegaConf.merge(recipe, lines))
     assert isinstance(tree, dict)

@@ -15,6 +15,8 @@ from advisor.report.exports.torch_snapshot import MOST_BLOCKS, torch_snapshot, w
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
+pytestmark = pytest.mark.slow
+
 ORIGIN = Origin(request="advise --model m", row="row 1: none", version="1.0")
 REQUESTS = {
     "interleaved": Request(
