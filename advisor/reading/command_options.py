@@ -9,8 +9,8 @@ from advisor.reading.shell.script import Command
 from advisor.reading.words import Place, Word
 
 
-class Option(Struct, frozen=True, kw_only=True):
-    """An option as it is written, with the words behind it."""
+class CommandOption(Struct, frozen=True, kw_only=True):
+    """An option as it is written, with the words after it."""
 
     name: str
     values: tuple[Word, ...]
@@ -22,7 +22,7 @@ class Option(Struct, frozen=True, kw_only=True):
         return self.values[0].text if self.values else ""
 
 
-def options(words: Sequence[Word]) -> Iterator[Option]:
+def options(words: Sequence[Word]) -> Iterator[CommandOption]:
     """`--name`, `--name value …` and `--name=value`, in their order."""
     at = 0
     while at < len(words):
@@ -37,7 +37,7 @@ def options(words: Sequence[Word]) -> Iterator[Option]:
                 break
             values.append(words[at])
             at += 1
-        yield Option(name=name, values=tuple(values), place=word.place)
+        yield CommandOption(name=name, values=tuple(values), place=word.place)
 
 
 def _starts_option(text: str) -> bool:

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
-from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.parallelism import Parallelism
-from advisor.frameworks.megatron.options.table import SETTINGS, rows_of
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.setting import (
     Granularity,
@@ -25,14 +24,14 @@ _SIZES: Final = {
     **{
         argument: row.ours.removeprefix("job.")
         for row in (
-            *rows_of(Parallelism),
-            *rows_of(Batch),
+            *Parallelism.rows,
+            *Batch.rows,
             *(
                 SETTINGS[name]
                 for name in ("expert_model_parallel_size", "num_layers", "hidden_size")
             ),
         )
-        if row.kind is Kind.NUMBER and row.ours.endswith(f".{row.name}")
+        if row.kind is int and row.ours.endswith(f".{row.name}")
         for argument in (row.name, row.flag.removeprefix("--").replace("-", "_"))
     },
     "train_batch_size": "global_batch_size",

@@ -21,7 +21,7 @@ from deepspeed.runtime.activation_checkpointing import checkpointing  # noqa: E4
 from torch import nn  # noqa: E402
 
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import Option, TorchSetting, parse_setting  # noqa: E402
+from advisor.frameworks.torch.setting import Modifier, TorchSetting, parse_setting  # noqa: E402
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
@@ -105,9 +105,9 @@ def _configure(setting: TorchSetting, ranks: int = 1) -> None:
     chosen = setting.options
     checkpointing.configure(
         _Group(ranks),
-        partition_activations=Option.PARTITION_ACTIVATIONS in chosen,
-        contiguous_checkpointing=Option.CONTIGUOUS_MEMORY_OPTIMIZATION in chosen,
-        checkpoint_in_cpu=Option.CPU_CHECKPOINTING in chosen,
+        partition_activations=Modifier.PARTITION_ACTIVATIONS in chosen,
+        contiguous_checkpointing=Modifier.CONTIGUOUS_MEMORY_OPTIMIZATION in chosen,
+        checkpoint_in_cpu=Modifier.CPU_CHECKPOINTING in chosen,
         num_checkpoints=BLOCKS,
     )
 

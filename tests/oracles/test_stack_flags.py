@@ -15,7 +15,7 @@ from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
     Granularity,
-    Option,
+    Modifier,
     budget,
     parse_setting,
     uniform,
@@ -192,7 +192,7 @@ def test_deepspeed_reads_options_and_offloading() -> None:
         "job.optimizer_offload_fraction=0.25",
     )
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=offload)
-    names = [option for option in Option if option is not Option.OFFLOAD]
+    names = [option for option in Modifier if option is not Modifier.OFFLOAD]
     setting = with_options(FULL, *names)
     assert not stack.check(setting, job)
     config = DeepSpeedConfig(json.loads(stack.config_file(setting, job)))
@@ -201,7 +201,7 @@ def test_deepspeed_reads_options_and_offloading() -> None:
     zero = config.zero_config
     assert (zero.offload_optimizer.device, zero.offload_param.device) == ("cpu", "cpu")
     assert zero.offload_optimizer.ratio == 0.25
-    piped = with_options(uniform(3), Option.CPU_CHECKPOINTING)
+    piped = with_options(uniform(3), Modifier.CPU_CHECKPOINTING)
     written = json.loads(stack.setting_flags(piped, job))
     assert written["activation_checkpointing"]["number_checkpoints"] == 11  # ceil(32 / 3)
 

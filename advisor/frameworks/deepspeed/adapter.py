@@ -35,7 +35,7 @@ from advisor.frameworks.protocols import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -93,7 +93,7 @@ class DeepSpeed(TorchStack):
         DataParallelSharding.NONE,
     )
     context_kinds = (CpCommType.A2A,)
-    options = tuple(option for option in Option if option is not Option.OFFLOAD)
+    options = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
     source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
@@ -161,9 +161,9 @@ class DeepSpeed(TorchStack):
             yield _COMPILED
         elif job.config.attn_implementation is not AttnImplementation.SDPA:
             yield attention_note(job.config.attn_implementation)
-        if Option.PARTITION_ACTIVATIONS in setting.options:
+        if Modifier.PARTITION_ACTIVATIONS in setting.options:
             yield _ALONE
-        if {Option.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Option.PROFILE} & {*setting.options}:
+        if {Modifier.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Modifier.PROFILE} & {*setting.options}:
             yield _TIMING
         if job.layout.context_parallel_size > 1 and calls_deepspeed(job):
             yield _ULYSSES

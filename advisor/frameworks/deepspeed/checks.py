@@ -22,7 +22,7 @@ from advisor.frameworks.deepspeed.options import (
     STEPS,
     ZERO,
 )
-from advisor.frameworks.torch.key_options import keys_of, names_in
+from advisor.frameworks.option import keys_of, names_in
 from advisor.reading.document_keys import Keys, whole
 from advisor.reading.key_checks import (
     illegal_values,

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final
 
 from advisor.frameworks.deepspeed.options import SEQUENCE, SHARDINGS
-from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
@@ -64,6 +64,6 @@ def _checkpointing(setting: TorchSetting, job: Job) -> dict[str, Any]:
         reentrant = setting.use_reentrant is not False
         written["pipeline"] = {"activation_checkpoint_interval": each, "use_reentrant": reentrant}
     if setting.granularity is Granularity.FULL or setting.options:
-        flags = {name: name in setting.options for name in Option if name is not Option.OFFLOAD}
+        flags = {name: name in setting.options for name in Modifier if name is not Modifier.OFFLOAD}
         written["activation_checkpointing"] = flags | {"number_checkpoints": -(-layers // each)}
     return written

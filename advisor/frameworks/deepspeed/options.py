@@ -6,7 +6,7 @@ runtime/activation_checkpointing/config.py.
 
 from typing import Final
 
-from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
+from advisor.frameworks.option import Option, Status, key, keys
 from advisor.job.layout import DataParallelSharding
 
 AC: Final = "activation_checkpointing"
@@ -42,25 +42,26 @@ _SIZES: Final = {
 }
 """DeepSpeed's defaults (0.19.8 runtime/zero/config.py)."""
 _DEFAULT: Final = "predicted at its default"
-OPTIONS: Final[tuple[KeyOption, ...]] = (
-    option(MICRO_BATCH, None, "job.micro_batch_size", kind=int),
-    option(BATCH, None, "job.global_batch_size", kind=int),
-    option(SEQUENCE, 1, "layout.context_parallel_size"),
-    option("pipeline.stages", "auto", "layout.pipeline_model_parallel_size", kind=int),
-    option(INTERVAL, 0, "recompute"),
-    option(STAGE, 0, "layout.data_parallel_sharding", kind=object, means=SHARDINGS),
-    option(f"{OPTIMIZER}.device", "none", "job.optimizer_cpu_offload", means=_ON_HOST),
-    option(f"{PARAMETERS}.device", "none", "job.param_cpu_offload", means=_ON_HOST),
-    option("fp16.enabled", False, "job.precision", means={True: "fp16"}),
-    option("bf16.enabled", False, "job.precision", means={True: "bf16"}),
-    option(f"{AC}.partition_activations", False, "recompute"),
-    option(f"{AC}.number_checkpoints", None, "recompute", kind=int),
-    option(f"{AC}.contiguous_memory_optimization", False, "recompute"),
-    option(f"{AC}.cpu_checkpointing", False, "recompute"),
-    option(f"{AC}.synchronize_checkpoint_boundary", False, "recompute"),
-    option(f"{AC}.profile", False, "recompute"),
-    option(f"{OPTIMIZER}.ratio", 1.0, "job.optimizer_offload_fraction"),
-    *unpriced(
+OPTIONS: Final[tuple[Option, ...]] = (
+    key(MICRO_BATCH, None, "job.micro_batch_size", kind=int),
+    key(BATCH, None, "job.global_batch_size", kind=int),
+    key(SEQUENCE, 1, "layout.context_parallel_size"),
+    key("pipeline.stages", "auto", "layout.pipeline_model_parallel_size", kind=int),
+    key(INTERVAL, 0, "recompute"),
+    key(STAGE, 0, "layout.data_parallel_sharding", kind=object, means=SHARDINGS),
+    key(f"{OPTIMIZER}.device", "none", "job.optimizer_cpu_offload", means=_ON_HOST),
+    key(f"{PARAMETERS}.device", "none", "job.param_cpu_offload", means=_ON_HOST),
+    key("fp16.enabled", False, "job.precision", means={True: "fp16"}),
+    key("bf16.enabled", False, "job.precision", means={True: "bf16"}),
+    key(f"{AC}.partition_activations", False, "recompute"),
+    key(f"{AC}.number_checkpoints", None, "recompute", kind=int),
+    key(f"{AC}.contiguous_memory_optimization", False, "recompute"),
+    key(f"{AC}.cpu_checkpointing", False, "recompute"),
+    key(f"{AC}.synchronize_checkpoint_boundary", False, "recompute"),
+    key(f"{AC}.profile", False, "recompute"),
+    key(f"{OPTIMIZER}.ratio", 1.0, "job.optimizer_offload_fraction"),
+    *keys(
+        Status.UNPRICED,
         ZERO,
         {
             _DEFAULT: """
@@ -81,7 +82,8 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
         kind=bool,
         predicted=_SWITCHES,
     ),
-    *harmless(
+    *keys(
+        Status.HARMLESS,
         ZERO,
         {
             "saving, loading and checking": """
@@ -93,7 +95,8 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
         },
         kind=bool,
     ),
-    *unpriced(
+    *keys(
+        Status.UNPRICED,
         ZERO,
         {
             _DEFAULT: """
@@ -108,15 +111,17 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
         kind=int,
         predicted=_SIZES,
     ),
-    *unpriced(ZERO, {"not modelled": "zenflow leaf_module"}),
-    *checked(PARAMETERS, {"offload to NVMe is not modelled": "nvme_path"}),
-    *unpriced(
+    *keys(Status.UNPRICED, ZERO, {"not modelled": "zenflow leaf_module"}),
+    *keys(Status.CHECKED, PARAMETERS, {"offload to NVMe is not modelled": "nvme_path"}),
+    *keys(
+        Status.UNPRICED,
         PARAMETERS,
         {_DEFAULT: "buffer_count buffer_size max_in_cpu pin_memory"},
         predicted={"pin_memory": True, "buffer_count": 5, "buffer_size": 100_000_000},
     ),
-    *checked(OPTIMIZER, {"offload to NVMe is not modelled": "nvme_path"}),
-    *unpriced(
+    *keys(Status.CHECKED, OPTIMIZER, {"offload to NVMe is not modelled": "nvme_path"}),
+    *keys(
+        Status.UNPRICED,
         OPTIMIZER,
         {
             _DEFAULT: """
@@ -126,8 +131,9 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
         },
         predicted={"pin_memory": True, "buffer_count": 4},
     ),
-    *checked("", {"follows from the two batch sizes": STEPS}),
-    *unpriced(
+    *keys(Status.CHECKED, "", {"follows from the two batch sizes": STEPS}),
+    *keys(
+        Status.UNPRICED,
         "",
         {
             "not modelled": """
@@ -141,7 +147,8 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    *harmless(
+    *keys(
+        Status.HARMLESS,
         "",
         {
             "logging, saving and loading": """

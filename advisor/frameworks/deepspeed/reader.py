@@ -16,7 +16,7 @@ from advisor.frameworks.deepspeed.options import (
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
-from advisor.frameworks.torch.setting import Option
+from advisor.frameworks.torch.setting import Modifier
 from advisor.job.layout import DataParallelSharding
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
@@ -24,7 +24,7 @@ from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document, Finding, UnknownValue
 
 _OWN: Final = (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC)
-_SWITCHES: Final = tuple(option for option in Option if option is not Option.OFFLOAD)
+_SWITCHES: Final = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
 
 
 class DeepSpeedReader(KeyedReader):
@@ -111,5 +111,5 @@ def _in_python(source: PythonSource) -> Iterator[Keys]:
                 yield keys
 
 
-def _switched(keys: Keys) -> list[Option]:
+def _switched(keys: Keys) -> list[Modifier]:
     return [option for option in _SWITCHES if keys.truth(f"{AC}.{option}")]

@@ -9,7 +9,7 @@ from typing import Final
 
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 
@@ -19,8 +19,8 @@ _ZERO: Final = "DeepSpeed runtime/zero"
 
 def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """Of the section activation_checkpointing."""
-    parts = Option.PARTITION_ACTIVATIONS in setting.options
-    if Option.CONTIGUOUS_MEMORY_OPTIMIZATION in setting.options and not parts:
+    parts = Modifier.PARTITION_ACTIVATIONS in setting.options
+    if Modifier.CONTIGUOUS_MEMORY_OPTIMIZATION in setting.options and not parts:
         yield Problem(
             "activation_checkpointing.contiguous_memory_optimization",
             "Contiguous Checkpointing is only available with partitioned activations",

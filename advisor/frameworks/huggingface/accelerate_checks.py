@@ -16,7 +16,7 @@ from advisor.frameworks.huggingface.options import (
     INSIDE_OFFLOAD,
     RESHARD,
 )
-from advisor.frameworks.torch.key_options import names_in
+from advisor.frameworks.option import names_in
 from advisor.reading.document_keys import Keys, known, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
 from advisor.reading.read_configuration import Finding, Level

@@ -38,7 +38,7 @@ from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
 from advisor.frameworks.torch.static import eager_memory
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
@@ -72,7 +72,7 @@ class HuggingFace(TorchStack):
     key_options = OPTIONS
     impl = TransformerImpl.TRANSFORMERS
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
-    options = (Option.OFFLOAD,)
+    options = (Modifier.OFFLOAD,)
     source = "transformers modeling_layers.py GradientCheckpointingLayer"
 
     def configure(

@@ -17,7 +17,7 @@ from advisor.frameworks.huggingface.options import (
     SECTIONS,
     STEPS,
 )
-from advisor.frameworks.torch.key_options import names_in
+from advisor.frameworks.option import names_in
 from advisor.reading.document_keys import Keys, known, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, unknown_names
 from advisor.reading.read_configuration import Finding

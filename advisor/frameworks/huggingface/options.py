@@ -9,7 +9,7 @@ from typing import Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.huggingface.parallelism_config import PARALLELISM, STRATEGIES
-from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
+from advisor.frameworks.option import Option, Status, key, keys
 from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 
@@ -46,41 +46,42 @@ _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
 _RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
 
 
-def _keywords(section: str) -> Iterator[KeyOption]:
+def _keywords(section: str) -> Iterator[Option]:
     """What torch's checkpoint takes, and transformers from 5 on."""
     torchs = "preserve_rng_state context_fn determinism_check debug early_stop"
-    yield option(f"{section}.use_reentrant", None, "recompute", kind=bool)
-    yield from unpriced(section, {"predicted at torch's defaults": torchs})
-    yield option(f"{section}.every_n_layers", None, "recompute", kind=int)
-    yield option(f"{section}.offload", False, "recompute")
+    yield key(f"{section}.use_reentrant", None, "recompute", kind=bool)
+    yield from keys(Status.UNPRICED, section, {"predicted at torch's defaults": torchs})
+    yield key(f"{section}.every_n_layers", None, "recompute", kind=int)
+    yield key(f"{section}.offload", False, "recompute")
 
 
-ARGUMENTS: Final[tuple[KeyOption, ...]] = (
-    option(MICRO_BATCH, 8, "job.micro_batch_size"),
-    option("max_seq_length", None, "job.seq_length", kind=int),
-    option("max_length", None, "job.seq_length", kind=int),
-    option("block_size", None, "job.seq_length", kind=int),
-    option("model_max_length", None, "job.seq_length", kind=int),
-    option("bf16", False, "job.precision", means={True: "bf16"}),
-    option("fp16", False, "job.precision", means={True: "fp16"}),
-    option("dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
-    option("torch_dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
-    option(OPTIM, "adamw_torch_fused", "job.optimizer", means=_OPTIMIZERS),
-    option("torch_compile", False, "job.torch_compile"),
-    option("use_liger_kernel", False, "job.use_liger_kernel"),
-    option("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
-    option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
-    option(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
-    option(
+ARGUMENTS: Final[tuple[Option, ...]] = (
+    key(MICRO_BATCH, 8, "job.micro_batch_size"),
+    key("max_seq_length", None, "job.seq_length", kind=int),
+    key("max_length", None, "job.seq_length", kind=int),
+    key("block_size", None, "job.seq_length", kind=int),
+    key("model_max_length", None, "job.seq_length", kind=int),
+    key("bf16", False, "job.precision", means={True: "bf16"}),
+    key("fp16", False, "job.precision", means={True: "fp16"}),
+    key("dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
+    key("torch_dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
+    key(OPTIM, "adamw_torch_fused", "job.optimizer", means=_OPTIMIZERS),
+    key("torch_compile", False, "job.torch_compile"),
+    key("use_liger_kernel", False, "job.use_liger_kernel"),
+    key("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
+    key("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
+    key(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
+    key(
         f"{FSDP}.reshard_after_forward",
         None,
         "layout.data_parallel_sharding",
         kind=bool,
         means=_RESHARDS,
     ),
-    *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
+    *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
-    *checked(
+    *keys(
+        Status.CHECKED,
         "",
         {
             "sets the global batch": STEPS,
@@ -88,7 +89,8 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
             "cannot be combined with fsdp": "deepspeed",
         },
     ),
-    *unpriced(
+    *keys(
+        Status.UNPRICED,
         "",
         {
             "not modelled": """
@@ -99,12 +101,13 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
         },
     ),
 )
-FILE: Final[tuple[KeyOption, ...]] = (
-    option(INSIDE, False, "recompute"),
-    option(INSIDE_OFFLOAD, False, "recompute"),
-    option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
-    option(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
-    *checked(
+FILE: Final[tuple[Option, ...]] = (
+    key(INSIDE, False, "recompute"),
+    key(INSIDE_OFFLOAD, False, "recompute"),
+    key(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    key(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
+    *keys(
+        Status.CHECKED,
         FSDP,
         {
             "FULL_SHARD and SHARD_GRAD_OP are modelled": "fsdp_sharding_strategy",
@@ -112,7 +115,8 @@ FILE: Final[tuple[KeyOption, ...]] = (
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },
     ),
-    *unpriced(
+    *keys(
+        Status.UNPRICED,
         FSDP,
         {
             "not modelled": """
@@ -122,8 +126,11 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    *harmless(FSDP, {"loading": "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"}),
-    *checked(
+    *keys(
+        Status.HARMLESS, FSDP, {"loading": "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"}
+    ),
+    *keys(
+        Status.CHECKED,
         DEEPSPEED,
         {
             "read as options of DeepSpeed": """
@@ -132,11 +139,12 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    option(CP_SIZE, 1, "layout.context_parallel_size"),
-    option(SP_SIZE, 1, "layout.context_parallel_size"),
-    option(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
-    option(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
-    *checked(
+    key(CP_SIZE, 1, "layout.context_parallel_size"),
+    key(SP_SIZE, 1, "layout.context_parallel_size"),
+    key(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
+    key(f"{_FIELD}tp_size", 1, "layout.tensor_model_parallel_size"),
+    *keys(
+        Status.CHECKED,
         PARALLELISM,
         {
             "counted in the number of GPUs": f"""
@@ -145,7 +153,8 @@ FILE: Final[tuple[KeyOption, ...]] = (
             "only one value exists": f"{PARALLELISM}_cp_backend {PARALLELISM}_sp_backend",
         },
     ),
-    *harmless(
+    *keys(
+        Status.HARMLESS,
         PARALLELISM,
         {
             "repeats the sequence length or the attention kernel": f"""
@@ -154,9 +163,10 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    option("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
-    *checked("", {"": "distributed_type", "the number of GPUs": "num_processes"}),
-    *unpriced(
+    key("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
+    *keys(Status.CHECKED, "", {"": "distributed_type", "the number of GPUs": "num_processes"}),
+    *keys(
+        Status.UNPRICED,
         "",
         {
             "not modelled": """
@@ -166,7 +176,8 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    *harmless(
+    *keys(
+        Status.HARMLESS,
         "",
         {
             "launching": """

@@ -31,7 +31,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
-from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model
@@ -301,7 +301,7 @@ def _in_command(command: Command) -> Iterator[Keys]:
         yield keys
 
 
-def _put(keys: Keys, option: Option) -> None:
+def _put(keys: Keys, option: CommandOption) -> None:
     if not option.name.startswith("--"):
         return
     name = option.name.removeprefix("--").replace("-", "_")
@@ -314,7 +314,7 @@ def _put(keys: Keys, option: Option) -> None:
     keys.put(name, value, option.place, option.name)
 
 
-def _put_json(keys: Keys, name: str, word: Word, option: Option) -> None:
+def _put_json(keys: Keys, name: str, word: Word, option: CommandOption) -> None:
     """A dictionary written as JSON, or the name of a file that holds one."""
     try:
         held = json.loads(word.text)

@@ -1,6 +1,6 @@
 """Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -54,6 +54,7 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import Option, names_by_field
 from advisor.frameworks.own_options import (
     DETERMINISTIC,
     HOST_OPTIMIZER,
@@ -411,16 +412,11 @@ class Megatron(Struct, frozen=True):
 
     def option_names(self) -> Mapping[str, Collection[str]]:
         """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
-        found: dict[str, list[str]] = {}
-        for row in SETTINGS.values():
-            names = {
-                Framework.MEGATRON_LM: row.flag or row.off,
-                Framework.MEGATRON_BRIDGE: row.bridge,
-                Framework.NEMO: row.nemo,
-            }
-            if row.ours and names[self.framework]:
-                found.setdefault(row.ours, []).append(names[self.framework])
-        return found
+        name: Callable[[Option], str] = {
+            Framework.MEGATRON_BRIDGE: lambda row: row.bridge,
+            Framework.NEMO: lambda row: row.nemo,
+        }.get(self.framework, lambda row: row.flag or row.off)
+        return names_by_field(SETTINGS.values(), name)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""

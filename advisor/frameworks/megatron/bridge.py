@@ -7,7 +7,6 @@ are patterns there.
 
 import shlex
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
@@ -28,7 +27,7 @@ from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
-from advisor.frameworks.megatron.printing import Values, override, told
+from advisor.frameworks.megatron.printing import Values, override, recipe_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import Job
@@ -44,8 +43,8 @@ _MODEL_AND_DATA: Final = (
     DataParallel,
 )
 _RUN: Final = (NumberTypes, Implementation, Loss)
-TOLD_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
-"""What a recipe is told of a job, in order."""
+EMITTED_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
+"""What a recipe is given of a job, in order."""
 
 
 def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
@@ -66,10 +65,9 @@ def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) ->
 def _overrides(
     sections: tuple[type[Any], ...], values: Values, job: Job, revision: Revision
 ) -> Iterator[str]:
-    for row, value in told(sections, values, attrgetter("told")):
-        if row.told_when is None or row.told_when(job):
-            path = row.bridge.removesuffix(row.name) + row.name_in(revision)
-            yield override(path, row, row.recipe_value(job) if row.recipe_value else value)
+    for row, value in recipe_values(sections, values, job, revision):
+        path = row.bridge.removesuffix(row.name) + row.name_in(revision)
+        yield override(path, row, value)
 
 
 def _repeats(job: Job) -> Iterator[str]:
@@ -97,7 +95,7 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
 
 
 def assumed_overrides(job: Job, revision: Revision) -> str:
-    """What a prediction rests on beside degrees and batch. The types of a recipe in bf16 are not
+    """What a prediction rests on except degrees and batch. The types of a recipe in bf16 are not
     among them, nor a loss that its recipe leaves unfused as well."""
     values = job_values(job, revision)
     in_bf16 = job.config.precision is Precision.BF16
@@ -115,6 +113,6 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
 
 
 def left_to_bridge(job: Job) -> str:
-    """What of a job the overrides do not say, and which recipe takes those of its types."""
+    """What of a job the overrides omit, and which recipe takes those of its types."""
     left = f"set this in the recipe: sequence length {job.config.seq_length}"
     return left if is_named(job) else f"{left} · {NEEDS_CONFIGURATION}"

@@ -82,7 +82,7 @@ def assumed_flags(job: Job, revision: Revision) -> str:
     types = () if plain and not config.use_precision_aware_optimizer else _ASSUMED[:1]
     sections = (*types, *_ASSUMED[1:])
     values = job_values(job, revision)
-    return shlex.join(flags_of(sections, values, job, revision, everything=False))
+    return shlex.join(flags_of(sections, values, job, revision, layout=False))
 
 
 _DETERMINISTIC: Final = (

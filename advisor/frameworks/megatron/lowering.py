@@ -6,25 +6,27 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
-from advisor.frameworks.megatron.options.option import UNSAID, Described, Option
-from advisor.frameworks.megatron.options.table import SETTINGS, rows_of
+from msgspec import UNSET
+
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
+from advisor.frameworks.option import Described, Option
 from advisor.job.job import Job
 
 _PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Part of a job behind the first word of a KEY=VALUE."""
+"""Part of a job by the first word of a KEY=VALUE."""
 _SETTING: Final = "recompute"
 _OF_JOB: Final = tuple(
     row for row in SETTINGS.values() if row.ours and not row.ours.startswith(_SETTING)
 )
-_OF_BATCH: Final = frozenset(row.ours for row in rows_of(Batch))
+_OF_BATCH: Final = frozenset(row.ours for row in Batch.rows)
 
 
 def _getter(part: str) -> Callable[[Any], tuple[Any, ...]]:
-    """All fields of a part of the job that options mean, but for the batch."""
+    """All fields of a part of the job that options mean, except the batch."""
     paths = sorted({row.ours for row in _OF_JOB if row.ours.startswith(f"{part}.")} - _OF_BATCH)
     return attrgetter(*(path.removeprefix(f"{part}.") for path in paths))
 
@@ -71,7 +73,7 @@ def job_values(job: Described, revision: Revision) -> dict[str, Any]:
     """Values of Megatron's options that follow from a job, by name; those that do not apply to it
     are left out."""
     found = ((row.name, _value(row, job, revision)) for row in _OF_JOB)
-    return {name: value for name, value in found if value is not UNSAID}
+    return {name: value for name, value in found if value is not UNSET}
 
 
 def _value(row: Option, job: Described, revision: Revision) -> object:

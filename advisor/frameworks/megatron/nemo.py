@@ -1,4 +1,4 @@
-"""What to put behind a NeMo command: overrides of its recipe (NeMo 2) or of its YAML (NeMo 1).
+"""What to put after a NeMo command: overrides of its recipe (NeMo 2) or of its YAML (NeMo 1).
 
 Sources: NVIDIA/NeMo 8cfedd72 (2.5) nemo/collections/llm: recipe.model.config is a Megatron
 TransformerConfig, and nemo-run reads each value as a Python literal or null; NeMo 1
@@ -7,7 +7,6 @@ nemo/collections/nlp/.../megatron_gpt_config.yaml (activations_checkpoint_*), re
 
 import shlex
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
@@ -16,16 +15,16 @@ from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Implementation, Loss
-from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Parallelism
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
-from advisor.frameworks.megatron.printing import Values, override, told
+from advisor.frameworks.megatron.printing import Values, override, recipe_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.frameworks.option import Option
 from advisor.job.job import Job
 
-TOLD_SECTIONS: Final = (
+EMITTED_SECTIONS: Final = (
     Parallelism,
     Experts,
     CudaGraphs,
@@ -34,7 +33,7 @@ TOLD_SECTIONS: Final = (
     Implementation,
     Loss,
 )
-"""What a recipe is told of a job."""
+"""What a recipe is given of a job."""
 
 
 def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
@@ -61,14 +60,12 @@ def is_first(revision: Revision) -> bool:
 def _overrides(
     sections: tuple[type[Any], ...], values: Values, job: Job, revision: Revision
 ) -> Iterator[tuple[Option, str]]:
-    for row, value in told(sections, values, attrgetter("told_nemo")):
+    for row, value in recipe_values(sections, values, job, revision):
         path = row.nemo_1 if is_first(revision) else row.nemo
-        spoken_of = row.told_when is None or row.told_when(job)
-        if path and spoken_of and row.in_release(revision):
+        if path and row.emitted.in_nemo and row.in_release(revision):
             if row.name_in(revision) != row.name:
                 path = path.removesuffix(row.name) + row.was
-            told_value = row.recipe_value(job) if row.recipe_value else value
-            yield row, override(path, row, row.told_in(revision, told_value), quote='"')
+            yield row, override(path, row, value, quote='"')
 
 
 def nemo_layout_overrides(job: Job, revision: Revision) -> str:
@@ -78,8 +75,8 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
     The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
     lightning/pytorch/strategies/megatron_strategy.py).
     """
-    found = list(_overrides(TOLD_SECTIONS, job_values(job, revision), job, revision))
-    ordered = sorted(found, key=lambda part: (_group(part[0]), part[0].place))
+    found = list(_overrides(EMITTED_SECTIONS, job_values(job, revision), job, revision))
+    ordered = sorted(found, key=lambda part: (_group(part[0]), part[0].emitted.order))
     return shlex.join(text for _, text in ordered)
 
 
@@ -89,7 +86,7 @@ def _group(row: Option) -> int:
 
 
 def left_to_nemo(job: Job) -> str:
-    """What of a job the overrides do not say: data sets have the sequence length as well, and the
+    """What of a job the overrides omit: data sets have the sequence length as well, and the
     recipe's precision overwrites the types."""
     config = job.config
     said = {

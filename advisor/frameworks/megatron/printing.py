@@ -1,37 +1,33 @@
-"""Rows of options as words: of Megatron-LM's command line, and of a recipe's overrides."""
+"""Rows of options as they are emitted: on a command line, and as overrides of a recipe."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from advisor.frameworks.megatron.options.option import Described, Option, Said
-from advisor.frameworks.megatron.options.table import rows_of
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.option import Described, Format, Option, Options
 
 Values = Mapping[str, Any]
 """Values of options by name, those that apply (lowering.job_values, lowering.setting_values)."""
 
 
 def flags_of(
-    sections: Iterable[type[Any]],
+    sections: Iterable[type[Options]],
     values: Values,
     job: Described,
     revision: Revision,
     *,
-    everything: bool = True,
+    layout: bool = True,
 ) -> Iterator[str]:
-    """Words of the rows of `sections`, in order; without `everything` a value that the layout's
-    command line always has is left out where it is the default."""
+    """Words of the rows of `sections`, in order; layout: with those that the layout's command line
+    always has."""
     for section in sections:
-        for row in rows_of(section):
-            if row.name in values and _is_printed(row, values[row.name], job, everything):
-                yield from words(row, values[row.name], revision)
-
-
-def _is_printed(row: Option, value: object, job: Described, everything: bool) -> bool:
-    if row.when is not None and not row.when(job):
-        return False
-    always = row.printed is Said.ALWAYS or (row.printed is Said.LAYOUT and everything)
-    return always or (row.printed is not Said.NEVER and value != row.unsaid)
+        for row in section.rows:
+            when = row.emitted.line
+            if when is None or row.name not in values:
+                continue
+            value = values[row.name]
+            if when.holds(value, row.omitted, job, layout=layout):
+                yield from words(row, value, revision)
 
 
 def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
@@ -44,21 +40,23 @@ def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
         return (row.flag_in(revision) if value else row.off,)
     if isinstance(value, tuple):
         return (row.flag_in(revision), *value)
-    return (row.flag_in(revision), format(value, row.text) if row.text else str(value))
+    short = row.emitted.format is Format.SHORT
+    return (row.flag_in(revision), format(value, "g") if short else str(value))
 
 
-def told(
-    sections: Iterable[type[Any]], values: Values, when: Callable[[Option], Said]
+def recipe_values(
+    sections: Iterable[type[Options]], values: Values, job: Described, revision: Revision
 ) -> Iterator[tuple[Option, object]]:
-    """Rows of `sections` that a recipe is told (`when`: Option.told or Option.told_nemo), with
-    their values; a section at a time, each in the order of Option.place."""
+    """Rows of `sections` that a recipe is given, with their values; a section at a time, each in
+    the order of Emitted.order."""
     for section in sections:
-        for row in sorted(rows_of(section), key=lambda row: row.place):
-            if row.name not in values:
+        for row in sorted(section.rows, key=lambda row: row.emitted.order):
+            when, other = row.emitted.recipe, row.emitted.recipe_value
+            if when is None or row.name not in values:
                 continue
-            value, said = values[row.name], when(row)
-            if said is Said.ALWAYS or (said is Said.DIFFERENT and value != row.default):
-                yield row, value
+            value = values[row.name]
+            if when.holds(value, row.default, job):
+                yield row, value if other is None else other(job, revision)
 
 
 def override(path: str, row: Option, value: object, quote: str = "") -> str:
@@ -72,6 +70,7 @@ def override(path: str, row: Option, value: object, quote: str = "") -> str:
     if isinstance(value, bool):
         return f"{path}={str(value).lower()}"
     if isinstance(value, tuple):
-        names = ",".join(value if row.bare else (f"{quote}{name}{quote}" for name in value))
-        return f"{path}={names}" if row.bare else f"{path}=[{names}]"
-    return f'{path}="{value}"' if row.quoted else f"{path}={value}"
+        if row.emitted.format is Format.SINGLE:
+            return f"{path}={','.join(value)}"
+        return f"{path}=[{','.join(f'{quote}{name}{quote}' for name in value)}]"
+    return f'{path}="{value}"' if row.emitted.format is Format.QUOTED else f"{path}={value}"

@@ -11,6 +11,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import either
 from advisor.frameworks.defaults import AdapterDefaults
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import Option, names_by_field
 from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
@@ -26,7 +27,6 @@ from advisor.frameworks.protocols import Degrees, FixedMemory, JobEvaluator, Rul
 from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.block_rules import block_problems
 from advisor.frameworks.torch.budget import is_known, kernels_note
-from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
     Problem,
@@ -41,8 +41,8 @@ from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
     Granularity,
+    Modifier,
     OpPolicy,
-    Option,
     TorchSetting,
     budget,
     by_block,
@@ -85,7 +85,7 @@ class TorchStack(AdapterDefaults):
     impl: ClassVar[TransformerImpl] = TransformerImpl.TORCH
     granularities: ClassVar[tuple[Granularity, ...]]
     policies: ClassVar[tuple[OpPolicy, ...]] = ()
-    options: ClassVar[tuple[Option, ...]] = ()
+    options: ClassVar[tuple[Modifier, ...]] = ()
     shardings: ClassVar[tuple[DataParallelSharding, ...]] = (
         DataParallelSharding.FULL,
         DataParallelSharding.GRADIENTS,
@@ -93,7 +93,7 @@ class TorchStack(AdapterDefaults):
     context_kinds: ClassVar[tuple[CpCommType, ...]] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: ClassVar[tuple[Precision, ...]] = (Precision.BF16,)
     source: ClassVar[str]
-    key_options: ClassVar[Collection[KeyOption]] = ()
+    key_options: ClassVar[Collection[Option]] = ()
 
     @property
     def none(self) -> Setting:
@@ -137,7 +137,7 @@ class TorchStack(AdapterDefaults):
 
     def option_names(self) -> Mapping[str, Collection[str]]:
         """Keys of its configuration."""
-        return keys_by_field(self.key_options)
+        return names_by_field(self.key_options)
 
     def words(self, job: Job) -> str:
         """``torchtitan 0.2 with torch layers``."""
@@ -343,7 +343,7 @@ class Fsdp2(TorchStack):
         Granularity.BLOCKS,
     )
     policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
-    options = (Option.OFFLOAD,)
+    options = (Modifier.OFFLOAD,)
     source = "torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py"
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
@@ -385,7 +385,7 @@ def _every_setting(job: Job) -> Iterator[TorchSetting]:
     layers = job.model.num_layers
     yield NONE
     yield FULL
-    for option in (Option.OFFLOAD, Option.CPU_CHECKPOINTING):
+    for option in (Modifier.OFFLOAD, Modifier.CPU_CHECKPOINTING):
         yield with_options(FULL, option)
     for number in (2, 3, 4, 6, 8):
         if number <= layers:

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from advisor.frameworks.names import Framework
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import adapter_of
-from advisor.frameworks.torch.key_options import KeyOption, keys_by_field, values_of
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
@@ -27,13 +26,34 @@ _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
 
 
+def meaning(row: Option, keys: Keys) -> Any:
+    """An option's value in our words; None where it is not given, not known or means nothing."""
+    value = keys.truth(row.name) if row.kind is bool else keys.get(row.name)
+    if row.means is not None:
+        return row.means.get(value) if isinstance(value, int | str) else None
+    if row.kind is int:
+        number = keys.number(row.name)
+        return number if number is not None and number > 0 else None
+    return value if isinstance(value, row.kind) else None
+
+
+def values_of(options: Collection[Option], keys: Keys) -> dict[str, ReadValue]:
+    """What keys say, by the fields of ours that they mean."""
+    found = {}
+    for row in options:
+        value = meaning(row, keys) if row.ours.partition(".")[1] else None
+        if value is not None:
+            found[row.ours] = keys.means(row.name, value)
+    return found
+
+
 class KeyedReader(ABC):
     """A framework's reader: how its keys are found, what they mean, and what is checked of them."""
 
     framework: ClassVar[Framework]
     label: ClassVar[str]
     takes_over: ClassVar[tuple[Framework, ...]] = ()
-    options: ClassVar[Collection[KeyOption]]
+    options: ClassVar[Collection[Option]]
 
     @abstractmethod
     def find(self, document: Document) -> Iterator[Keys]:
@@ -66,10 +86,10 @@ class KeyedReader(ABC):
 
     def untaken(self, keys: Keys) -> Iterator[ReadValue]:
         """What is known, said and not modelled."""
-        modelled = {row.key for row in self.options if row.status is Status.MODELLED}
+        modelled = {row.name for row in self.options if row.status is Status.MODELLED}
         for row in self.options:
-            given = keys.values.get(row.key)
-            if row.status is not Status.UNPRICED or given is None or row.key in modelled:
+            given = keys.values.get(row.name)
+            if row.status is not Status.UNPRICED or given is None or row.name in modelled:
                 continue
             off = row.kind is object and truth(given.value) is False
             if given.value not in (None, row.default, _AUTO, _WHOLE) and not off:
@@ -78,7 +98,7 @@ class KeyedReader(ABC):
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
         """What means a field of ours and has a value that only a run knows."""
         for row in self.options:
-            given = keys.values.get(row.key)
+            given = keys.values.get(row.name)
             if given is None or not row.ours or (known(given.value) and given.value != _AUTO):
                 continue
             yield UnknownValue(
@@ -143,7 +163,7 @@ class KeyedReader(ABC):
 
     def _recompute_at(self, keys: Keys) -> Iterator[ReadValue]:
         """What is written of the recompute and switched on."""
-        for key in keys_by_field(self.options).get("recompute", ()):
+        for key in names_by_field(self.options).get("recompute", ()):
             given = keys.values.get(key)
             if given is not None and given.value is not None and truth(given.value) is not False:
                 yield given

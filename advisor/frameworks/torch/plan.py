@@ -14,7 +14,7 @@ from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.budget import budget_run, is_known, policy_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.partitioner.partition import FASTEST
-from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting
 from advisor.layers.operators import LAYER_INPUT, CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -55,7 +55,7 @@ class Semantics(Struct, frozen=True, kw_only=True):
     def input(self, setting: TorchSetting) -> InputStorage:
         """Where the inputs of the checkpoints of `setting` wait. DeepSpeed clones the part of this
         rank before the forward, and moves parts to the host one by one while all waits."""
-        if Option.PARTITION_ACTIVATIONS in setting.options:
+        if Modifier.PARTITION_ACTIVATIONS in setting.options:
             away = setting.offloads
             return InputStorage(offloaded=away, beside=0 if away else 1)
         return self.offload if setting.offloads else ON_DEVICE
@@ -100,7 +100,7 @@ def _segments(
                 whole=True,
                 checkpoint=checkpoint,
                 input=how.input(setting),
-                shards_input=Option.PARTITION_ACTIVATIONS in setting.options,
+                shards_input=Modifier.PARTITION_ACTIVATIONS in setting.options,
             )
         else:
             yield Segment(held, runs=_plain_runs(shape, held[0], how))

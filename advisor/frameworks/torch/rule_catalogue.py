@@ -15,8 +15,8 @@ from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
     Granularity,
+    Modifier,
     OpPolicy,
-    Option,
     TorchSetting,
     budget,
     by_block,
@@ -40,7 +40,7 @@ class ListedStack(Protocol):
     label: ClassVar[str]
     granularities: ClassVar[tuple[Granularity, ...]]
     policies: ClassVar[tuple[OpPolicy, ...]]
-    options: ClassVar[tuple[Option, ...]]
+    options: ClassVar[tuple[Modifier, ...]]
     shardings: ClassVar[tuple[DataParallelSharding, ...]]
     precisions: ClassVar[tuple[Precision, ...]]
 
@@ -87,9 +87,9 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
     """Every kind of setting, and what is out of range."""
     layers = job.model.num_layers
     yield from (NONE, FULL, replace(FULL, use_reentrant=True), every(2), every(layers + 1))
-    yield from (with_options(FULL, option) for option in Option)
+    yield from (with_options(FULL, option) for option in Modifier)
     yield from (sequential(number) for number in (1, 2, layers + 1))
-    yield with_options(sequential(2), Option.OFFLOAD)
+    yield with_options(sequential(2), Modifier.OFFLOAD)
     yield replace(sequential(2), use_reentrant=True)
     yield from (op(policy) for policy in OpPolicy)
     yield from (uniform(2), budget(0.5))

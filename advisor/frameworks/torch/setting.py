@@ -42,8 +42,8 @@ class OpPolicy(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
-class Option(StrEnum):
-    """What becomes of a checkpoint's input beside the replay.
+class Modifier(StrEnum):
+    """A word after + in a setting: what else a checkpoint does, mostly with its input.
 
     offload: to pinned host memory (transformers, Accelerate, torch's offload_wrapper). The others
     are keys of DeepSpeed's activation_checkpointing: cut over the model-parallel group, to the
@@ -69,7 +69,7 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
     policy: OpPolicy | None = None
     budget: float | None = None
     use_reentrant: bool | None = None
-    options: tuple[Option, ...] = ()
+    options: tuple[Modifier, ...] = ()
     blocks: tuple[BlockRegime, ...] = ()
 
     @property
@@ -96,7 +96,7 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
     @property
     def offloads(self) -> bool:
         """Whether the inputs of its checkpoints go to the host."""
-        return Option.OFFLOAD in self.options or Option.CPU_CHECKPOINTING in self.options
+        return Modifier.OFFLOAD in self.options or Modifier.CPU_CHECKPOINTING in self.options
 
 
 NONE: Final = TorchSetting()
@@ -108,7 +108,7 @@ _WITHOUT_SUFFIX: Final = (
     Granularity.BLOCKS,
 )
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
-_SUFFIXES: Final = (*_KINDS, *Option)
+_SUFFIXES: Final = (*_KINDS, *Modifier)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
 
 
@@ -160,13 +160,13 @@ def parse_setting(text: str) -> TorchSetting:
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])
         else:
-            setting = with_options(setting, *setting.options, Option(suffix))
+            setting = with_options(setting, *setting.options, Modifier(suffix))
     return setting
 
 
-def with_options(setting: TorchSetting, *options: Option) -> TorchSetting:
-    """`setting` with `options`, each once and in the order of Option."""
-    return replace(setting, options=tuple(o for o in Option if o in options))
+def with_options(setting: TorchSetting, *options: Modifier) -> TorchSetting:
+    """`setting` with `options`, each once and in the order of Modifier."""
+    return replace(setting, options=tuple(o for o in Modifier if o in options))
 
 
 def _parse_head(text: str, head: str) -> TorchSetting:

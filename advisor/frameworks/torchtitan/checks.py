@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
-from advisor.frameworks.torch.key_options import names_in
+from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan.options import (
     AC,
     ASYNC_TP,

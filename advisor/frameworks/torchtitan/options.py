@@ -3,7 +3,7 @@ file or options set; of activation_checkpoint and parallelism all that 0.1 to 0.
 
 from typing import Final
 
-from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
+from advisor.frameworks.option import Option, Status, key, keys
 from advisor.job.layout import DataParallelSharding
 
 AC: Final = "activation_checkpoint"
@@ -16,27 +16,32 @@ RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
 _DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
-OPTIONS: Final[tuple[KeyOption, ...]] = (
-    option("training.seq_len", 2048, "job.seq_length"),
-    option("training.local_batch_size", 8, "job.micro_batch_size"),
-    option("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
-    option("training.global_batch_size", -1, "job.global_batch_size"),
-    *checked(PARALLELISM, {"counted in the number of GPUs": "data_parallel_replicate_degree"}),
-    option(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
-    option(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
-    option(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
-    option(f"{PARALLELISM}.pipeline_parallel_degree", 1, "layout.pipeline_model_parallel_size"),
-    option(f"{PARALLELISM}.context_parallel_degree", 1, "layout.context_parallel_size"),
-    option(
+OPTIONS: Final[tuple[Option, ...]] = (
+    key("training.seq_len", 2048, "job.seq_length"),
+    key("training.local_batch_size", 8, "job.micro_batch_size"),
+    key("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
+    key("training.global_batch_size", -1, "job.global_batch_size"),
+    *keys(
+        Status.CHECKED,
+        PARALLELISM,
+        {"counted in the number of GPUs": "data_parallel_replicate_degree"},
+    ),
+    key(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
+    key(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
+    key(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
+    key(f"{PARALLELISM}.pipeline_parallel_degree", 1, "layout.pipeline_model_parallel_size"),
+    key(f"{PARALLELISM}.context_parallel_degree", 1, "layout.context_parallel_size"),
+    key(
         f"{PARALLELISM}.context_parallel_rotate_method",
         "allgather",
         "layout.cp_comm_type",
         means={"allgather": "all_gather", "alltoall": "p2p"},
     ),
-    option(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
-    option(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
-    option(ASYNC_TP, False, "layout.tp_comm_overlap"),
-    *unpriced(
+    key(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
+    key(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
+    key(ASYNC_TP, False, "layout.tp_comm_overlap"),
+    *keys(
+        Status.UNPRICED,
         PARALLELISM,
         {
             _DEFAULT: """
@@ -53,13 +58,16 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
             """,
         },
     ),
-    option(f"{AC}.mode", "selective", "recompute"),
-    option(f"{AC}.selective_ac_option", "2", "recompute"),
-    *unpriced(AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}),
-    option(f"{AC}.memory_budget", 0.5, "recompute"),
-    *harmless(AC, {"debugging": _DEBUGGING}),
-    option(CONVERTERS, None, "job.precision", kind=object, means={}),
-    *unpriced(
+    key(f"{AC}.mode", "selective", "recompute"),
+    key(f"{AC}.selective_ac_option", "2", "recompute"),
+    *keys(
+        Status.UNPRICED, AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}
+    ),
+    key(f"{AC}.memory_budget", 0.5, "recompute"),
+    *keys(Status.HARMLESS, AC, {"debugging": _DEBUGGING}),
+    key(CONVERTERS, None, "job.precision", kind=object, means={}),
+    *keys(
+        Status.UNPRICED,
         "quantize.linear.float8",
         {
             "predicted at its default": """
@@ -67,8 +75,8 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    option("compile.enable", False, "job.torch_compile"),
-    *checked("compile", {"needed by a memory budget": "components"}),
-    option("optimizer.implementation", "fused", "job.optimizer_implementation"),
-    option("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
+    key("compile.enable", False, "job.torch_compile"),
+    *keys(Status.CHECKED, "compile", {"needed by a memory budget": "components"}),
+    key("optimizer.implementation", "fused", "job.optimizer_implementation"),
+    key("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
 )

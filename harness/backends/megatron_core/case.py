@@ -10,7 +10,6 @@ from math import lcm
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.table import rows_of
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.models.options import Activation
 
@@ -114,4 +113,4 @@ def _default(name: str) -> object:
 
 
 _DECLARED: Final = tuple(get_annotations(MegatronCase))
-_EXPERTS: Final = frozenset(row.name for row in rows_of(Experts))
+_EXPERTS: Final = frozenset(row.name for row in Experts.rows)

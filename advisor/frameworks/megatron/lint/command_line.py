@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from advisor.base.units import nearest_names
-from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, Kind, field_of
+from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, field_of
 from advisor.frameworks.megatron.lint.performance import is_performance_script, put_script_option
 from advisor.frameworks.megatron.lint.settings import Fault, ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (
@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
 )
 from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.names import Framework
-from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import near
 from advisor.reading.shell import Command
 from advisor.reading.words import Word
@@ -92,7 +92,7 @@ def _is_a_trainers(command: Command) -> bool:
     return launched or any(_OF_A_TRAINER.match(text) for text in command.texts)
 
 
-def _put(read: ReadSettings, option: Option) -> None:
+def _put(read: ReadSettings, option: CommandOption) -> None:
     if option.name == _PER_STAGE and option.text.isdigit():
         read.given.layers_per_virtual_stage = int(option.text)
         read.given.spellings.add(option.name)
@@ -103,11 +103,11 @@ def _put(read: ReadSettings, option: Option) -> None:
     read.given.spellings.add(option.name)
     kind = KINDS[name]
     texts = [word.text for word in option.values]
-    if kind is Kind.SWITCH:
+    if kind is bool:
         read.put(name, True, option.name, option.place)
         if option.values and option.name.startswith(_SHORTHAND) and not option.values[0].unknown:
             _stray(read, option)
-    elif kind is Kind.LIST:
+    elif kind is tuple:
         unknown = any(word.unknown for word in option.values)
         value: object = " ".join(texts) if unknown else texts
         read.put(name, value, option.name, option.place)
@@ -116,8 +116,8 @@ def _put(read: ReadSettings, option: Option) -> None:
         read.put(name, texts[0], option.name, option.place)
 
 
-def _stray(read: ReadSettings, option: Option) -> None:
-    """A word behind the shorthand, which the program takes for an unknown argument."""
+def _stray(read: ReadSettings, option: CommandOption) -> None:
+    """A word after the shorthand, which the program takes for an unknown argument."""
     reason = f"{option.name} {option.text}: the option takes no value"
     read.faults.append(
         Fault("stray_word", reason, f"drop {option.text}", "argparse", option.values[0].place)

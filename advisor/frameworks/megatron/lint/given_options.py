@@ -5,7 +5,6 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.table import (
     SETTINGS,
     option_of_flag,
@@ -14,12 +13,12 @@ from advisor.frameworks.megatron.options.table import (
 )
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.names import Framework
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Status
 
 KINDS: Final = {
     row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS
 }
-"""Kind of every field of RawSettings that is of interest."""
+"""Type of every field of RawSettings that is of interest."""
 
 RENAMED: Final = {name: row.name for name, row in other_names().items() if row.name in KINDS}
 """Options and fields of other releases whose name is not the field's."""
@@ -47,15 +46,12 @@ _OF_RECIPES: Final[dict[str, object]] = {
 }
 
 
-__all__ = ["KINDS", "RENAMED", "Given", "Kind", "convert", "field_of"]
-
-
 class Given(Struct):
     """Fields read so far; `framework` is whose configuration this is, `version` which of its
     releases it is written for, where the keys tell.
 
     spellings: options as written, for those whose spelling changed between releases.
-    stray: a switch with the word behind it, which the program takes for an unknown argument.
+    stray: a switch with the word after it, which the program takes for an unknown argument.
     unresolved: fields whose value is a shell variable that the text does not set.
     layers_per_virtual_stage: --num-layers-per-virtual-pipeline-stage, which becomes VPP.
     """
@@ -99,16 +95,17 @@ def convert(name: str, value: object, where: str) -> object:
     if value is None or (isinstance(value, str) and value.lower() in _NULL and _nullable(name)):
         return None
     kind = KINDS[name]
-    if kind is Kind.LIST:
+    if kind is tuple:
         return _names(value)
-    if kind is Kind.SWITCH:
+    if kind is bool:
         return value if isinstance(value, bool) else str(value).lower() in _TRUE
-    if kind is Kind.TEXT:
+    if kind is str:
         return None if value is False else str(value)
     try:
-        return kind.value(str(value))
+        return kind(str(value))
     except ValueError:
-        raise UserError(where, value, f"must be a valid {kind.name.lower()}") from None
+        valid = "number" if kind is int else "fraction"
+        raise UserError(where, value, f"must be a valid {valid}") from None
 
 
 def _nullable(name: str) -> bool:
@@ -125,7 +122,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def field_of(option: str) -> str | None:
-    """The field of RawSettings behind an option; None for options of no interest.
+    """The field of RawSettings that an option sets; None for options of no interest.
 
     >>> field_of("--fp8-format")
     'fp8'

@@ -5,20 +5,18 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
-from advisor.frameworks.megatron.lint.given_options import KINDS, Kind, convert
+from advisor.frameworks.megatron.lint.given_options import KINDS, convert
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
-from advisor.frameworks.megatron.options.option import Option, dashed
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.table import (
     SETTINGS,
     option_of_field,
     option_of_flag,
-    rows_of,
     switches_off,
 )
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Option, Status, dashed
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -44,7 +42,7 @@ OF_EXPERTS: Final = (
 """Options of experts that no shape of a model implies."""
 _HOW_IT_RUNS: Final = frozenset(
     (
-        *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in rows_of(part)),
+        *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in part.rows),
         *OF_EXPERTS,
         "activation_func_fp8_input_store",
         "mtp_num_layers",
@@ -99,7 +97,7 @@ _READ_BESIDE: Final = {
 }
 """Options that are read beside another one alone, whose default does without."""
 _EXPERTS_ARE_MEANT: Final = frozenset(("num_experts", "num_moe_experts"))
-_OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in rows_of(Experts))
+_OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
 
 
 def is_direct(row: Option) -> bool:
@@ -120,7 +118,7 @@ def said_options(read: ReadSettings) -> dict[str, ReadValue]:
         if row.name not in KINDS or not known(given.value):
             continue
         value = False if switches_off(dashed(name)) else given.value
-        if row.kind is Kind.LIST and isinstance(value, bool):
+        if row.kind is tuple and isinstance(value, bool):
             continue
         try:
             found[row.name] = _as(given, convert(row.name, value, name))
@@ -180,7 +178,7 @@ def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
     """Options that are known and said, and that no prediction takes."""
     for name, given in said.items():
         row = SETTINGS[name]
-        if given.value in (row.default, row.unsaid):
+        if given.value in (row.default, row.omitted):
             continue
         if name == "moe_enable_deepep" and not _means(said, "moe_token_dispatcher_type", "flex"):
             yield given  # with flex it is the backend that is modelled, without it nothing
@@ -211,7 +209,7 @@ def unsaid_values(
             continue
         if row.name in _OPTIONS_OF_EXPERTS and not experts:
             continue
-        default = _meaning(row, row.unsaid)
+        default = _meaning(row, row.omitted)
         if default is not None or _takes_none(row.ours):
             found[row.ours] = unsaid_value(read, row, default)
     return found

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION, put_mixed_precision
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
-from advisor.reading.command_options import Option
+from advisor.reading.command_options import CommandOption
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {
@@ -60,7 +60,7 @@ def is_performance_script(words: Sequence[str]) -> bool:
     return any(word.endswith(_SCRIPTS) or (bare and word == _MODULES) for word in words)
 
 
-def put_script_option(read: ReadSettings, option: Option) -> None:
+def put_script_option(read: ReadSettings, option: CommandOption) -> None:
     """Store one option; those of no interest are skipped.
 
     The modules win the granularity over the number of layers, whose method and number stay.

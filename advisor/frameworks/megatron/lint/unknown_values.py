@@ -6,10 +6,9 @@ from typing import Final
 from advisor.frameworks.megatron.lint.job_values import BATCH, RENAMED_LAYOUT
 from advisor.frameworks.megatron.lint.option_values import PARTS
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.options.option import dashed
 from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field, option_of_flag
 from advisor.frameworks.names import Framework
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Status, dashed
 from advisor.job.layout import ParallelLayout
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import UnknownValue

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, Kind, field_of
+from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, field_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
@@ -125,7 +125,7 @@ def put_field(read: ReadSettings, name: str, value: Any, place: Place) -> None:
 
 
 def _misfits(field: str, value: object) -> bool:
-    return isinstance(value, list) and KINDS[field] is not Kind.LIST
+    return isinstance(value, list) and KINDS[field] is not tuple
 
 
 def _plain(value: Any) -> Any:

@@ -1,56 +1,55 @@
 """Options of attention: latent, with windows or sinks, and multi-token prediction."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    CALLABLE,
-    Options,
-    Said,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     attention_variant,
     has_windows,
     is_latent,
     window_pair,
 )
+from advisor.frameworks.option import (
+    CALLABLE,
+    DIFFERENT,
+    ON_LINE,
+    Emitted,
+    Options,
+    When,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
 
-_LATENT: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": is_latent}
+_LATENT: Final = Emitted(line=When(always=True, only_if=is_latent))
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
 _INDEXED: Final = "used only with sparse attention"
 _ROTARY: Final = "values of the rotary table"
 
 
-class Attention(Options):
+class Attention(Options, title="Attention and multi-token prediction"):
     """Options of attention and multi-token prediction. Megatron-LM's arguments default to other
     ranks of latent attention than its configuration does, so all are written out."""
 
-    multi_latent_attention: bool = option(False, "model", printed=Said.DIFFERENT)
-    q_lora_rank: int | None = option(
-        None, "model", config=512, when=is_latent, printed=Said.DIFFERENT
-    )
-    kv_lora_rank: int = option(512, "model", launcher=32, **_LATENT)
-    qk_head_dim: int = option(128, "model", **_LATENT)
-    qk_pos_emb_head_dim: int = option(64, "model", **_LATENT)
-    v_head_dim: int = option(128, "model", **_LATENT)
-    rope_type: str = option("yarn", "model", **_LATENT)
-    window_size: str | None = option(None, "model", value=window_pair, printed=Said.DIFFERENT)
+    multi_latent_attention: bool = option(False, "model", ON_LINE)
+    q_lora_rank: int | None = option(None, "model", config=512, line=When(only_if=is_latent))
+    kv_lora_rank: int = option(512, "model", _LATENT, launcher=32)
+    qk_head_dim: int = option(128, "model", _LATENT)
+    qk_pos_emb_head_dim: int = option(64, "model", _LATENT)
+    v_head_dim: int = option(128, "model", _LATENT)
+    rope_type: str = option("yarn", "model", _LATENT)
+    window_size: str | None = option(None, "model", value=window_pair, emitted=ON_LINE)
     window_attn_skip_freq: str | None = option(
-        None, "model", printed=Said.DIFFERENT, when=has_windows, since="0.15"
+        None, "model", line=When(only_if=has_windows), since="0.15"
     )
-    no_rope_freq: str | None = option(None, "model", printed=Said.DIFFERENT, since="0.13")
-    softmax_type: str = option("vanilla", "model", printed=Said.DIFFERENT, since="0.15")
+    no_rope_freq: str | None = option(None, "model", ON_LINE, since="0.13")
+    softmax_type: str = option("vanilla", "model", ON_LINE, since="0.15")
     mtp_num_layers: int | None = option(
-        None, "model", printed=Said.DIFFERENT, told=Said.DIFFERENT, since="0.12"
+        None, "model", ON_LINE, recipe=DIFFERENT, in_nemo=False, since="0.12"
     )
-    mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", defaults={"0.15": None})
+    mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", older={"0.15": None})
     mtp_use_repeated_layer: bool = refused(
-        False,
-        "multi-token prediction depths that share one layer are not modelled",
-        since="0.17",
+        False, "multi-token prediction depths that share one layer are not modelled", since="0.17"
     )
     mtp_hybrid_override_pattern: str | None = refused(
         None, "multi-token prediction of hybrid layers is not modelled", since="0.17"
@@ -63,9 +62,9 @@ class Attention(Options):
     )
     cache_mla_latents: bool = harmless(False, "used only for inference", since="0.14")
     softmax_scale: float | None = harmless(None, "", flag="")
-    attention_output_gate: bool = option(False, "model", printed=Said.DIFFERENT, since="0.16")
+    attention_output_gate: bool = option(False, "model", ON_LINE, since="0.16")
     experimental_attention_variant: str | None = option(
-        None, "model", value=attention_variant, strict=True, printed=Said.DIFFERENT, since="0.16"
+        None, "model", value=attention_variant, strict=True, emitted=ON_LINE, since="0.16"
     )
     experimental_attention_variant_loss_scale_func: object = harmless(
         None, CALLABLE, flag="", since="0.19"
@@ -100,8 +99,8 @@ class Attention(Options):
     original_max_position_embeddings: int = harmless(4096, _ROTARY, since="0.14")
     beta_fast: float = harmless(32, _ROTARY)
     beta_slow: float = harmless(1, _ROTARY)
-    mscale: float = harmless(1.0, _ROTARY, defaults={"0.13": 0.707})
-    mscale_all_dim: float = harmless(0.0, _ROTARY, defaults={"0.13": 0.707})
+    mscale: float = harmless(1.0, _ROTARY, older={"0.13": 0.707})
+    mscale_all_dim: float = harmless(0.0, _ROTARY, older={"0.13": 0.707})
     mrope_section: str | None = refused(
         None, "multi-axis rotary positions (M-RoPE) are not modelled", since="0.12"
     )

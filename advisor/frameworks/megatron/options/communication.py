@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
+from advisor.frameworks.option import (
     CALLABLE,
+    EMITTED,
     Options,
-    Said,
     checked,
     harmless,
     option,
@@ -16,7 +16,7 @@ _USER_BUFFERS: Final = "tp_comm_overlap is modelled with Transformer Engine's ow
 _ORDER: Final = "pipeline messages are modelled as Megatron-LM sends them"
 
 
-class Communication(Options):
+class Communication(Options, title="Communication"):
     """Options of communication; degrees are in Parallelism, data parallelism in DataParallel."""
 
     tp_comm_bulk_wgrad: bool = unpriced(True, _USER_BUFFERS, off="--disable-tp-comm-bulk-wgrad")
@@ -37,7 +37,7 @@ class Communication(Options):
         "input gradients are modelled as reduced while weight gradients are computed",
         off="--no-async-tensor-model-parallel-allreduce",
         until="0.16",
-        defaults={"0.15": False},
+        older={"0.15": False},
     )
     symmetric_ar_type: str | None = harmless(None, "used only for inference", since="0.13")
     high_priority_a2a_comm_stream: bool = unpriced(
@@ -51,18 +51,14 @@ class Communication(Options):
         False, _ORDER, flag="--overlap-p2p-communication-warmup-flush"
     )
     deallocate_pipeline_outputs: bool = unpriced(
-        False,
-        "outputs are modelled as freed once sent; Megatron-LM always requests this",
-        flag="",
+        False, "outputs are modelled as freed once sent; Megatron-LM always requests this", flag=""
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)
     overlap_moe_expert_parallel_comm: bool = option(
         False,
         "layout",
         strict=True,
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        told_nemo=Said.DIFFERENT,
+        emitted=EMITTED,
         bridge="comm_overlap.overlap_moe_expert_parallel_comm",
         nemo_1="",
         since="0.14",
@@ -77,9 +73,7 @@ class Communication(Options):
         False,
         "layout",
         strict=True,
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        told_nemo=Said.DIFFERENT,
+        emitted=EMITTED,
         bridge="comm_overlap.delay_wgrad_compute",
         nemo_1="",
         since="0.13",

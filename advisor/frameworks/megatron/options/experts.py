@@ -1,16 +1,7 @@
 """Options of layers with experts: the router, the dispatch and the experts themselves."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    checked,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
     asks_for_deepep,
@@ -19,70 +10,80 @@ from advisor.frameworks.megatron.options.values import (
     sends_flex,
     weights_squared_relu,
 )
+from advisor.frameworks.option import (
+    Emitted,
+    Options,
+    When,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
 
-_EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
-_MODEL: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, **_EXPERTS}
-_RUN: Final[dict[str, Any]] = {
-    **_MODEL,
-    "told": Said.ALWAYS,
-    "told_nemo": Said.ALWAYS,
-    "nemo_1": "",
-}
-_FLEX: Final[dict[str, Any]] = {**_RUN, "when": sends_flex, "told_when": sends_flex}
+_SET: Final = When(only_if=has_experts)
+_ALWAYS: Final = When(always=True, only_if=has_experts)
+_MODEL: Final = Emitted(line=_SET)
+_RUN: Final = Emitted(line=_SET, recipe=_ALWAYS, nemo_1="")
+_FLEX: Final = Emitted(
+    line=When(only_if=sends_flex), recipe=When(always=True, only_if=sends_flex), nemo_1="", order=9
+)
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
 _KERNELS: Final = "the dispatcher's kernels are modelled with their default settings"
 _LAYOUT: Final = "another weight layout or kernel of the same MLP"
 
 
-class Experts(Options):
-    """Options of layers with experts; `place` is their order in a Bridge recipe."""
+class Experts(Options, title="Experts"):
+    """Options of layers with experts; `order` is that of a Bridge recipe."""
 
-    expert_model_parallel_size: int = option(1, "layout", **DEGREE, **_EXPERTS)
-    expert_tensor_parallel_size: int | None = option(
-        None, "layout", recipe_value=expert_tensor_degree, nemo=STRATEGY, **_RUN
+    expert_model_parallel_size: int = option(
+        1, "layout", DEGREE, line=When(with_layout=True, only_if=has_experts), recipe=_ALWAYS
     )
-    num_moe_experts: int | None = option(None, "model", flag="--num-experts", **_MODEL)
-    moe_layer_freq: str = option("1", "model", **_MODEL)
-    moe_ffn_hidden_size: int | None = option(None, "model", **_MODEL)
-    moe_router_topk: int = option(2, "model", **_MODEL)
-    moe_router_num_groups: int | None = option(None, "model", **_MODEL)
-    moe_router_group_topk: int | None = option(None, "model", **_MODEL)
-    moe_router_score_function: str = option("softmax", "model", **_MODEL)
-    moe_router_pre_softmax: bool = option(False, "model", **_MODEL)
-    moe_router_dtype: str | None = option(None, "model", place=5, **_RUN, since="0.12")
-    moe_router_enable_expert_bias: bool = option(False, "model", **_MODEL)
-    moe_router_load_balancing_type: str = option("aux_loss", "model", **_MODEL)
-    moe_aux_loss_coeff: float = option(0.0, "model", **_MODEL)
-    moe_z_loss_coeff: float | None = option(None, "model", **_MODEL)
-    moe_router_fusion: bool = option(False, "model", place=4, **_RUN, since="0.14")
-    moe_token_dispatcher_type: str = option("allgather", "model", place=1, **_RUN)
-    moe_permute_fusion: bool = option(False, "model", place=3, **_RUN)
-    moe_expert_capacity_factor: float | None = option(None, "model", place=7, **_RUN)
-    moe_pad_expert_input_to_capacity: bool = option(False, "model", place=8, **_RUN)
-    moe_token_drop_policy: str = option("probs", "model", **_MODEL)
-    moe_grouped_gemm: bool = option(False, "model", place=2, **_RUN)
+    expert_tensor_parallel_size: int | None = option(
+        None, "layout", _RUN, recipe_value=expert_tensor_degree, nemo=STRATEGY
+    )
+    num_moe_experts: int | None = option(None, "model", _MODEL, flag="--num-experts")
+    moe_layer_freq: str = option("1", "model", _MODEL)
+    moe_ffn_hidden_size: int | None = option(None, "model", _MODEL)
+    moe_router_topk: int = option(2, "model", _MODEL)
+    moe_router_num_groups: int | None = option(None, "model", _MODEL)
+    moe_router_group_topk: int | None = option(None, "model", _MODEL)
+    moe_router_score_function: str = option("softmax", "model", _MODEL)
+    moe_router_pre_softmax: bool = option(False, "model", _MODEL)
+    moe_router_dtype: str | None = option(None, "model", _RUN, order=5, since="0.12")
+    moe_router_enable_expert_bias: bool = option(False, "model", _MODEL)
+    moe_router_load_balancing_type: str = option("aux_loss", "model", _MODEL)
+    moe_aux_loss_coeff: float = option(0.0, "model", _MODEL)
+    moe_z_loss_coeff: float | None = option(None, "model", _MODEL)
+    moe_router_fusion: bool = option(False, "model", _RUN, order=4, since="0.14")
+    moe_token_dispatcher_type: str = option("allgather", "model", _RUN, order=1)
+    moe_permute_fusion: bool = option(False, "model", _RUN, order=3)
+    moe_expert_capacity_factor: float | None = option(None, "model", _RUN, order=7)
+    moe_pad_expert_input_to_capacity: bool = option(False, "model", _RUN, order=8)
+    moe_token_drop_policy: str = option("probs", "model", _MODEL)
+    moe_grouped_gemm: bool = option(False, "model", _RUN, order=2)
     use_fused_weighted_squared_relu: bool = option(
         False,
         "model",
-        printed=Said.DIFFERENT,
-        told=Said.ALWAYS,
-        when=weights_squared_relu,
-        told_when=weights_squared_relu,
-        place=9,
+        line=When(only_if=weights_squared_relu),
+        recipe=When(always=True, only_if=weights_squared_relu),
+        in_nemo=False,
+        order=9,
         since="0.14",
     )
-    moe_use_legacy_grouped_gemm: bool = option(False, "model", **_MODEL, until="0.16")
-    moe_apply_probs_on_input: bool = option(False, "model", **_MODEL, since="0.12")
-    moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)
-    moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
-    moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
-    moe_flex_dispatcher_backend: str = option("deepep", "model", place=9, **_FLEX, since="0.16")
+    moe_use_legacy_grouped_gemm: bool = option(False, "model", _MODEL, until="0.16")
+    moe_apply_probs_on_input: bool = option(False, "model", _MODEL, since="0.12")
+    moe_shared_expert_intermediate_size: int | None = option(None, "model", _MODEL)
+    moe_shared_expert_gate: bool = option(False, "model", _MODEL, since="0.16")
+    moe_shared_expert_overlap: bool = option(False, "model", _RUN, order=6)
+    moe_flex_dispatcher_backend: str = option("deepep", "model", _FLEX, since="0.16")
     moe_enable_deepep: bool = option(
         False,
         "model.moe_flex_dispatcher_backend",
+        _FLEX,
         value=asks_for_deepep,
+        recipe=When(only_if=sends_flex),
         since="0.12",
-        **{**_FLEX, "told": Said.DIFFERENT, "told_nemo": Said.DIFFERENT, "place": 9},
     )
     moe_router_padding_for_fp8: bool = checked(
         False, "padding tokens are not counted", since="0.13"
@@ -101,8 +102,8 @@ class Experts(Options):
     moe_router_force_biased: float | None = harmless(None, "used only for benchmarks", since="0.17")
     moe_per_layer_logging: bool = harmless(False)
     moe_token_dropping: bool = harmless(False, "has no effect in any release", flag="")
-    moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", defaults={"0.18": 20})
-    moe_hybridep_num_sms: int | None = unpriced(None, _SMS, since="0.16", defaults={"0.16": 16})
+    moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", older={"0.18": 20})
+    moe_hybridep_num_sms: int | None = unpriced(None, _SMS, since="0.16", older={"0.16": 16})
     moe_hybridep_num_sms_preprocessing: int = harmless(108, _KERNELS, since="0.18")
     moe_hybridep_num_blocks_permute: int | None = harmless(None, _KERNELS, since="0.17")
     moe_hybridep_num_blocks_unpermute: int | None = harmless(None, _KERNELS, since="0.17")

@@ -2,52 +2,47 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    checked,
-    harmless,
-    option,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     checks_for_nan,
     graph_impl,
     graph_modules,
+    graph_modules_of_recipe,
     has_graphs,
     old_graphs,
+)
+from advisor.frameworks.option import (
+    ON_LINE,
+    SET_IN_RECIPES,
+    Options,
+    When,
+    checked,
+    harmless,
+    option,
+    unpriced,
 )
 from advisor.job.job import CudaGraphImpl
 
 _POOL: Final = "one pool for all graphs is modelled"
 
 
-class CudaGraphs(Options):
+class CudaGraphs(Options, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
-        "none",
-        "job",
-        value=graph_impl,
-        strict=True,
-        printed=Said.DIFFERENT,
-        told=Said.ALWAYS,
-        since="0.15",
+        "none", "job", value=graph_impl, strict=True, emitted=SET_IN_RECIPES, since="0.15"
     )
     external_cuda_graph: bool = option(
         False,
         "job.cuda_graph_impl",
         value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
-        printed=Said.DIFFERENT,
-        told_nemo=Said.ALWAYS,
+        emitted=SET_IN_RECIPES,
         nemo_1="",
     )
     enable_cuda_graph: bool = option(
         False,
         "job.cuda_graph_impl",
         value=old_graphs(CudaGraphImpl.LOCAL),
-        printed=Said.DIFFERENT,
-        told_nemo=Said.ALWAYS,
+        emitted=SET_IN_RECIPES,
         nemo_1="",
     )
     cuda_graph_modules: tuple[str, ...] = option(
@@ -59,19 +54,16 @@ class CudaGraphs(Options):
         since="0.12",
         was="cuda_graph_scope",
         renamed="0.18",
-        listed="0.16",
-        printed=Said.DIFFERENT,
-        told=Said.ALWAYS,
-        told_nemo=Said.ALWAYS,
+        line=When(only_if=has_graphs),
+        recipe=When(always=True, only_if=has_graphs),
+        recipe_value=graph_modules_of_recipe,
         nemo_1="",
-        when=has_graphs,
-        told_when=has_graphs,
     )
     check_for_nan_in_loss_and_grad: bool = option(
-        True, "job.cuda_graph_impl", value=checks_for_nan, printed=Said.DIFFERENT, bridge=""
+        True, "job.cuda_graph_impl", value=checks_for_nan, emitted=ON_LINE, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
-    cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", defaults={"0.17": False})
+    cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})
     cuda_graph_retain_backward_graph: bool = unpriced(
         False, "retained backward graphs are not modelled", flag=""
     )

@@ -1,35 +1,24 @@
 """Options of layers with another mixer than softmax attention, and of patterns of layers."""
 
-from typing import Any, Final
-
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
-
-_SHAPE: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
+from advisor.frameworks.option import ON_LINE, Options, harmless, option, refused, unpriced
 
 
-class Hybrid(Options):
+class Hybrid(Options, title="Mixers other than attention"):
     """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
 
     hybrid_layer_pattern: str | None = option(
-        None, "model", was="hybrid_override_pattern", renamed="0.17", printed=Said.DIFFERENT
+        None, "model", was="hybrid_override_pattern", renamed="0.17", emitted=ON_LINE
     )
-    linear_attention_freq: str | None = option(None, "model", **_SHAPE, since="0.16")
-    linear_conv_kernel_dim: int = option(4, "model", **_SHAPE, since="0.16")
-    linear_key_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
-    linear_value_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
-    linear_num_key_heads: int = option(16, "model", **_SHAPE, since="0.16")
-    linear_num_value_heads: int = option(32, "model", **_SHAPE, since="0.16")
-    mamba_state_dim: int = option(128, "model", **_SHAPE, since="0.12")
-    mamba_head_dim: int = option(64, "model", **_SHAPE, since="0.12")
-    mamba_num_groups: int = option(8, "model", **_SHAPE, since="0.12")
-    mamba_num_heads: int | None = option(None, "model", **_SHAPE, since="0.13")
+    linear_attention_freq: str | None = option(None, "model", ON_LINE, since="0.16")
+    linear_conv_kernel_dim: int = option(4, "model", ON_LINE, since="0.16")
+    linear_key_head_dim: int = option(128, "model", ON_LINE, since="0.16")
+    linear_value_head_dim: int = option(128, "model", ON_LINE, since="0.16")
+    linear_num_key_heads: int = option(16, "model", ON_LINE, since="0.16")
+    linear_num_value_heads: int = option(32, "model", ON_LINE, since="0.16")
+    mamba_state_dim: int = option(128, "model", ON_LINE, since="0.12")
+    mamba_head_dim: int = option(64, "model", ON_LINE, since="0.12")
+    mamba_num_groups: int = option(8, "model", ON_LINE, since="0.12")
+    mamba_num_heads: int | None = option(None, "model", ON_LINE, since="0.13")
     is_hybrid_model: bool = harmless(False, "follows from hybrid_layer_pattern", since="0.12")
     use_mamba_mem_eff_path: bool = unpriced(
         True,

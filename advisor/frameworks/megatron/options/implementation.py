@@ -2,15 +2,6 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    checked,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     fuses_loss,
     is_gelu,
@@ -18,24 +9,36 @@ from advisor.frameworks.megatron.options.values import (
     loss_fusion,
     runs_own_softmax,
 )
+from advisor.frameworks.option import (
+    ALWAYS,
+    EMITTED,
+    ON_LINE,
+    SET_IN_RECIPES,
+    WITH_LAYOUT,
+    Format,
+    Options,
+    When,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
 
 _FUSED: Final = "steps are modelled with the fusions that the model.* keys select"
 
 
-class Implementation(Options):
+class Implementation(Options, title="Kernels and fusions"):
     """Options of modules, kernels and fusions."""
 
-    transformer_impl: str = option(
-        "transformer_engine", "model", printed=Said.DIFFERENT, since="0.14"
-    )
-    attention_backend: str = option("auto", "model", printed=Said.LAYOUT)
+    transformer_impl: str = option("transformer_engine", "model", ON_LINE, since="0.14")
+    attention_backend: str = option("auto", "model", line=WITH_LAYOUT)
     attention_softmax_in_fp32: bool = option(
         True,
         "model",
         flag="--attention-softmax-in-fp32",
         launcher=False,
-        when=runs_own_softmax,
-        printed=Said.DIFFERENT,
+        line=When(only_if=runs_own_softmax),
     )
     masked_softmax_fusion: bool = option(
         False,
@@ -43,34 +46,26 @@ class Implementation(Options):
         flag="",
         off="--no-masked-softmax-fusion",
         launcher=True,
-        when=runs_own_softmax,
-        printed=Said.DIFFERENT,
+        line=When(only_if=runs_own_softmax),
     )
     bias_activation_fusion: bool = option(False, "model", flag="", off="")
     bias_gelu_fusion: bool = option(
         True,
         "model.bias_activation_fusion",
         off="--no-bias-gelu-fusion",
-        when=is_gelu,
-        printed=Said.DIFFERENT,
+        line=When(only_if=is_gelu),
     )
     bias_swiglu_fusion: bool = option(
         True,
         "model.bias_activation_fusion",
         off="--no-bias-swiglu-fusion",
-        when=is_swiglu,
-        printed=Said.DIFFERENT,
+        line=When(only_if=is_swiglu),
     )
     bias_dropout_fusion: bool = option(
-        False,
-        "model",
-        flag="",
-        off="--no-bias-dropout-fusion",
-        launcher=True,
-        printed=Said.DIFFERENT,
+        False, "model", flag="", off="--no-bias-dropout-fusion", launcher=True, emitted=ON_LINE
     )
     apply_rope_fusion: bool = option(
-        False, "model", flag="", off="--no-rope-fusion", launcher=True, printed=Said.DIFFERENT
+        False, "model", flag="", off="--no-rope-fusion", launcher=True, emitted=ON_LINE
     )
     gradient_accumulation_fusion: bool = option(
         False,
@@ -78,7 +73,7 @@ class Implementation(Options):
         flag="",
         off="--no-gradient-accumulation-fusion",
         launcher=True,
-        printed=Said.DIFFERENT,
+        emitted=ON_LINE,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
     use_mcore_models: bool = harmless(False, "every model is Megatron Core's")
@@ -100,14 +95,7 @@ class Implementation(Options):
     batch_invariant_mode: bool = unpriced(
         False, "kernels are modelled at their usual speed", since="0.16"
     )
-    deterministic_mode: bool = option(
-        False,
-        "job",
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        told_nemo=Said.DIFFERENT,
-        nemo_1="",
-    )
+    deterministic_mode: bool = option(False, "job", EMITTED, nemo_1="")
     disable_jit_fuser: bool = unpriced(False, _FUSED)
     clone_scatter_output_in_embedding: bool = unpriced(
         True, "the embedding's output is modelled as a copy"
@@ -116,32 +104,25 @@ class Implementation(Options):
     test_mode: bool = harmless(False, "used only in tests", flag="")
 
 
-class Dropout(Options):
+class Dropout(Options, title="Dropout"):
     """Options of dropout, of which Megatron-LM has some unless a command line says none."""
 
-    hidden_dropout: float = option(0.1, "model", printed=Said.DIFFERENT, text="g")
-    attention_dropout: float = option(0.1, "model", printed=Said.DIFFERENT, text="g")
+    hidden_dropout: float = option(0.1, "model", ON_LINE, format=Format.SHORT)
+    attention_dropout: float = option(0.1, "model", ON_LINE, format=Format.SHORT)
 
 
-class Loss(Options):
+class Loss(Options, title="Loss"):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(
-        False,
-        "model.cross_entropy_fusion",
-        value=fuses_loss,
-        printed=Said.DIFFERENT,
-        told=Said.ALWAYS,
-        told_nemo=Said.ALWAYS,
-        nemo_1="",
+        False, "model.cross_entropy_fusion", value=fuses_loss, emitted=SET_IN_RECIPES, nemo_1=""
     )
     cross_entropy_fusion_impl: str = option(
         "native",
         "model.cross_entropy_fusion",
         value=loss_fusion,
-        printed=Said.ALWAYS,
-        told=Said.ALWAYS,
-        told_nemo=Said.ALWAYS,
+        line=ALWAYS,
+        recipe=ALWAYS,
         nemo_1="",
         since="0.12",
     )

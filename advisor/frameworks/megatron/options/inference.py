@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Options, harmless
+from advisor.frameworks.option import Options, harmless
 
 _INFERENCE: Final = "used only for inference"
 
 
-class Inference(Options):
+class Inference(Options, title="Inference"):
     """Options of inference."""
 
     flash_decode: bool = harmless(False, _INFERENCE)
@@ -16,7 +16,7 @@ class Inference(Options):
     inference_fuse_tp_communication: bool = harmless(False, _INFERENCE, since="0.16")
     inference_disable_triton_nvls_kernels: bool = harmless(False, _INFERENCE, since="0.17")
     inference_grouped_gemm_backend: str = harmless(
-        "vllm", _INFERENCE, since="0.17", defaults={"0.17": "auto"}
+        "vllm", _INFERENCE, since="0.17", older={"0.17": "auto"}
     )
     inference_moe_disable_fused_quant_kernels: bool = harmless(False, _INFERENCE, since="0.17")
     inference_moe_token_dispatcher_type: str = harmless("nvls", _INFERENCE, since="0.18")

@@ -2,20 +2,13 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    checked,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     grouped_queries,
     has_activation,
     is_gated,
     untied,
 )
+from advisor.frameworks.option import Options, checked, harmless, option, refused, unpriced
 from advisor.models.options import Activation
 
 _START: Final = "initial values of the weights"
@@ -23,7 +16,7 @@ _MUP: Final = "scaling factors of maximal update parametrization"
 _STREAMS: Final = "hyper-connections are not modelled"
 
 
-class Shape(Options):
+class Shape(Options, title="Shape of the model"):
     """Options of the model's shape. None: not known, where a configuration leaves it out."""
 
     num_layers: int | None = option(None, "model", config=0)

@@ -1,19 +1,22 @@
 """Options of the optimizer and of data parallelism."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     deals_whole_tensors,
     gathers_beside,
     is_not_muon,
+)
+from advisor.frameworks.option import (
+    DIFFERENT,
+    ON_LINE,
+    Emitted,
+    Options,
+    When,
+    harmless,
+    option,
+    refused,
+    unpriced,
 )
 
 _NUMBER: Final = "a coefficient of the optimizer's update"
@@ -24,20 +27,15 @@ _HOST: Final = "host memory only"
 _FSDP: Final = "Megatron's own FSDP is not modelled"
 _WITH_FSDP: Final = "used only with use_megatron_fsdp"
 _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
-_RUN: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
+_RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_muon))
 
 
-class OptimizerStep(Options):
+class OptimizerStep(Options, title="Optimizer", home="optimizer"):
     """Options of the optimizer's update; the types of its tensors are in Precision."""
 
-    optimizer: str = option("adam", "job", printed=Said.DIFFERENT)
+    optimizer: str = option("adam", "job", ON_LINE)
     use_layer_wise_param_layout: bool = option(
-        True,
-        "job.optimizer",
-        value=deals_whole_tensors,
-        since="0.18",
-        printed=Said.DIFFERENT,
-        bridge="",
+        True, "job.optimizer", value=deals_whole_tensors, since="0.18", emitted=ON_LINE, bridge=""
     )
     lr: float | None = harmless(None, _NUMBER)
     min_lr: float | None = harmless(None, _NUMBER)
@@ -108,17 +106,13 @@ class OptimizerStep(Options):
     )
 
 
-class DataParallel(Options):
+class DataParallel(Options, title="Data parallelism", home="ddp"):
     """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
 
-    use_distributed_optimizer: bool = option(
-        False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
-    )
-    overlap_grad_reduce: bool = option(
-        False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
-    )
+    use_distributed_optimizer: bool = option(False, "layout", _RUN)
+    overlap_grad_reduce: bool = option(False, "layout", _RUN)
     overlap_param_gather: bool = option(
-        False, "layout", value=gathers_beside, told=Said.DIFFERENT, told_when=is_not_muon, **_RUN
+        False, "layout", _RUN, value=gathers_beside, recipe=When(only_if=is_not_muon)
     )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(

@@ -1,15 +1,7 @@
 """Degrees of parallelism, and the split of the layers over pipeline stages."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     cp_comm_types,
     has_chunks_by_number,
@@ -19,64 +11,64 @@ from advisor.frameworks.megatron.options.values import (
     split_text,
     virtual_stages,
 )
+from advisor.frameworks.option import (
+    ALWAYS,
+    DIFFERENT,
+    EMITTED,
+    ON_LINE,
+    WITH_LAYOUT,
+    Emitted,
+    Format,
+    Options,
+    When,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
 
 STRATEGY: Final = "trainer.strategy"
 """Where NeMo 2 keeps degrees of parallelism: its MegatronStrategy."""
 
-DEGREE: Final[dict[str, Any]] = {
-    "printed": Said.LAYOUT,
-    "told": Said.ALWAYS,
-    "told_nemo": Said.ALWAYS,
-    "nemo": STRATEGY,
-}
-_SWITCH: Final[dict[str, Any]] = {**DEGREE, "printed": Said.DIFFERENT}
-_SPLIT: Final[dict[str, Any]] = {
-    "printed": Said.DIFFERENT,
-    "told": Said.DIFFERENT,
-    "told_nemo": Said.DIFFERENT,
-    "nemo": STRATEGY,
-    "place": 1,
-}
+DEGREE: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo=STRATEGY)
+_SWITCH: Final = Emitted(line=DIFFERENT, recipe=ALWAYS, nemo=STRATEGY)
+_SPLIT: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, nemo=STRATEGY, order=1)
 _SHARDS: Final = "weights sharded over an additional group of ranks are not modelled"
 
 
-class Parallelism(Options):
+class Parallelism(Options, title="Degrees of parallelism"):
     """Options of degrees of parallelism and of the pipeline's split."""
 
-    tensor_model_parallel_size: int = option(1, "layout", **DEGREE)
-    sequence_parallel: bool = option(False, "layout", **_SWITCH)
+    tensor_model_parallel_size: int = option(1, "layout", DEGREE)
+    sequence_parallel: bool = option(False, "layout", _SWITCH)
     tp_comm_overlap: bool = option(
         False,
         "layout",
         value=overlaps_tensor_parallel,
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        told_nemo=Said.DIFFERENT,
+        emitted=EMITTED,
         bridge="comm_overlap.tp_comm_overlap",
         nemo_1="model.ub_tp_comm_overlap",
-        place=2,
+        order=2,
     )
-    context_parallel_size: int = option(1, "layout", **DEGREE)
+    context_parallel_size: int = option(1, "layout", DEGREE)
     cp_comm_type: tuple[str, ...] = option(
         (),
         "layout",
         value=cp_comm_types,
         launcher=("p2p",),
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        told_nemo=Said.DIFFERENT,
+        emitted=EMITTED,
         nemo_1="",
-        bare=True,
+        format=Format.SINGLE,
     )
     hierarchical_context_parallel_sizes: tuple[str, ...] = option(
-        (), "layout", value=hierarchical_sizes, printed=Said.DIFFERENT, told=Said.DIFFERENT
+        (), "layout", EMITTED, value=hierarchical_sizes, in_nemo=False
     )
-    pipeline_model_parallel_size: int = option(1, "layout", **DEGREE)
+    pipeline_model_parallel_size: int = option(1, "layout", DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(
         None,
         "layout.virtual_pipeline_model_parallel_size",
         value=layers_of_virtual_stage,
-        printed=Said.DIFFERENT,
+        emitted=ON_LINE,
         bridge="",
     )
     virtual_pipeline_model_parallel_size: int | None = option(
@@ -84,19 +76,19 @@ class Parallelism(Options):
         "layout",
         value=virtual_stages,
         flag="--num-virtual-stages-per-pipeline-rank",
-        when=has_chunks_by_number,
-        **_SWITCH,
+        emitted=_SWITCH,
+        line=When(only_if=has_chunks_by_number),
     )
     num_layers_in_first_pipeline_stage: int | None = option(
-        None, "layout", flag="--decoder-first-pipeline-num-layers", **_SPLIT
+        None, "layout", _SPLIT, flag="--decoder-first-pipeline-num-layers"
     )
     num_layers_in_last_pipeline_stage: int | None = option(
-        None, "layout", flag="--decoder-last-pipeline-num-layers", **_SPLIT
+        None, "layout", _SPLIT, flag="--decoder-last-pipeline-num-layers"
     )
-    account_for_embedding_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
-    account_for_loss_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
+    account_for_embedding_in_pipeline_split: bool = option(False, "layout", _SPLIT)
+    account_for_loss_in_pipeline_split: bool = option(False, "layout", _SPLIT)
     pipeline_model_parallel_layout: str | None = option(
-        None, "layout", value=split_text, strict=True, quoted=True, **_SPLIT, since="0.13"
+        None, "layout", _SPLIT, value=split_text, strict=True, format=Format.QUOTED, since="0.13"
     )
     pipeline_model_parallel_split_rank: int | None = refused(
         None, "encoder and decoder on separate stages are not modelled", until="0.13"

@@ -2,16 +2,9 @@
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import Precision as Types
-from advisor.frameworks.megatron.options.option import (
-    Options,
-    Said,
-    checked,
-    harmless,
-    option,
-    refused,
-    unpriced,
-)
 from advisor.frameworks.megatron.options.values import (
     accumulates_in_fp32,
     ends_in_16_bits,
@@ -29,52 +22,56 @@ from advisor.frameworks.megatron.options.values import (
     reduces_in_fp32,
     torch_type,
 )
+from advisor.frameworks.option import (
+    ALWAYS,
+    DIFFERENT,
+    ON_LINE,
+    Emitted,
+    Format,
+    Options,
+    When,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
 
 _SCALING: Final = "a parameter of the scaling recipe"
 _KITCHEN: Final = "kernels of another library are not modelled"
-_STATE: Final[dict[str, Any]] = {
-    "printed": Said.DIFFERENT,
-    "told": Said.DIFFERENT,
-    "bridge": "optimizer",
-}
-_HOST: Final[dict[str, Any]] = {
-    **_STATE,
-    "when": offloads_optimizer,
-    "told_when": offloads_optimizer,
-}
+_STATE: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, in_nemo=False, bridge="optimizer")
+_ON_HOST: Final = When(only_if=offloads_optimizer)
+_HOST: Final = replace(_STATE, line=_ON_HOST, recipe=_ON_HOST)
+_SHARE: Final = When(always=True, only_if=offloads_optimizer)
 
 
 def _typed(field: str) -> dict[str, Any]:
     """A type of the optimizer's tensors, by the names of Megatron-LM and of torch."""
-    return {"value": optimizer_type(field), "recipe_value": torch_type(field), **_STATE}
+    return {"value": optimizer_type(field), "recipe_value": torch_type(field), "emitted": _STATE}
 
 
-_END: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": ends_in_16_bits}
+_END: Final = Emitted(line=When(always=True, only_if=ends_in_16_bits))
 
 
-class Precision(Options):
+class Precision(Options, title="Precision"):
     """Options of number types."""
 
-    fp16: bool = option(False, "job.precision", value=is_16_bit(Types.FP16), printed=Said.DIFFERENT)
+    fp16: bool = option(False, "job.precision", value=is_16_bit(Types.FP16), emitted=ON_LINE)
     accumulate_allreduce_grads_in_fp32: bool = option(
-        False, "job.main_grads_dtype", value=accumulates_in_fp32, printed=Said.DIFFERENT, bridge=""
+        False, "job.main_grads_dtype", value=accumulates_in_fp32, emitted=ON_LINE, bridge=""
     )
-    bf16: bool = option(False, "job.precision", value=is_16_bit(Types.BF16), printed=Said.DIFFERENT)
+    bf16: bool = option(False, "job.precision", value=is_16_bit(Types.BF16), emitted=ON_LINE)
     grad_reduce_in_bf16: bool = option(
-        False, "job.main_grads_dtype", value=reduces_in_bf16, printed=Said.DIFFERENT, bridge=""
+        False, "job.main_grads_dtype", value=reduces_in_bf16, emitted=ON_LINE, bridge=""
     )
     grad_reduce_in_fp32: bool = option(
         False, "job.main_grads_dtype", value=reduces_in_fp32, flag="", bridge="ddp"
     )
     mixed_precision: str = option(
-        "bf16_mixed",
-        "job.precision",
-        value=mixed_precision,
-        flag="",
-        bridge="mixed_precision",
+        "bf16_mixed", "job.precision", value=mixed_precision, flag="", bridge="mixed_precision"
     )
     fp8: str | None = option(
-        None, "job.precision", value=fp8_format, flag="--fp8-format", printed=Said.DIFFERENT
+        None, "job.precision", value=fp8_format, flag="--fp8-format", emitted=ON_LINE
     )
     fp8_recipe: str | None = option(
         None,
@@ -83,8 +80,7 @@ class Precision(Options):
         launcher="delayed",
         value=fp8_recipe,
         strict=True,
-        printed=Said.ALWAYS,
-        when=reads_recipe,
+        line=When(always=True, only_if=reads_recipe),
         since="0.12",
     )
     fp4: str | None = option(
@@ -93,42 +89,39 @@ class Precision(Options):
         value=fp4_format,
         strict=True,
         flag="--fp4-format",
-        printed=Said.DIFFERENT,
+        emitted=ON_LINE,
         since="0.15",
     )
-    fp4_recipe: str = option(
-        "nvfp4", "job.precision", value=fp4_recipe, printed=Said.ALWAYS, since="0.15"
-    )
+    fp4_recipe: str = option("nvfp4", "job.precision", value=fp4_recipe, line=ALWAYS, since="0.15")
     fp8_param: bool = option(
         False,
         "job.fp8_param_gather",
         flag="--fp8-param-gather",
-        printed=Said.DIFFERENT,
+        emitted=ON_LINE,
         also=("fp8_param_gather",),
         since="0.12",
     )
     first_last_layers_bf16: bool = option(
-        False, "model", printed=Said.DIFFERENT, when=is_quantized, since="0.12"
+        False, "model", line=When(only_if=is_quantized), since="0.12"
     )
-    num_layers_at_start_in_bf16: int = option(1, "model", **_END, since="0.12")
-    num_layers_at_end_in_bf16: int = option(1, "model", **_END, since="0.12")
-    use_precision_aware_optimizer: bool = option(False, "job", **_STATE)
+    num_layers_at_start_in_bf16: int = option(1, "model", _END, since="0.12")
+    num_layers_at_end_in_bf16: int = option(1, "model", _END, since="0.12")
+    use_precision_aware_optimizer: bool = option(False, "job", _STATE)
     main_grads_dtype: str = harmless(
         "fp32", "follows from the gradient buffer's type", bridge="optimizer"
     )
     main_params_dtype: str = option("fp32", "job", **_typed("main_params_dtype"))
     exp_avg_dtype: str = option("fp32", "job", **_typed("exp_avg_dtype"))
     exp_avg_sq_dtype: str = option("fp32", "job", **_typed("exp_avg_sq_dtype"))
-    optimizer_cpu_offload: bool = option(False, "job", **_STATE, since="0.12")
+    optimizer_cpu_offload: bool = option(False, "job", _STATE, since="0.12")
     optimizer_offload_fraction: float = option(
         0.0,
         "job",
         launcher=1.0,
-        text="g",
-        **{**_HOST, "printed": Said.ALWAYS, "told": Said.ALWAYS},
+        emitted=replace(_STATE, line=_SHARE, recipe=_SHARE, format=Format.SHORT),
         since="0.12",
     )
-    overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
+    overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", _HOST, since="0.12")
     store_param_remainders: bool = unpriced(
         True,
         "fp32 main parameters are modelled as bf16 weights plus 16-bit remainders",

@@ -1,68 +1,60 @@
 """Options of activation recompute, and of activations kept on the host."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
+from msgspec.structs import replace
+
+from advisor.frameworks.megatron.options.values import packs_sequences
+from advisor.frameworks.option import (
+    ALWAYS,
     CALLABLE,
+    DIFFERENT,
+    EMITTED,
+    SET_IN_RECIPES,
     Options,
-    Said,
     checked,
     harmless,
     option,
     unpriced,
 )
-from advisor.frameworks.megatron.options.values import packs_sequences
 
 CHECKPOINT: Final = "model.activations_checkpoint_"
 """How NeMo 1's keys of recompute begin."""
 
-_SETTING: Final[dict[str, Any]] = {
-    "printed": Said.DIFFERENT,
-    "told": Said.ALWAYS,
-    "told_nemo": Said.ALWAYS,
-}
-_SET: Final[dict[str, Any]] = {
-    "printed": Said.DIFFERENT,
-    "told": Said.DIFFERENT,
-    "told_nemo": Said.DIFFERENT,
-}
+_OFFLOAD: Final = replace(EMITTED, nemo="", nemo_1="")
 
 
-class Recompute(Options):
+class Recompute(Options, title="Recompute and activation offload"):
     """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
 
     recompute_granularity: str | None = option(
-        None, "recompute.granularity", nemo_1=CHECKPOINT + "granularity", **_SETTING
+        None, "recompute.granularity", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "granularity"
     )
     recompute_modules: tuple[str, ...] | None = option(
-        None, "recompute.modules", strict=True, nemo_1="", **_SETTING, since="0.12"
+        None, "recompute.modules", SET_IN_RECIPES, strict=True, nemo_1="", since="0.12"
     )
     recompute_method: str | None = option(
-        None, "recompute.method", nemo_1=CHECKPOINT + "method", **_SETTING
+        None, "recompute.method", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "method"
     )
     recompute_num_layers: int | None = option(
-        None, "recompute.num_layers", nemo_1=CHECKPOINT + "num_layers", **_SETTING
+        None, "recompute.num_layers", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "num_layers"
     )
     distribute_saved_activations: bool = option(
-        False, "recompute", nemo_1="", **_SET, defaults={"0.15": None}
+        False, "recompute", EMITTED, nemo_1="", older={"0.15": None}
     )
     fine_grained_activation_offloading: bool = option(
-        False, "recompute.offload_modules", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
+        False, "recompute.offload_modules", emitted=_OFFLOAD, strict=True, since="0.16"
     )
     offload_modules: tuple[str, ...] = option(
-        (), "recompute", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
+        (), "recompute", emitted=_OFFLOAD, strict=True, since="0.16"
     )
     cpu_offloading: bool = option(
-        False, "recompute.cpu_offloading_num_layers", flag="", **{**_SET, "printed": Said.NEVER}
+        False, "recompute.cpu_offloading_num_layers", flag="", recipe=DIFFERENT
     )
     cpu_offloading_weights: bool = option(
-        False,
-        "recompute.cpu_offloading_num_layers",
-        flag="",
-        **{**_SETTING, "printed": Said.NEVER},
-        defaults={"0.14": True},
+        False, "recompute.cpu_offloading_num_layers", flag="", recipe=ALWAYS, older={"0.14": True}
     )
-    cpu_offloading_num_layers: int = option(0, "recompute", **_SET)
+    cpu_offloading_num_layers: int = option(0, "recompute", EMITTED)
     moe_layer_recompute: bool = checked(False, "an old name of recompute_modules moe")
     recompute_activations: bool = checked(False, "Megatron-LM's shorthand of selective recompute")
     checkpoint_activations: bool = checked(False, "an old name, refused by Megatron-LM")
@@ -76,10 +68,7 @@ class Recompute(Options):
         None, "used only by NeMo 1", flag="", bridge=""
     )
     mcore_gpt: bool = checked(
-        True,
-        "selects the transformer of NeMo 1: Megatron Core's or its own",
-        flag="",
-        bridge="",
+        True, "selects the transformer of NeMo 1: Megatron Core's or its own", flag="", bridge=""
     )
     cpu_offloading_activations: bool = unpriced(
         True, "cpu_offloading is modelled as offloading activations", flag=""
@@ -104,7 +93,7 @@ class Recompute(Options):
         0, "the same offload is modelled on every pipeline stage", since="0.19"
     )
     activation_offload_fraction: float = option(
-        1.0, "recompute.offload_fraction", strict=True, nemo="", nemo_1="", **_SET, since="0.19"
+        1.0, "recompute.offload_fraction", emitted=_OFFLOAD, strict=True, since="0.19"
     )
     moe_paged_stash: bool = checked(
         False, "a stash of the experts' activations is not modelled", since="0.18"

@@ -1,32 +1,30 @@
 """Options of the batch and of the training loop."""
 
-from typing import Any, Final
+from typing import Final
 
-from advisor.frameworks.megatron.options.option import (
+from advisor.frameworks.megatron.options.values import loads_mask
+from advisor.frameworks.option import (
+    ALWAYS,
+    ON_LINE,
+    WITH_LAYOUT,
+    Emitted,
     Options,
-    Said,
     harmless,
     option,
     refused,
     unpriced,
 )
-from advisor.frameworks.megatron.options.values import loads_mask
 
-_BATCH: Final[dict[str, Any]] = {
-    "printed": Said.LAYOUT,
-    "told": Said.ALWAYS,
-    "told_nemo": Said.ALWAYS,
-    "nemo": "data",
-}
+_BATCH: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo="data")
 _RAMP: Final = "every step is modelled with the whole global batch"
 
 
-class Batch(Options):
+class Batch(Options, title="Batch", home="train"):
     """Options of the batch."""
 
-    seq_length: int | None = option(None, "job", printed=Said.LAYOUT)
-    micro_batch_size: int | None = option(None, "job", **_BATCH)
-    global_batch_size: int | None = option(None, "job", **_BATCH)
+    seq_length: int | None = option(None, "job", line=WITH_LAYOUT)
+    micro_batch_size: int | None = option(None, "job", _BATCH)
+    global_batch_size: int | None = option(None, "job", _BATCH)
     rampup_batch_size: tuple[str, ...] = unpriced((), _RAMP)
     step_batch_size_schedule: str | None = unpriced(None, _RAMP)
     decrease_batch_size_if_needed: bool = unpriced(False, _RAMP)
@@ -35,11 +33,11 @@ class Batch(Options):
     )
 
 
-class Loop(Options):
+class Loop(Options, title="Training loop", home="train"):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(
-        True, "job.create_attention_mask", value=loads_mask, printed=Said.DIFFERENT, bridge=""
+        True, "job.create_attention_mask", value=loads_mask, emitted=ON_LINE, bridge=""
     )
     empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
     manual_gc: bool = harmless(False, "Python's garbage collection")

@@ -1,11 +1,12 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours."""
 
-from collections.abc import Callable
 from typing import Final
 
+from msgspec import UNSET
+
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueOf
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.option import Described, ValueOf
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.options import (
@@ -87,7 +88,7 @@ def has_graphs(job: Described) -> bool:
 
 
 def is_not_muon(job: Described) -> bool:
-    """Whether the optimizer may shard tensors; what Muon needs is told apart (muon_overrides)."""
+    """Whether the optimizer may shard tensors; Muon's needs are emitted apart (muon_overrides)."""
     return not job.config.optimizer.is_muon
 
 
@@ -101,7 +102,7 @@ def has_chunks_by_number(job: Described) -> bool:
 def cp_comm_types(job: Described, revision: Revision) -> object:
     """One for all layers; nothing without context parallelism."""
     layout = job.layout
-    return (str(layout.cp_comm_type),) if layout.context_parallel_size > 1 else UNSAID
+    return (str(layout.cp_comm_type),) if layout.context_parallel_size > 1 else UNSET
 
 
 def hierarchical_sizes(job: Described, revision: Revision) -> object:
@@ -119,8 +120,8 @@ def layers_of_virtual_stage(job: Described, revision: Revision) -> object:
     """Layers of a model chunk, the spelling of an even split that every release takes."""
     layout = job.layout
     if layout.virtual_pipeline_model_parallel_size == 1 or job.model.hybrid_layer_pattern:
-        return UNSAID
-    return most_layers_of_chunk(job.model, layout) if layout.splits_evenly else UNSAID
+        return UNSET
+    return most_layers_of_chunk(job.model, layout) if layout.splits_evenly else UNSET
 
 
 def split_text(job: Described, revision: Revision) -> object:
@@ -128,13 +129,13 @@ def split_text(job: Described, revision: Revision) -> object:
     return job.layout.pipeline_model_parallel_layout or None
 
 
-def expert_tensor_degree(job: Described) -> object:
-    """What a recipe is told: a recipe may have set another than the tensor-parallel degree."""
+def expert_tensor_degree(job: Described, revision: Revision) -> object:
+    """What a recipe is given: it may have set another than the tensor-parallel degree."""
     return job.layout.expert_tensor_degree
 
 
 def window_pair(job: Described, revision: Revision) -> object:
-    """Tokens before and behind, as Megatron-LM's arguments read them."""
+    """Tokens before and after, as Megatron-LM's arguments read them."""
     return None if job.model.window_size is None else f"{job.model.window_size},0"
 
 
@@ -230,8 +231,8 @@ def fp8_recipe(job: Described, revision: Revision) -> object:
     """The scaling recipe; 0.11 has delayed scaling alone, and no option for it."""
     recipe = RECIPES_OF_PRECISIONS.get(job.config.precision, job.config.fp8_recipe)
     if recipe is Fp8Recipe.DELAYED and not revision.at_least(0, 12):
-        return UNSAID
-    return str(recipe) if recipe else UNSAID
+        return UNSET
+    return str(recipe) if recipe else UNSET
 
 
 def fp4_format(job: Described, revision: Revision) -> object:
@@ -241,7 +242,7 @@ def fp4_format(job: Described, revision: Revision) -> object:
 
 def fp4_recipe(job: Described, revision: Revision) -> object:
     """The only one that is modelled."""
-    return "nvfp4" if job.config.precision is Precision.NVFP4 else UNSAID
+    return "nvfp4" if job.config.precision is Precision.NVFP4 else UNSET
 
 
 _TYPE_NAMES: Final = {
@@ -257,11 +258,11 @@ def optimizer_type(field: str) -> ValueOf:
     return lambda job, revision: _TYPE_NAMES[getattr(job.config, field)]
 
 
-def torch_type(field: str) -> Callable[[Described], object]:
+def torch_type(field: str) -> ValueOf:
     """torch's name of a type of the optimizer's tensors; an 8-bit one is held as uint8."""
     held = {DType.FLOAT8: DType.UINT8}
 
-    def named(job: Described) -> object:
+    def named(job: Described, revision: Revision) -> object:
         kind = getattr(job.config, field)
         return f"torch.{held.get(kind, kind)}"
 
@@ -272,7 +273,7 @@ def deals_whole_tensors(job: Described, revision: Revision) -> object:
     """From 0.18 on by default matrices are packed into padded buffers, and the others go to the
     distributed optimizer; the model is of the older way."""
     deals = job.config.optimizer is Optimizer.DIST_MUON and revision.at_least(0, 18)
-    return False if deals else UNSAID
+    return False if deals else UNSET
 
 
 def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
@@ -288,7 +289,7 @@ def gathers_beside(job: Described, revision: Revision) -> object:
 
 
 def loads_mask(job: Described, revision: Revision) -> object:
-    """The data loader makes a boolean mask of all pairs of positions, unless it is told not to."""
+    """The data loader makes a boolean mask of all pairs of positions, unless it is set not to."""
     return job.config.loads_attention_mask
 
 
@@ -302,12 +303,14 @@ def _graph(job: Described, revision: Revision) -> tuple[CudaGraphImpl, tuple[str
 
 def graph_impl(job: Described, revision: Revision) -> object:
     """cuda_graph_impl, from the release on that has it."""
-    return str(_graph(job, revision)[0]) if revision.cuda_graph_impls else UNSAID
+    return str(_graph(job, revision)[0]) if revision.cuda_graph_impls else UNSET
 
 
 def old_graphs(impl: CudaGraphImpl) -> ValueOf:
     """The switch that stood for `impl` before."""
-    return lambda job, revision: not revision.cuda_graph_impls and _graph(job, revision)[0] is impl
+    return lambda job, revision: (
+        UNSET if revision.cuda_graph_impls else _graph(job, revision)[0] is impl
+    )
 
 
 def graph_modules(job: Described, revision: Revision) -> object:
@@ -315,10 +318,16 @@ def graph_modules(job: Described, revision: Revision) -> object:
     return _graph(job, revision)[1]
 
 
+def graph_modules_of_recipe(job: Described, revision: Revision) -> object:
+    """Before 0.16 a single module, or full for the whole layer."""
+    modules = _graph(job, revision)[1]
+    return modules if revision.at_least(0, 16) else next(iter(modules), "full")
+
+
 def checks_for_nan(job: Described, revision: Revision) -> object:
     """A graph of the whole iteration excludes the check."""
     whole = job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION
-    return False if whole else UNSAID
+    return False if whole else UNSET
 
 
 def fuses_loss(job: Described, revision: Revision) -> object:
@@ -329,4 +338,4 @@ def fuses_loss(job: Described, revision: Revision) -> object:
 def loss_fusion(job: Described, revision: Revision) -> object:
     """Whose."""
     fusion = job.model.cross_entropy_fusion
-    return UNSAID if fusion is CrossEntropyFusion.NONE else str(fusion)
+    return UNSET if fusion is CrossEntropyFusion.NONE else str(fusion)

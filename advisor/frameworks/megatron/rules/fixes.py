@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
-from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, releases
@@ -72,7 +71,7 @@ def _option(mark: re.Match[str], revision: Revision) -> str:
     name = _OTHERWISE.get(row.name) or row.name_in(revision)
     if value is None:
         return f"drop {name}"
-    if row.kind is not Kind.SWITCH:
+    if row.kind is not bool:
         return f"use {name} {value}"
     return f"set {name}" if value == "true" else f"turn {name} off"
 

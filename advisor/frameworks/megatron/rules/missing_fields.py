@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function, marked
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Option, Status
 
 _PASSING: Final = {
     row.name: row

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
@@ -16,7 +15,7 @@ from advisor.frameworks.megatron.rules.rule import (
     function,
     names,
 )
-from advisor.frameworks.option_status import Status
+from advisor.frameworks.option import Option, Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}

@@ -1,13 +1,12 @@
 """Flags of latent attention, windows, sinks and multi-token prediction, verbatim."""
 
-from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
 
 from advisor.frameworks.megatron.lowering import job_values
 from advisor.frameworks.megatron.options.attention import Attention
-from advisor.frameworks.megatron.printing import flags_of, override, told
+from advisor.frameworks.megatron.printing import flags_of, override, recipe_values
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig
@@ -42,5 +41,5 @@ def test_flags(name: str, flags: str, overrides: str) -> None:
     revision = resolve_revision(Framework.MEGATRON_LM)
     values = job_values(job, revision)
     assert " ".join(flags_of((Attention,), values, job, revision)) == flags
-    found = told((Attention,), values, attrgetter("told"))
+    found = recipe_values((Attention,), values, job, revision)
     assert " ".join(override(row.name, row, value) for row, value in found) == overrides

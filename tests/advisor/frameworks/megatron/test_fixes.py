@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from advisor.cli.main import main
-from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO, Revision
@@ -77,9 +76,9 @@ def _done(way: str, raw: RawSettings, revision: Revision) -> Iterator[tuple[RawS
 
 def _value(name: str, text: str) -> object:
     kind = SETTINGS[name].kind
-    if kind is Kind.LIST:
+    if kind is tuple:
         return tuple(text.split())
-    return {"true": True, "false": False}.get(text) if kind is Kind.SWITCH else kind.value(text)
+    return {"true": True, "false": False}.get(text) if kind is bool else kind(text)
 
 
 def _illegal(raw: RawSettings, revision: Revision) -> set[str]:

@@ -10,8 +10,8 @@ import pytest
 
 from advisor.frameworks.deepspeed import options as deepspeed
 from advisor.frameworks.huggingface import options as huggingface
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.torch.key_options import KeyOption, names_in, values_of
+from advisor.frameworks.option import Option, Status, names_in
+from advisor.frameworks.torch.keyed_reader import values_of
 from advisor.frameworks.torchtitan import options as torchtitan
 from advisor.job.job import JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -44,14 +44,14 @@ def plain(node: ast.expr | None) -> Any:
         return ...
 
 
-def agree(options: Collection[KeyOption], section: str, fields: dict[str, Any]) -> None:
+def agree(options: Collection[Option], section: str, fields: dict[str, Any]) -> None:
     """Every field has a row, and the defaults of those that are modelled are the same."""
     assert set(fields) <= set(names_in(options, section))
     start = f"{section}." if section else ""
     for row in options:
-        default = fields.get(row.key.removeprefix(start), ...)
+        default = fields.get(row.name.removeprefix(start), ...)
         if row.status is Status.MODELLED and default is not ...:
-            assert row.default == default, row.key
+            assert row.default == default, row.name
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_rows_are_the_fields_of_deepspeed(section: str, file: str, name: str) ->
 def test_switches_and_numbers_of_deepspeed_are_those_of_its_class() -> None:
     fields = fields_of("deepspeed", "runtime/zero/config.py", "DeepSpeedZeroConfig")
     for row in deepspeed.OPTIONS:
-        default = fields.get(row.key.removeprefix(f"{deepspeed.ZERO}."), ...)
+        default = fields.get(row.name.removeprefix(f"{deepspeed.ZERO}."), ...)
         if isinstance(default, bool):
-            assert row.kind is bool, row.key
+            assert row.kind is bool, row.name
 
 
 def test_rows_are_the_keys_of_accelerate() -> None:
@@ -93,9 +93,9 @@ def test_rows_are_the_keys_of_accelerate() -> None:
 def test_arguments_are_those_of_transformers() -> None:
     fields = fields_of("transformers", "training_args.py", "TrainingArguments")
     for row in huggingface.ARGUMENTS:
-        default = fields.get(row.key, ...)
+        default = fields.get(row.name, ...)
         if row.status is Status.MODELLED and default is not ...:
-            assert row.default == default, row.key
+            assert row.default == default, row.name
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -103,15 +103,15 @@ def test_what_is_modelled_names_a_field_of_ours(table: str) -> None:
     for row in TABLES[table].OPTIONS:
         part, _, field = row.ours.partition(".")
         if row.status is not Status.MODELLED:
-            assert not row.ours, row.key
+            assert not row.ours, row.name
         else:
-            assert part == "recompute" or field in OF_OURS[part].__struct_fields__, row.key
+            assert part == "recompute" or field in OF_OURS[part].__struct_fields__, row.name
 
 
 def test_no_key_has_two_rows() -> None:
     tables = (torchtitan.OPTIONS, deepspeed.OPTIONS, huggingface.ARGUMENTS, huggingface.FILE)
     for options in tables:
-        assert len(options) == len({row.key for row in options})
+        assert len(options) == len({row.name for row in options})
 
 
 def test_values_are_read_by_their_rows() -> None:

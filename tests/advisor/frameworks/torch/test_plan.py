@@ -9,8 +9,8 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan, kept_by_policy
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
+    Modifier,
     OpPolicy,
-    Option,
     TorchSetting,
     budget,
     every,
@@ -190,7 +190,7 @@ def test_a_budget_is_as_unsure_as_the_kernels_differ() -> None:
 
 def test_inputs_on_the_host() -> None:
     """Of DeepSpeed's checkpoints the newest stay, of others none."""
-    setting = with_options(FULL, Option.CPU_CHECKPOINTING)
+    setting = with_options(FULL, Modifier.CPU_CHECKPOINTING)
     engine = InputStorage(offloaded=True, overlapped=True, beside=2)
     plan = chunk_plan(setting, SHAPE, (DENSE,) * 7, Semantics(offload=engine, newest_stay=2))
     assert [(s.copies, s.input) for s in plan.segments] == [(5, engine), (2, ON_DEVICE)]
@@ -205,7 +205,7 @@ def test_host_transfers_of_inputs() -> None:
     rates = machine(load_gpu("H100"), load_calibration(load_gpu("H100")), Precision.BF16)
     alone = Link(bytes_per_second=1.0, latency_seconds=0.0)
     network = Network(tensor=alone, context=alone, tensor_ranks=1, context_ranks=1)
-    setting = with_options(FULL, Option.OFFLOAD)
+    setting = with_options(FULL, Modifier.OFFLOAD)
     copy = SHAPE.hidden("x").num_bytes / rates.host_bytes_per_second
     for overlapped, expected in ((False, 7 * 2 * copy), (True, 0.0)):
         how = Semantics(offload=InputStorage(offloaded=True, overlapped=overlapped))

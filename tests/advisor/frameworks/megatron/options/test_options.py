@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from advisor.frameworks.megatron import bridge, flags, nemo
-from advisor.frameworks.megatron.options.option import Said
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.table import (
     SECTIONS,
@@ -16,15 +15,14 @@ from advisor.frameworks.megatron.options.table import (
     option_of_field,
     option_of_flag,
     options,
-    rows_of,
     switches_off,
 )
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.options_page import PAGE, options_page
+from advisor.frameworks.option import Status
+from scripts.write_docs.options_page import PAGE, options_page
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -90,23 +88,24 @@ def test_words_that_are_no_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "emitted"),
     [
-        ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.printed),
-        ((*bridge.TOLD_SECTIONS, Recompute), lambda row: row.told),
-        ((*nemo.TOLD_SECTIONS, Recompute), lambda row: row.told_nemo),
+        ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.emitted.line),
+        ((*bridge.EMITTED_SECTIONS, Recompute), lambda row: row.emitted.recipe and row.bridge),
+        (
+            (*nemo.EMITTED_SECTIONS, Recompute),
+            lambda row: row.emitted.recipe and row.emitted.in_nemo and row.nemo,
+        ),
     ],
 )
-def test_sections_that_have_something_to_say_are_asked(sections: Any, said: Any) -> None:
-    speaking = {s.rows for s in SECTIONS if any(said(r) is not Said.NEVER for r in rows_of(s.rows))}
-    assert speaking <= set(sections)
+def test_sections_with_rows_that_are_emitted_are_asked(sections: Any, emitted: Any) -> None:
+    assert {one for one in SECTIONS if any(map(emitted, one.rows))} <= set(sections)
 
 
-def test_what_is_printed_has_a_spelling() -> None:
+def test_what_is_emitted_has_a_spelling() -> None:
     for row in SETTINGS.values():
-        if row.printed is not Said.NEVER:
-            assert row.flag or row.off, row.name
-        assert row.told is Said.NEVER or row.bridge, row.name
+        assert row.emitted.line is None or row.flag or row.off, row.name
+        assert row.emitted.recipe is None or row.bridge, row.name
 
 
 def test_the_page_is_the_rows() -> None:
@@ -137,4 +136,4 @@ def test_what_a_command_line_leaves_out_has_the_parsers_default() -> None:
             default = tuple(default) or None
         if option.name == "rope_type" and default is None:
             continue  # left to the configuration class (argument_utils.py)
-        assert str(option.unsaid or None) == str(default or None), option.name
+        assert str(option.omitted or None) == str(default or None), option.name

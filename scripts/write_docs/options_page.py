@@ -7,10 +7,8 @@ from typing import Final
 from advisor.frameworks.deepspeed import options as deepspeed
 from advisor.frameworks.huggingface import options as huggingface
 from advisor.frameworks.megatron.options.harmless import ASIDE
-from advisor.frameworks.megatron.options.option import Option, dashed
-from advisor.frameworks.megatron.options.table import SECTIONS, rows_of
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.torch.key_options import KeyOption
+from advisor.frameworks.megatron.options.table import SECTIONS
+from advisor.frameworks.option import Option, Status, dashed
 from advisor.frameworks.torchtitan import options as torchtitan
 
 PAGE: Final = Path("docs/options.md")
@@ -18,7 +16,7 @@ _HEAD: Final = """\
 # Options of the frameworks
 
 This page lists every option that this project knows, and what the project does with it.
-`python -m advisor.frameworks.options_page` writes it from `advisor/frameworks/megatron/options` and
+`python -m scripts.write_docs.options_page` writes it from `advisor/frameworks/megatron/options` and
 from `options.py` of the other frameworks. Tests compare the page with these rows, and the rows with
 the classes of the installed frameworks.
 
@@ -58,7 +56,7 @@ def _lines() -> Iterator[str]:
     yield _HEAD
     for section in SECTIONS:
         yield from (f"## {section.title}", "", _COLUMNS)
-        yield from (_line(row) for row in rows_of(section.rows))
+        yield from (_line(row) for row in section.rows)
         yield ""
     yield from (
         "## Other harmless options",
@@ -71,16 +69,16 @@ def _lines() -> Iterator[str]:
     for title, options in _STACKS.items():
         yield from ("", f"## {title}", "", "| Key | Default | Here |", "|---|---|---|")
         modelled = [row for row in options if row.status is Status.MODELLED]
-        yield from (f"| `{row.key}` | {_shown(row.default)} | `{row.ours}` |" for row in modelled)
+        yield from (f"| `{row.name}` | {_shown(row.default)} | `{row.ours}` |" for row in modelled)
         yield ""
         for (status, note), rows in _by_note(options).items():
             words = f"**{status}**" + (f" ({note})" if note else "")
-            yield f"- {words}: {', '.join(f'`{row.key}`' for row in rows)}"
+            yield f"- {words}: {', '.join(f'`{row.name}`' for row in rows)}"
 
 
-def _by_note(options: Collection[KeyOption]) -> dict[tuple[Status, str], list[KeyOption]]:
+def _by_note(options: Collection[Option]) -> dict[tuple[Status, str], list[Option]]:
     """Rows that are not modelled, by what is to be said of them."""
-    found: dict[tuple[Status, str], list[KeyOption]] = {}
+    found: dict[tuple[Status, str], list[Option]] = {}
     for row in options:
         if row.status is not Status.MODELLED:
             found.setdefault((row.status, row.note), []).append(row)
@@ -102,7 +100,7 @@ def _flags(row: Option) -> str:
 
 def _default(row: Option) -> str:
     newest = row.default if row.config is None else row.config
-    older = (f"to {_text(old.release)} {_shown(old.value)}" for old in row.defaults)
+    older = (f"to {last} {_shown(value)}" for last, value in row.older.items())
     return "; ".join((_shown(newest), *older))
 
 
@@ -119,7 +117,7 @@ def _releases(row: Option) -> str:
     return ", ".join(filter(None, (first, last, other)))
 
 
-def _text(release: tuple[int, int]) -> str:
+def _text(release: tuple[int, ...]) -> str:
     return "main" if release == (0, 20) else f"{release[0]}.{release[1]}"
 
 

@@ -1,0 +1,390 @@
+"""One option of a framework as one row: its names, what it means, how it is emitted, its status.
+
+Megatron's options are sections: classes whose annotated attributes are rows, with the name and the
+type of the attribute and Megatron's default. Whatever follows from the name is left out: a row says
+only where it differs. Other frameworks list rows by key, the path in their configuration.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import lru_cache
+from inspect import get_annotations
+from operator import attrgetter
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+
+T = TypeVar("T")
+CALLABLE: Final = "a function that the training loop sets"
+
+
+class Status(StrEnum):
+    """What this project makes of an option."""
+
+    MODELLED = "modelled"
+    """It has a field of ours, or follows from some."""
+    CHECKED = "checked"
+    """No field of ours; rules say whether it is legal, and what it does to recompute."""
+    HARMLESS = "harmless"
+    """It changes neither the memory nor the time of a step noticeably."""
+    UNPRICED = "unpriced"
+    """It changes memory or time and is not modelled: to be warned of."""
+    REFUSED = "refused"
+    """With it the job is another one than can be described: to be refused."""
+
+
+class Described(Protocol):
+    """What the values of options are read from: a Job, or anything with its three parts."""
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model."""
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """Degrees of parallelism."""
+
+    @property
+    def config(self) -> JobConfig:
+        """Batch, precision and run-time options."""
+
+
+class Release(Protocol):
+    """A release of a framework."""
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        """``(0, 16)``."""
+
+
+ValueOf = Callable[[Described, Any], object]
+"""Value of an option in a job under a release; msgspec.UNSET where the option does not apply."""
+
+
+class When(Struct, frozen=True):
+    """In which jobs an option is emitted: where its value differs from the default, or always, or
+    always where the whole layout is; only_if: in these jobs alone."""
+
+    always: bool = False
+    with_layout: bool = False
+    only_if: Callable[[Described], bool] | None = None
+
+    def holds(self, value: object, default: object, job: Described, *, layout: bool = True) -> bool:
+        """Whether `value` is emitted for `job`; layout: with the whole layout."""
+        if self.only_if is not None and not self.only_if(job):
+            return False
+        return self.always or (self.with_layout and layout) or value != default
+
+
+DIFFERENT: Final = When()
+ALWAYS: Final = When(always=True)
+WITH_LAYOUT: Final = When(with_layout=True)
+
+
+class Format(StrEnum):
+    """How a value is written: a number without needless digits, a list of one name as that name, a
+    text in the quotes without which Hydra does not read it."""
+
+    USUAL = "usual"
+    SHORT = "short"
+    SINGLE = "single"
+    QUOTED = "quoted"
+
+
+class Emitted(Struct, frozen=True, kw_only=True):
+    """How an option is emitted. A name of None follows from the option's; "" means: has none.
+
+    flag, off: on the command line; off switches off what is on by default.
+    bridge, nemo, nemo_1: paths in Megatron Bridge's ConfigContainer, in recipes of NeMo 2 and in
+    the YAML of NeMo 1, or the sections that hold the name there.
+    line, recipe: when the command line is given the value, and when a recipe is; None: never.
+    in_nemo: whether a recipe of NeMo is, too. recipe_value: what recipes take in place of the
+    value. order: among what a recipe is given.
+    """
+
+    flag: str | None = None
+    off: str | None = None
+    bridge: str | None = None
+    nemo: str | None = None
+    nemo_1: str | None = None
+    line: When | None = None
+    recipe: When | None = None
+    in_nemo: bool = True
+    format: Format = Format.USUAL
+    recipe_value: ValueOf | None = None
+    order: int = 0
+
+
+UNEMITTED: Final = Emitted()
+ON_LINE: Final = Emitted(line=DIFFERENT)
+"""A flag where the value is not the default; recipes set it themselves."""
+EMITTED: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT)
+SET_IN_RECIPES: Final = Emitted(line=DIFFERENT, recipe=ALWAYS)
+"""A recipe may have set another value than the default."""
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """One option of a framework.
+
+    name: of a field of a configuration class or of a command line's argument, or its path.
+    kind: type of its value; object: any. default: of the newest release, where `older` has no
+    other one (by the last release that has it). What is not known of a configuration that omits it
+    (the model's shape) is None, and `config` the configuration class's; `launcher` is the command
+    line's where it has its own.
+    ours: the field it means, as `KEY=VALUE` writes it (model., layout., job.), or recompute;
+    value: how its value follows from a job, where it is not just that field's; means: values of
+    ours by its own, where they are not the same.
+    emitted: how it is written for the user. home: section of Megatron Bridge that has it.
+    since, until: first and last release that has it; None: older or newer than all that are known.
+    strict: of those that are modelled, whether a release that lacks it refuses a job that sets it;
+    others follow from a model, and the command line had them at other times than the class.
+    was: another name before the release `renamed`. also: other spellings, of fields and arguments.
+    status, note: what becomes of it here; of one that is not modelled why.
+    """
+
+    name: str
+    kind: type = str
+    default: Any = None
+    config: Any = None
+    launcher: Any = None
+    older: Mapping[str, object] = {}
+    ours: str = ""
+    value: ValueOf | None = None
+    means: Mapping[Any, Any] | None = None
+    emitted: Emitted = UNEMITTED
+    home: str = ""
+    since: tuple[int, ...] | None = None
+    until: tuple[int, ...] | None = None
+    strict: bool = False
+    was: str = ""
+    renamed: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
+    status: Status = Status.MODELLED
+    note: str = ""
+
+    def in_release(self, release: Release) -> bool:
+        """Whether the release has it."""
+        begun = self.since is None or release.number >= self.since
+        return begun and not self.ended_before(release)
+
+    def ended_before(self, release: Release) -> bool:
+        """Whether the release has it no more."""
+        return self.until is not None and release.number > self.until
+
+    def default_in(self, release: Release) -> object:
+        """The configuration class's default in a release."""
+        for last, value in self.older.items():
+            if release.number <= number(last):
+                return value
+        return self.default if self.config is None else self.config
+
+    @property
+    def omitted(self) -> Any:
+        """Its value where a command line omits it."""
+        return self.default if self.launcher is None else self.launcher
+
+    def name_in(self, release: Release) -> str:
+        """What the release calls it."""
+        return self.was if self.was and release.number < self.renamed else self.name
+
+    def flag_in(self, release: Release) -> str:
+        """Its spelling on the release's command line."""
+        return dashed(self.was) if self.name_in(release) != self.name else self.flag
+
+    @property
+    def flag(self) -> str:
+        """On the command line; empty where it has none, or only one that switches it off."""
+        usual = "" if self.default is True else dashed(self.name)
+        return usual if self.emitted.flag is None else self.emitted.flag
+
+    @property
+    def off(self) -> str:
+        """The flag that switches it off; empty where there is none."""
+        if self.emitted.off is not None:
+            return self.emitted.off
+        on_by_default = self.default is True and self.emitted.flag is None
+        return dashed(f"no_{self.name}") if on_by_default else ""
+
+    @property
+    def bridge(self) -> str:
+        """Path in Megatron Bridge's ConfigContainer."""
+        return _path(self.emitted.bridge, self.home, self.name)
+
+    @property
+    def nemo(self) -> str:
+        """Path in a recipe of NeMo 2."""
+        usual = "model.config" if self.home == "model" else ""
+        return _path(self.emitted.nemo, usual, self.name)
+
+    @property
+    def nemo_1(self) -> str:
+        """Path in the YAML of NeMo 1."""
+        usual = f"model.{self.name}" if self.nemo else ""
+        return usual if self.emitted.nemo_1 is None else self.emitted.nemo_1
+
+
+def _path(given: str | None, usual: str, name: str) -> str:
+    """A path is given whole, or as the section that holds the name; the usual one by default."""
+    section = usual if given is None else given
+    if not section or name == section.rpartition(".")[2]:
+        return section
+    return f"{section}.{name}"
+
+
+def dashed(name: str) -> str:
+    """``--tensor-model-parallel-size`` of a field's name."""
+    return f"--{name.replace('_', '-')}"
+
+
+def number(release: str) -> tuple[int, ...]:
+    """``(0, 16)`` of ``0.16``."""
+    return tuple(map(int, release.split(".")))
+
+
+@lru_cache(maxsize=64)
+def kind_of(annotation: object) -> type:
+    """The type that values of an annotated one have; of a union the first that is known."""
+    types = {getattr(t, "__origin__", t) for t in get_args(annotation) or (annotation,)}
+    if str(annotation).startswith("tuple"):
+        return tuple
+    return next((kind for kind in (bool, int, float) if kind in types), str)
+
+
+_NAMES: Final = frozenset(Emitted.__struct_fields__)
+
+
+class Row(NamedTuple):
+    """What a section says of one option, until it has its name."""
+
+    default: Any
+    emitted: Emitted
+    fields: dict[str, Any]
+
+    def named(self, name: str, annotation: object, home: str) -> Option:
+        """The option of this name."""
+        fields = dict(self.fields)
+        spelled = {key: fields.pop(key) for key in _NAMES & fields.keys()}
+        for key in ("since", "until", "renamed"):
+            if key in fields:
+                fields[key] = number(fields[key])
+        ours = fields.pop("ours")
+        return Option(
+            name=name,
+            kind=kind_of(annotation),
+            default=self.default,
+            ours=f"{ours}.{name}" if ours and "." not in ours else ours,
+            emitted=replace(self.emitted, **spelled) if spelled else self.emitted,
+            home=home,
+            **fields,
+        )
+
+
+class Options:
+    """A section: its attributes are options, with the framework's defaults as their values. title:
+    its subject; home: where Megatron Bridge keeps it, except for rows that say it."""
+
+    title: ClassVar[str] = ""
+    rows: ClassVar[tuple[Option, ...]] = ()
+    option_names: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, title: str = "", home: str = "model") -> None:
+        """Name the rows, and leave each one's default in its place."""
+        super().__init_subclass__()
+        types = get_annotations(cls)
+        rows = [(name, row) for name, row in vars(cls).items() if isinstance(row, Row)]
+        cls.title = title
+        cls.rows = tuple(row.named(name, types[name], home) for name, row in rows)
+        for name, row in rows:
+            setattr(cls, name, row.default)
+        cls.option_names = frozenset(types).union(
+            *(vars(base).get("option_names", ()) for base in cls.__mro__)
+        )
+
+
+def option(default: T, ours: str = "", emitted: Emitted = UNEMITTED, **fields: Any) -> T:
+    """A row of an option that is modelled: `ours` is the field it means, or the part of a job where
+    the field has its name. `fields` are those of Option, and of Emitted where this row differs from
+    `emitted`; releases are texts: ``since="0.16"``, ``older={"0.15": None}``."""
+    # to a type checker a value of the annotated type, which it becomes
+    row: Any = Row(default, emitted, {"ours": ours, **fields})
+    return row  # type: ignore[no-any-return]
+
+
+def _unmodelled(status: Status, default: T, note: str, fields: dict[str, Any]) -> T:
+    return option(default, status=status, note=note, **fields)
+
+
+def checked(default: T, note: str = "", **fields: Any) -> T:
+    """A row of an option that rules read, and no field of ours means."""
+    return _unmodelled(Status.CHECKED, default, note, fields)
+
+
+def harmless(default: T, note: str = "", **fields: Any) -> T:
+    """A row of an option without effect on memory and time."""
+    return _unmodelled(Status.HARMLESS, default, note, fields)
+
+
+def unpriced(default: T, note: str, **fields: Any) -> T:
+    """A row of an option whose effect on memory or time (`note`) is not modelled."""
+    return _unmodelled(Status.UNPRICED, default, note, fields)
+
+
+def refused(default: T, note: str, **fields: Any) -> T:
+    """A row of an option that makes the job another one (`note`)."""
+    return _unmodelled(Status.REFUSED, default, note, fields)
+
+
+def key(name: str, default: Any, ours: str, kind: type | None = None, **fields: Any) -> Option:
+    """An option by its path in a configuration; its kind is that of the default where it has one.
+
+    >>> key("parallelism.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size").kind
+    <class 'int'>
+    """
+    return Option(name=name, kind=kind or type(default), default=default, ours=ours, **fields)
+
+
+def keys(
+    status: Status,
+    section: str,
+    names: Mapping[str, str],
+    kind: type = object,
+    predicted: Mapping[str, Any] | None = None,
+) -> Iterator[Option]:
+    """Options of a section that no field of ours means: what is to be said of them, and their
+    names. predicted: values by name that predictions are for."""
+    start = f"{section}." if section else ""
+    for note, group in names.items():
+        for name in group.split():
+            default = (predicted or {}).get(name)
+            yield Option(
+                name=f"{start}{name}", kind=kind, default=default, status=status, note=note
+            )
+
+
+def names_in(options: Iterable[Option], section: str = "") -> tuple[str, ...]:
+    """Names that a section has, or the top."""
+    start = f"{section}." if section else ""
+    below = (row.name[len(start) :] for row in options if row.name.startswith(start))
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in below))
+
+
+def keys_of(options: Iterable[Option], section: str, kind: type) -> tuple[str, ...]:
+    """Keys directly below a section whose values are of a kind."""
+    direct = (row for row in options if row.name.rpartition(".")[0] == section)
+    return tuple(row.name for row in direct if row.kind is kind)
+
+
+def names_by_field(
+    options: Iterable[Option], name: Callable[[Option], str] = attrgetter("name")
+) -> dict[str, list[str]]:
+    """Names of options by the field of ours that they mean; those without a name are left out."""
+    found: dict[str, list[str]] = {}
+    for row in options:
+        if row.ours and (named := name(row)):
+            found.setdefault(row.ours, []).append(named)
+    return found
