@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("advisor", "harness", "configs", "pyproject.toml", "README.md", "LICENSE")
+PARTS = (
+    *("advisor", "harness", "configs"),
+    *("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"),
+)
 # What a build without network says: the backend cannot be had, which is not the package's fault.
 NO_BACKEND = ("No matching distribution found for hatchling", "Could not find a version that")
 
@@ -111,6 +114,16 @@ def test_the_wheel_reads_its_own_configuration(installed: Path, tmp_path: Path) 
     folder, count = done.stdout.split("\n")[:2]
     assert Path(folder).is_relative_to(installed.parent)
     assert int(count) > 90
+
+
+def test_an_answer_of_the_wheel_loads_no_reader_of_yaml(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from advisor.cli.main import main\n"
+        "main('--model llama3_70b --gpus 32xH100'.split())\n"
+        "sys.exit('yaml' in sys.modules)"
+    )
+    done = run([installed / "python", "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from advisor.base.documents import read_yaml
+from advisor.base.compiled import compiled
+from advisor.base.documents import read_text, read_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
+from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.base.units import nearest_names
 
 SUFFIX = ".yaml"
@@ -108,4 +110,5 @@ def unknown_name(
 
 def load_yaml(path: Path) -> Document:
     """The mapping that a YAML file holds; UserError where it is broken or something else."""
-    return Document(path=path, values=read_yaml(path))
+    text = read_text(path, MOST_CONFIG_BYTES)
+    return Document(path=path, values=compiled(text) or read_yaml(text, path))

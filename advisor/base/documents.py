@@ -9,16 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from advisor.base.endless import refuse_endless
-from advisor.base.errors import UserError
+from advisor.base.errors import DocumentError, UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import (
     MOST_CONFIG_BYTES,
     MOST_DEPTH,
     MOST_DIGITS,
-    MOST_EXPANDED,
     MOST_JSON_BYTES,
     MOST_JSON_VALUES,
     MOST_TEXT_BYTES,
@@ -26,8 +23,6 @@ from advisor.base.limits import (
 
 _TOO_DEEP: Final = f"nests deeper than {MOST_DEPTH} levels"
 _TOO_LONG: Final = f"a number of more than {MOST_DIGITS} digits"
-_SURE_DEPTH: Final = 500
-"""Levels that libyaml's composer, a C function that calls itself, has the stack for many times."""
 
 
 class _RefusedError(ValueError):
@@ -56,73 +51,58 @@ def read_text(path: Path, most: int = MOST_TEXT_BYTES) -> str:
         raise UserError("file", show_path(path), f"is not {kind} text in line {line}") from None
 
 
-def read_yaml(
-    source: Path | str, file: object = "text", *, foreign: bool = False
-) -> dict[Any, Any]:
-    """The mapping in a file, or in a text that is called `file`.
-
-    foreign: another program's file, which may have keys that are no text.
-    """
+def read_yaml(source: Path | str, file: object = "text") -> dict[str, Any]:
+    """The mapping in a file, or in a text that is called `file`."""
     text, file = _text_of(source, file, MOST_CONFIG_BYTES)
+    from advisor.base.yaml_tree import read_yaml_tree
+
     try:
-        if _may_harm(text):
-            _check_events(text)
-        values = yaml.load(text, Loader=ForeignLoader if foreign else _OwnLoader)
-        if _too_deep(values):
-            _check_events(text)
-    except yaml.MarkedYAMLError as error:
-        raise _not_valid("YAML", file, _yaml_place(error)) from None
-    except yaml.YAMLError as error:
+        values = read_yaml_tree(text).values
+    except DocumentError as error:
         raise _not_valid("YAML", file, str(error)) from None
-    except RecursionError:  # without libyaml, or keys within keys
-        raise _not_valid("YAML", file, _TOO_DEEP) from None
     return _mapping(values, file)
-
-
-def compose_yaml(text: str) -> yaml.Node | None:
-    """The nodes of a text's first document, with their places; yaml.YAMLError where it is none, or
-    beyond the limits."""
-    if _may_harm(text):
-        _check_events(text)
-    try:
-        node = next(iter(yaml.compose_all(text, yaml.SafeLoader)), None)
-    except RecursionError:
-        _check_events(text)
-        raise
-    if node is not None:
-        _check_depth(node)
-    return node
 
 
 def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
     """The object in a file, or in a text that is called `file`."""
-    import json
-
     text, file = _text_of(source, file, MOST_JSON_BYTES)
     try:
+        values = parse_json(text)
+    except DocumentError as error:
+        raise _not_valid("JSON", file, str(error)) from None
+    return _mapping(values, file)
+
+
+def parse_json(text: str, *, foreign: bool = False) -> Any:
+    """The value in a text; DocumentError that says why there is none, or it is beyond the limits.
+
+    foreign: another program's, as Python reads it: with NaN, and of keys given twice the last.
+    """
+    import json
+
+    hooks: dict[str, Any] = {
+        "object_pairs_hook": _unique,
+        "parse_int": _integer,
+        "parse_float": _finite,
+        "parse_constant": _constant,
+    }
+    try:
         if text.count(",") + text.count("[") + text.count("{") > MOST_JSON_VALUES:
-            raise _not_valid("JSON", file, f"more than {MOST_JSON_VALUES:,} values")
-        values = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_int=_integer,
-            parse_float=_finite,
-            parse_constant=_constant,
-        )
+            raise DocumentError(f"more than {MOST_JSON_VALUES:,} values", beyond=True)
+        values = json.loads(text, **({} if foreign else hooks))
         if _too_deep(values):
             raise _RefusedError(_TOO_DEEP)
         if "\\u" in text:  # half of a surrogate pair: no file and no terminal takes it
             json.dumps(values, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        reason = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise _not_valid("JSON", file, reason) from None
+        raise DocumentError(error.msg, (error.lineno - 1, error.colno - 1)) from None
     except UnicodeEncodeError:
-        raise _not_valid(
-            "JSON", file, "half of a surrogate pair, which is not a character"
-        ) from None
-    except (_RefusedError, RecursionError) as error:
-        raise _not_valid("JSON", file, _json_fault(text) or str(error)) from None
-    return _mapping(values, file)
+        raise DocumentError("half of a surrogate pair, which is not a character") from None
+    except DocumentError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(_json_fault(text) or str(error), beyond=True) from None
+    return values
 
 
 def read_json_lines(path: Path, *, skip_broken: bool = False) -> tuple[dict[str, Any], ...]:
@@ -235,128 +215,6 @@ def _scalars(values: object) -> Iterator[object]:
             yield from _scalars(child)
     else:
         yield values
-
-
-def _yaml_place(error: yaml.MarkedYAMLError) -> str:
-    """``line 3, column 7: could not find expected ':'``."""
-    mark = error.problem_mark
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + " ".join((error.problem or "broken").split())
-
-
-_ALIAS: Final = re.compile(r"(?<![^\s\[{,:?-])\*[^\s*]")
-"""Where an alias may stand; prose has an asterisk there now and then."""
-
-
-def _may_harm(text: str) -> bool:
-    """Whether a YAML text may have aliases, or nest deeper than the C composer may be given."""
-    if "*" in text and "&" in text and _ALIAS.search(text):
-        return True
-    in_one_line = max((line.count("- ") + line.count("? ") for line in text.split("\n")), default=0)
-    return text.count("[") + text.count("{") + in_one_line > _SURE_DEPTH
-
-
-def _check_events(text: str) -> None:
-    """MarkedYAMLError where a YAML text nests too deep, or its aliases would make too much of it.
-    Nothing is built, and libyaml's parser calls itself for nothing."""
-    whole: dict[str | None, int] = {}
-    opened: list[tuple[str | None, int]] = [(None, 0)]
-    for event in yaml.parse(text, Loader=_OwnLoader):
-        size = 0
-        if isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, 1))
-            if len(opened) - 1 > MOST_DEPTH:
-                raise _marked(_TOO_DEEP, event)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = opened.pop()
-            whole[anchor] = size
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in (anchor for anchor, _ in opened):
-                raise _marked(f"{show(event.anchor)} contains itself", event)
-            size = whole.get(event.anchor, 1)
-        elif isinstance(event, yaml.ScalarEvent):
-            size = whole[event.anchor] = 1
-        anchor, sum_so_far = opened.pop()
-        opened.append((anchor, sum_so_far + size))
-        if sum_so_far + size > MOST_EXPANDED:
-            raise _marked(f"aliases expand to more than {MOST_EXPANDED:,} values", event)
-
-
-def _check_depth(node: yaml.Node) -> None:
-    """LimitError where composed nodes nest too deep, level by level."""
-    level = [node]
-    for _ in range(MOST_DEPTH + 1):
-        collections = [one for one in level if isinstance(one, yaml.CollectionNode)]
-        if not collections:
-            return
-        level = [
-            child
-            for one in collections
-            for item in one.value
-            for child in (item if isinstance(item, tuple) else (item,))
-        ]
-    raise _marked(_TOO_DEEP, level[0])
-
-
-class LimitError(yaml.MarkedYAMLError):
-    """A YAML text beyond the limits, or with what is refused here."""
-
-
-def _marked(reason: str, event: Any) -> LimitError:
-    return LimitError(problem=reason, problem_mark=event.start_mark)
-
-
-class ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """In C where libyaml is there, ten times as fast. Refuses a key given twice, and an integer
-    without end."""
-
-    text_keys = False
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Check a mapping before the keys that it merges are put into it, and thus once."""
-        checked = self.__dict__.setdefault("checked", set())
-        if id(node) not in checked:
-            checked.add(id(node))
-            self._check_keys(node)
-        super().flatten_mapping(node)
-
-    def _check_keys(self, node: yaml.MappingNode) -> None:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if self.text_keys and key.tag not in _TEXT_TAGS:
-                shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a key"
-                raise _marked(f"{shown} is not a text key; put it in quotes", key)
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                raise _marked(f"key {show(key.value)} is given twice", key)
-            seen.add(key.value)
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; MarkedYAMLError where it is not what its tag says."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, ArithmeticError) as error:
-            raise _marked(str(error), node) from None
-        except (LookupError, AttributeError, TypeError):
-            raise _marked(f"is not a valid {node.tag.rpartition(':')[2]}", node) from None
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """An integer, of at most `MOST_DIGITS` characters."""
-        if len(str(node.value)) > MOST_DIGITS:
-            raise _marked(_TOO_LONG, node)
-        return int(super().construct_yaml_int(node))
-
-
-class _OwnLoader(ForeignLoader):
-    """Refuses keys that are no text too."""
-
-    text_keys = True
-
-
-_TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
-for _loader in (ForeignLoader, _OwnLoader):
-    _loader.add_constructor("tag:yaml.org,2002:int", ForeignLoader.construct_yaml_int)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -24,6 +24,18 @@ class UserError(ValueError):
         self.nearest = nearest
 
 
+class DocumentError(ValueError):
+    """What is wrong with a document's text, before anybody says which file it is: the reason, and
+    line and column from 0 where they are known. beyond: it is past our limits, not broken."""
+
+    def __init__(
+        self, reason: str, place: tuple[int, int] | None = None, *, beyond: bool = False
+    ) -> None:
+        where = f"line {place[0] + 1}, column {place[1] + 1}: " if place else ""
+        super().__init__(where + reason)
+        self.reason, self.place, self.beyond = reason, place, beyond
+
+
 def install_hint(extra: str) -> str:
     """The command that installs `extra` (``report``, ``harness,sweep``) of this package.
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError
+from advisor.base.documents import parse_json
+from advisor.base.errors import DocumentError, UserError
 from advisor.base.fields import field_types, is_record, optional_type, read_record, show
 
 T = TypeVar("T", bound=Struct)
@@ -44,12 +45,9 @@ def from_text(cls: type[T], text: str, where: str) -> T:
     if not isinstance(text, str | bytes):
         raise UserError(where, show(text), "must be text")
     try:
-        values = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        values = parse_json(text if isinstance(text, str) else text.decode())
+    except (DocumentError, UnicodeDecodeError) as error:
         raise UserError(where, None, f"is not valid JSON: {error}") from None
-    except (ValueError, RecursionError):  # thousands of digits or brackets
-        reason = "is not valid JSON: a number is too long, or values are nested too deep"
-        raise UserError(where, None, reason) from None
     if not isinstance(values, Mapping):
         raise UserError(where, type(values).__name__, "must be one JSON object")
     return read_record(cls, _known(cls, values), where)

@@ -1,16 +1,15 @@
 """YAML, JSON and TOML as one tree of values, each with the place where it is written."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.base.documents import ForeignLoader, LimitError, compose_yaml, parse_toml
-from advisor.base.errors import UserError
+from advisor.base.documents import parse_json, parse_toml
+from advisor.base.errors import DocumentError, UserError
+from advisor.base.yaml_tree import read_yaml_tree
 from advisor.reading.words import Place, Word
 
 Path = tuple[str, ...]
@@ -72,60 +71,20 @@ def _place_at(content: Word, line: int, column: int) -> Place:
 def _read_yaml(content: Word, name: str) -> Tree | None:
     """All mappings with their places: a document of several is read to the first mapping."""
     try:
-        node = compose_yaml(_TAB.sub(" ", content.text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" in line {_place_at(content, mark.line, mark.column).line}" if mark else ""
-        reason = (
-            f"{error.problem}" if isinstance(error, LimitError) else f"is not valid {name.upper()}"
-        )
+        found = read_yaml_tree(_TAB.sub(" ", content.text), foreign=True)
+    except DocumentError as error:
+        at = f" in line {_place_at(content, *error.place).line}" if error.place else ""
+        reason = error.reason if error.beyond else f"is not valid {name.upper()}"
         raise UserError("lint", content.place.file, reason + at) from None
-    if not isinstance(node, yaml.MappingNode):
+    if not isinstance(found.values, Mapping):
         return None
-    places: dict[Path, Place] = {}
-    faults: list[tuple[str, Place]] = []
-    constructor = _PlacedLoader("")
-    values = _construct(constructor, node, content, (), places, faults)
     return Tree(
-        format=name, values=values, place=content.place, places=places, faults=tuple(faults)
+        format=name,
+        values=found.values,
+        place=content.place,
+        places={path: _place_at(content, *place) for path, place in found.places.items()},
+        faults=tuple((reason, _place_at(content, *place)) for reason, place in found.faults),
     )
-
-
-class _PlacedLoader(ForeignLoader):
-    """A key that stands there twice is a fault with its place, and not the end of reading."""
-
-    def _check_keys(self, node: yaml.MappingNode) -> None:
-        pass
-
-
-def _construct(
-    constructor: _PlacedLoader,
-    node: yaml.Node,
-    content: Word,
-    path: Path,
-    places: dict[Path, Place],
-    faults: list[tuple[str, Place]],
-) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        constructor.flatten_mapping(node)
-        found: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = str(getattr(key_node, "value", ""))
-            here = (*path, key)
-            places[here] = _place_at(content, key_node.start_mark.line, key_node.start_mark.column)
-            if key in found:
-                faults.append((f"{key} is given twice", places[here]))
-            found[key] = _construct(constructor, value_node, content, here, places, faults)
-        return found
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _construct(constructor, item, content, (*path, str(number)), places, faults)
-            for number, item in enumerate(node.value)
-        ]
-    try:
-        return constructor.construct_object(node, deep=True)
-    except yaml.YAMLError:  # a tag of another program, !ENV and the like
-        return getattr(node, "value", None)
 
 
 def _read_json(content: Word) -> Tree:
@@ -138,18 +97,10 @@ def _read_json(content: Word) -> Tree:
         tree = Tree(format="json", values={}, place=content.place)
     faults = tree.faults
     try:
-        json.loads(_VARIABLE.sub("0", content.text))
-    except json.JSONDecodeError as error:
-        place = _place_at(content, error.lineno - 1, error.colno - 1)
-        faults = (*faults, (f"is not valid JSON: {error.msg}", place))
-    except (ValueError, RecursionError):  # thousands of digits or brackets
-        faults = (
-            *faults,
-            (
-                "is not valid JSON: a number is too long, or values are nested too deep",
-                content.place,
-            ),
-        )
+        parse_json(_VARIABLE.sub("0", content.text), foreign=True)
+    except DocumentError as error:
+        place = _place_at(content, *error.place) if error.place else content.place
+        faults = (*faults, (f"is not valid JSON: {error.reason}", place))
     return replace(tree, values=_numbers(tree.values), faults=faults)
 
 

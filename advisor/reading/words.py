@@ -86,7 +86,9 @@ class Word(Struct, frozen=True, dict=True):
 
     def offset_of(self, line: int, column: int) -> int:
         """Characters before a line and column of its text, both counted from 0."""
-        return (self._newlines[min(line, len(self._newlines)) - 1] + 1 if line else 0) + column
+        if line > len(self._newlines):  # libyaml's end of a text whose last line is not ended
+            return len(self.text)
+        return (self._newlines[line - 1] + 1 if line else 0) + column
 
     def place_at(self, offset: int) -> Place:
         """Where the character at `offset` was written."""

@@ -84,11 +84,8 @@ def test_keys_of_later_releases_are_passed_over(advice: advisor.Advice) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "advice: is not valid JSON: Expecting property name"),
-        (
-            "[" * 100_000,
-            "advice: is not valid JSON: a number is too long, or",
-        ),
+        ("{", "advice: is not valid JSON: line 1, column 2: Expecting property name"),
+        ("[" * 100_000, "advice: is not valid JSON: line 1, column 101: nests deeper than"),
         ("[]", "advice = list: must be one JSON object"),
         ("{}", "advice: fits = (none): is missing"),
         ('{"fits": 1}', "advice: fits = 1: must be true or false"),
