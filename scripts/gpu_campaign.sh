@@ -5,7 +5,7 @@
 #   WHEELS=wheels scripts/gpu_campaign.sh OUT h200
 #   scripts/gpu_campaign.sh OUT h200:long,experts          these items, in this order
 #
-# Campaigns are files of configs/campaign, h200 where none is named, one after another. The whole
+# Campaigns are files of research/campaign/lists, h200 where none is named, one after another. The whole
 # ends within LIMIT_SECONDS. OUT gets campaign.tar.gz (everything measured, written again every
 # minute), accuracy.md and .csv, tests.txt and campaign.txt (what was said). All of it stays in
 # KEEP too: the same call goes on from there, while the machine's disk lasts.
@@ -56,7 +56,7 @@ if [ -n "${RESUME:-}" ]; then
 fi
 "$python" -c 'import hydra, msgspec, torch, yaml; print("torch", torch.__version__, "cuda", torch.version.cuda)' \
   || { echo "a package is missing: bring it in WHEELS (docs/campaign.md)" >&2; exit 2; }
-version=$("$python" -m harness.campaign.version) || exit 2
+version=$("$python" -m research.campaign.version) || exit 2
 
 # Seconds until the reserve begins; SECONDS counts from the start of this script.
 left() { echo $((${LIMIT_SECONDS:-520} - ${RESERVE_SECONDS:-25} - SECONDS)); }
@@ -127,7 +127,7 @@ for one in "$@"; do
   budget=$(($(left) - ${TEST_SECONDS:-0}))
   [ "$budget" -ge 15 ] || { [ "$code" != 0 ] || code=3; break; }
   items=${one#"${one%%:*}"}
-  timeout -k 20 $((budget + 20)) "$python" -m harness.cli.main campaign "${one%%:*}" \
+  timeout -k 20 $((budget + 20)) "$python" -m research.campaign "${one%%:*}" \
     --budget "${budget}s" ${items:+--items "${items#:}"} ${RETRY:+--retry} --out "$work" \
     2>&1 | tee -a "$out/campaign.txt"
   ended=${PIPESTATUS[0]}

@@ -1,4 +1,4 @@
-"""Writes docs/architecture.md and its drawing, from the imports of both packages:
+"""Writes docs/architecture.md and its drawing, from the imports of the packages:
 ``python -m scripts.write_architecture``."""
 
 import ast
@@ -17,8 +17,9 @@ HEAD = """\
 This page shows the folders of the code and what each builds on. It is for readers who want to
 change the project. [How to change it](contributing.md) says which files a change touches.
 
-There are two packages. `advisor` predicts, in pure Python. `harness` runs, measures and judges
-training steps, and builds on `advisor`. Each folder holds one idea. A folder imports only from
+Two packages are installed. `advisor` predicts, in pure Python. `harness` runs, measures and judges
+training steps, and builds on `advisor`. `research` is not installed: it fits the constants that
+come with `advisor`, and runs the GPU campaign. Each folder holds one idea. A folder imports only from
 itself and from folders below it in the drawing, never upward and never in a circle
 (`tests/test_architecture.py` checks that).
 
@@ -82,7 +83,7 @@ def direct(graph: Graph) -> Graph:
 def page() -> str:
     """docs/architecture.md as the imports have it."""
     parts = [HEAD]
-    for package in ("advisor", "harness"):
+    for package in ("advisor", "harness", "research"):
         graph = folders(package)
         level = levels(graph)
         parts.append(f"\n## {package}\n\n| folder | what it is | builds on |\n|---|---|---|\n")

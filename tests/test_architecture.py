@@ -42,8 +42,9 @@ FOLDERS = {
     ],
     "harness": [
         *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),
-        *("calibration", "rehearsal", "sweeps", "campaign", "report", "api", "cli"),
+        *("calibration", "rehearsal", "sweeps", "report", "api", "cli"),
     ],
+    "research": ["rows", "kernels", "steps", "campaign"],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}
 
@@ -88,7 +89,8 @@ def test_imports_point_down(module: str) -> None:
         if other == package:
             assert other_level <= level, f"{module} imports {name}, which stands above it"
         else:
-            assert package == "harness", f"{module} imports {name}"
+            packages = list(FOLDERS)
+            assert packages.index(other) < packages.index(package), f"{module} imports {name}"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -158,7 +160,7 @@ def test_a_name_stands_twice_only_for_the_same_role() -> None:
     assert {name for name, count in names.items() if count > 1} == SAME_ROLE
 
 
-@pytest.mark.parametrize("package", FOLDERS)
+@pytest.mark.parametrize("package", ["advisor", "harness"])
 def test_importing_loads_nothing_heavy(package: str) -> None:
     code = (
         f"import sys, {package}, {package}.cli.main\n"
@@ -238,7 +240,7 @@ COMMON = {"mlp", "moe"}
 SPELT = re.compile(rf"(?:selective:|offload=|modules[ =])((?:(?:{'|'.join(LABELS)})\b[, ]?)+)")
 # Where the frameworks' names are at home.
 THEIR_FOLDERS = ("advisor.frameworks", "advisor.models.config_json", "harness.backends")
-THEIR_FOLDERS += ("harness.logs", "harness.calibration.rows")
+THEIR_FOLDERS += ("harness.logs", "research")
 FAMILIES = tuple(
     f"advisor.layers.{path.parent.name}"
     for path in (ROOT / "advisor" / "layers").glob("*/__init__.py")
@@ -259,10 +261,6 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
     "advisor.models.options": (
         "a value of model.transformer_impl, in files of models and in JSON",
         {"transformers"},
-    ),
-    "harness.calibration.page": (
-        "the prose of docs/times.md",
-        {"megatron", "titan", "fsdp", "deepspeed"},
     ),
     "harness.trial.trial": ("a value of backend=, in requests and in result.json", {"megatron"}),
     "harness.report.evidence": ("a report cites whose convention its FLOPs follow", {"megatron"}),

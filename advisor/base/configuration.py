@@ -33,7 +33,6 @@ class Group(StrEnum):
     SWEEP = "sweep"
     LAUNCHER = "launcher"
     CALIBRATION = "calibration"
-    CAMPAIGN = "campaign"
 
 
 class Document(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 The logarithm of measured over predicted time is taken as a sum of independent normal errors: one
 that all runs of a group have in common, one a term of the step in the measure of its share, one a
 job (layout and batch), one a setting that does something. What two rows share cancels in their
-ratio. Widths: standard deviations, fitted by harness.calibration.step_differences; docs/times.md
+ratio. Widths: standard deviations, fitted by research.steps.step_differences; docs/times.md
 says on what, and how often the fit is right.
 """
 
@@ -64,7 +64,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def shares(time: TimeBreakdown) -> Shares:
-    """What of a step each of TERMS takes. Source: harness.calibration.step_differences."""
+    """What of a step each of TERMS takes. Source: research.steps.step_differences."""
     total = time.total
     parts = time.recompute, time.exposed_communication, time.host, time.offload
     return (1.0, *(part / total for part in parts))

@@ -2,7 +2,7 @@
 
 A block of rows of queries goes over the keys that it sees, and for every pair of a query and a key
 does matmuls on the tensor cores and a softmax beside them, of whose time a part stays uncovered.
-Fitted by harness.calibration.kernels.attention; left out: clocks that power limits lower, dropout,
+Fitted by research.kernels.attention; left out: clocks that power limits lower, dropout,
 other biases than masks.
 """
 

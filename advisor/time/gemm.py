@@ -3,7 +3,7 @@
 A kernel cuts its result into tiles, one a multiprocessor (SM) at a time. What is left over for the
 last wave, the fill and drain of every tile, the traffic of thin shapes and the clock that the power
 limit allows decide how much of the tensor cores' rate is reached. Constants: Calibration, fitted
-in harness.calibration.kernels.gemm_fit. Left out: which kernel of its many a library picks, operand
+in research.kernels.gemm_fit. Left out: which kernel of its many a library picks, operand
 layouts, what another kernel leaves in the caches.
 """
 

@@ -34,7 +34,7 @@ from harness.trial.files import write_atomic
 _MEASURED: Final = "measured"
 _LEAST_BAND: Final = 0.10
 """Kernels that are predicted well do not make a step predicted better than the rows of published
-steps are: versions of one software lie that far apart (harness.calibration.published)."""
+steps are: versions of one software lie that far apart (research.steps.published)."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

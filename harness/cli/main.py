@@ -37,7 +37,6 @@ COMMAND: Final = Command(
                 ("rehearse", "run single ranks of a large job on one device"),
                 ("sweep", "search settings and layouts by measurement"),
                 ("ingest", "read results from logs of training frameworks"),
-                ("campaign", "run many measurements, the most valuable first, within a budget"),
                 ("accuracy", "compare predictions and measurements of many runs"),
                 ("snapshot", "read torch's memory snapshots, measured and predicted"),
                 ("completion", "print the completion script for bash, zsh or fish"),
@@ -51,8 +50,8 @@ COMMAND: Final = Command(
                 ("2", "the request is wrong"),
                 (
                     "3",
-                    "compare: no verdict; run: trials are still in Slurm's queue; campaign: items "
-                    "are left; ingest: a log has no measurement that can be trusted",
+                    "compare: no verdict; run: trials are still in Slurm's queue; ingest: a log "
+                    "has no measurement that can be trusted",
                 ),
                 ("4", "a run failed, nothing was measured, or a disk is full"),
                 ("130", "interrupted; what is finished is kept"),
@@ -72,7 +71,6 @@ MODULES: Final = {
         "rehearse",
         "sweep",
         "ingest",
-        "campaign",
         "accuracy",
         "snapshot",
     )

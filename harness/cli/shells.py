@@ -64,7 +64,6 @@ def _table() -> dict[tuple[str, str], Sequence[str]]:
         for one in own:
             found |= flag_values(name, one, values_of)
         found |= {(name, key): _values(key) for key in keys}
-    found["campaign", ""] = (*config_names(Group.CAMPAIGN), *found["campaign", ""])
     return found
 
 

@@ -107,10 +107,10 @@ def _harness(_: Path, words: Sequence[str]) -> int:
 
 
 def _campaign(folder: Path, _: Sequence[str]) -> int:
-    """What `harness campaign` reads before it starts a process."""
+    """What a campaign reads before it starts a process."""
     from advisor.base.errors import UserError
-    from harness.campaign.items import load_campaign
-    from harness.campaign.journal import Journal, standing
+    from research.campaign.items import load_campaign
+    from research.campaign.journal import Journal, standing
 
     try:
         load_campaign(str(folder / "plan.yaml")).first_run()
@@ -566,7 +566,7 @@ def _folders() -> tuple[Target, ...]:
     journal = (ROOT / "results/measured/h100/campaign.jsonl").read_bytes()
     samples = (ROOT / "results/measured/h200/calibrated/calibration/h200.jsonl").read_bytes()
     fitted = (ROOT / "results/measured/h200/calibrated/calibration/h200.yaml").read_bytes()
-    plan = (ROOT / "configs/campaign/cpu.yaml").read_bytes()
+    plan = (ROOT / "research/campaign/lists/cpu.yaml").read_bytes()
     experiment = (ROOT / "configs/experiment/llama3_8b_1xh200.yaml").read_bytes()
     return (
         Target(
@@ -582,7 +582,7 @@ def _folders() -> tuple[Target, ...]:
             broken=(f"{mine}/trial.json", f"{mine}/rank0.json", f"{mine}/state.json"),
         ),
         Target(
-            name="harness campaign",
+            name="campaign",
             run=_campaign,
             files={"plan.yaml": plan, "campaign.jsonl": journal},
             broken=("plan.yaml", "campaign.jsonl"),

@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 from harness.cli.main import main  # noqa: E402
+from research.campaign.__main__ import main as run_campaign  # noqa: E402
 
 CAMPAIGN = """
 items:
@@ -29,7 +30,7 @@ items:
 def test_a_small_run_alone_on_its_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "small.yaml", tmp_path / "out"
     path.write_text(CAMPAIGN)
-    assert main(["campaign", str(path), "--budget", "3min", "--out", str(out)]) == 0
+    assert run_campaign([str(path), "--budget", "3min", "--out", str(out)]) == 0
     results = [json.loads(file.read_text()) for file in out.rglob("result.json")]
     assert len(results) == 2
     for result in results:

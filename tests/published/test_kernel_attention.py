@@ -16,7 +16,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.time.attention import attention_seconds
 from advisor.time.machine import machine
-from harness.calibration.kernels.attention import Timed, family, measured, published
+from research.kernels.attention import Timed, family, measured, published
 
 ROWS = (*published(), *measured())
 SHIPPED = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "b200": "B200-SXM-180GB"}

@@ -16,7 +16,7 @@ from advisor.time.roofline import cast_seconds
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 
-from harness.calibration.kernels.gemm_fit import (
+from research.kernels.gemm_fit import (
     FAMILIES,
     Fit,
     constants,
@@ -26,7 +26,7 @@ from harness.calibration.kernels.gemm_fit import (
     left_out_errors,
     rows,
 )
-from harness.calibration.kernels.gemm_rows import GemmRow, measured_rows, published_rows
+from research.kernels.gemm_rows import GemmRow, measured_rows, published_rows
 
 
 @pytest.fixture(scope="module")

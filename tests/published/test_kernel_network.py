@@ -8,7 +8,7 @@ from msgspec.structs import fields
 pytest.importorskip("scipy", reason="the fit needs scipy (extra fit)")
 
 from advisor.hardware.calibration import Calibration
-from harness.calibration.kernels.network import (
+from research.kernels.network import (
     Fit,
     Measured,
     collectives,

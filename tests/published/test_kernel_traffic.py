@@ -9,7 +9,7 @@ from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.norms import norm
 from advisor.models.presets import load_model
-from harness.calibration.kernels.traffic import (
+from research.kernels.traffic import (
     BYTES,
     EAGER,
     EAGER_NORM_BACKWARD,

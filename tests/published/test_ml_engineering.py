@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from advisor.frameworks.torch.setting import FULL
 from advisor.hardware.calibration import load_calibration
 from advisor.search.evaluate import Evaluator
-from harness.calibration.rows.ml_engineering import ml_engineering_targets
+from research.rows.ml_engineering import ml_engineering_targets
 from tests.published.rows import stas_h200_b200
 
 GIB = 2**30

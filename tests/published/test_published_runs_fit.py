@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from advisor.hardware.calibration import load_calibration
 from advisor.report.wording import LIKELY
 from advisor.search.evaluate import Evaluator
-from harness.calibration.rows import all_targets
-from harness.calibration.targets import Quantity, Target
+from research.rows import all_targets
+from research.rows.targets import Quantity, Target
 
 _UNKNOWN = ("Grok-1", "Llama 3 8B 64xH100 TP8")
 """Predicted too large. Grok-1: its recipe says little, experts' GeGLU may have been one kernel.

@@ -4,7 +4,7 @@ docs/times.md says."""
 import pytest
 
 from advisor.learning.step_errors import WIDTHS
-from harness.calibration.step_differences import (
+from research.steps.step_differences import (
     MEASURED_HERE,
     WIDENED,
     differences,

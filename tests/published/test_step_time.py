@@ -18,10 +18,10 @@ from advisor.job.job import Job
 from advisor.models.presets import load_model
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
-from harness.calibration.rows import all_targets
-from harness.calibration.rows.korthikanti import korthikanti_targets
-from harness.calibration.scores import Scored, changes, choices, score
-from harness.calibration.targets import Kind, Quantity, Target, predict
+from research.rows import all_targets
+from research.rows.korthikanti import korthikanti_targets
+from research.rows.targets import Kind, Quantity, Target, predict
+from research.steps.scores import Scored, changes, choices, score
 
 TABLE_4_OVERHEADS = [
     ("none", False, 0.0),

@@ -12,13 +12,13 @@ from advisor.base.configuration import packaged_configs
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 
-from harness.calibration import published
-from harness.calibration.constants import CONSTANTS, GENERATIONS
-from harness.calibration.page import PAGE, page
-from harness.calibration.published import Report, fitted_targets, main, report, table, yaml_text
-from harness.calibration.rows import all_targets
-from harness.calibration.scores import score
-from harness.calibration.targets import Kind
+from research.rows import all_targets
+from research.rows.targets import Kind
+from research.steps import published
+from research.steps.constants import CONSTANTS, GENERATIONS
+from research.steps.page import PAGE, page
+from research.steps.published import Report, fitted_targets, main, report, table, yaml_text
+from research.steps.scores import score
 
 LEFT_OUT = {
     # issue 12: mean 5 %

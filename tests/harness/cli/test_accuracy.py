@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
+from research.campaign.__main__ import main as run_campaign
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("campaign")
-    assert main(["campaign", "cpu", "--budget", "5min", "--out", str(out)]) == 0
+    assert run_campaign(["cpu", "--budget", "5min", "--out", str(out)]) == 0
     return out
 
 
 def test_the_cpu_campaign_is_done_once(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = [json.loads(line)["item"] for line in (campaign / "campaign.jsonl").open()]
     assert done == ["calibrate", "corners", "policy"]
-    assert main(["campaign", "cpu", "--budget", "1min", "--out", str(campaign)]) == 0
+    assert run_campaign(["cpu", "--budget", "1min", "--out", str(campaign)]) == 0
     page = capsys.readouterr().out
     assert page.count("done before") == 3
     assert "needs transformer_engine" in page

@@ -11,7 +11,7 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl, JobConfig
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
-from harness.calibration.rows import all_targets
+from research.rows import all_targets
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.19")
 EXPERTS = load_model("qwen3_30b_a3b")

@@ -1,0 +1,33 @@
+"""Which program is this: so that what failed is tried again once the program has changed."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import harness
+from advisor.base.configuration import packaged_configs
+from advisor.base.distribution import package_folder
+
+
+def program_version() -> str:
+    """Twelve hex digits over modules and configuration of the advisor and the harness.
+
+    A copy without git has one too, and of two sets of uncommitted changes each has its own.
+    Research is left out, campaigns with it: it changes no measurement.
+    """
+    return digest((package_folder(), Path(harness.__path__[0]), packaged_configs()))
+
+
+def digest(folders: Iterable[Path]) -> str:
+    """Of all Python and YAML files below `folders`: their paths there, and what is in them."""
+    found = hashlib.sha256()
+    for folder in folders:
+        sources = (path for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
+        for path in sorted(sources):
+            found.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    print(program_version())

@@ -1,0 +1,79 @@
+"""torchtitan's own figures: Llama 3 8B under FSDP2 on A100 and H100.
+
+Its H100 has 96 GB at 2.4 TB/s and a limit of 500 W: the job's card has that memory, and as nobody
+says at which clock it runs, nothing is fitted on these rows. The same holds of float8, of which the
+advisor has no layers there, and of what is compiled; of the A100 rows nobody says whether they are.
+Asynchronous TP is not told from the plain one by a job. Left out: context parallelism, H200 with
+float8 and tables without a GPU.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from advisor.frameworks.names import Framework
+from advisor.hardware.gpu import Gpu
+from research.rows.row import (
+    PUBLISHED,
+    Row,
+    batch_of,
+    degree,
+    read_rows,
+    resolved,
+    seconds_of_tokens,
+    setting_of,
+)
+from research.rows.targets import Target
+
+_MODELS: Final = {"Llama 3.1 8B": "llama3.1_8b", "Llama 3 8B": "llama3_8b"}
+_RELEASE: Final = "0.2"
+_SEQUENCE: Final = "8192"
+_HBM2E: Final = "HBM2e"
+_HBM2E_BYTES_PER_SECOND: Final = 2.4e12
+
+
+def torchtitan_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
+    """Rows in bf16 on a GPU that is named."""
+    rows = read_rows(folder, "torchtitan")
+    usable = (
+        row for row in rows if row["precision"] == "bf16" and not row["gpu"].startswith("not")
+    )
+    return tuple(_target({**row, "seq_len": row["seq_len"] or _SEQUENCE}) for row in usable)
+
+
+def _target(row: Row) -> Target:
+    kind = row["gpu"].split(" ")[0]
+    tp = degree(row, "tp")
+    compiled, asynchronous = row["compile"] == "1", "async TP" in row["notes"]
+    values = {
+        **batch_of(row),
+        "framework": Framework.TORCHTITAN,
+        "framework_version": _RELEASE,
+        "tensor_model_parallel_size": tp,
+        "torch_compile": compiled,
+        **({"tp_comm_overlap": True} if asynchronous else {}),
+    }
+    done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}x{kind}", values)
+    slower = _HBM2E in row["gpu"]
+    job = replace(done.job, gpu=hbm2e(done.job.gpu)) if slower else done.job
+    spec = "selective:2" if "selective layer" in row["recompute"] else "op:torchtitan"
+    layout = f"TP{tp} async" if asynchronous else f"TP{tp}"
+    how = f"{layout} {spec}" + (" compiled" if compiled else "")
+    return Target(
+        name=f"{row['model']} {row['num_gpus']}x{kind} {how}",
+        table="torchtitan",
+        family=f"{row['model']} {kind} {how}",
+        group=f"torchtitan {kind}",
+        source=row["source_path_or_table"],
+        job=job,
+        setting=setting_of(job, spec),
+        seconds=seconds_of_tokens(row),
+        options=done.options,
+        judged_only="a card limited to 500 W" if slower else "",
+    )
+
+
+def hbm2e(gpu: Gpu) -> Gpu:
+    """The card of the tables, as far as they describe it."""
+    return replace(gpu, memory_bandwidth_bytes_per_second=_HBM2E_BYTES_PER_SECOND)

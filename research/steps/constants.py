@@ -1,0 +1,175 @@
+"""Constants of the time model that are fitted on whole steps: prior, width, and why.
+
+A prior is what a source says or what a fit on kernels alone gives (research.kernels);
+its width is how far training may lie from that.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.configuration import Group, load_config
+from advisor.base.fields import read_record
+from advisor.hardware.calibration import Calibration
+
+GENERATIONS: Final = ("a100", "h100", "b200")
+"""Names of the calibrations: Ampere, Hopper, Blackwell."""
+
+
+class Constant(Struct, frozen=True, kw_only=True):
+    """A field of Calibration that steps may move.
+
+    value: typical; sigma: relative width around it; unit, reason: for the page of constants.
+    shared: one for all GPUs; else one a generation.
+    """
+
+    field: str
+    value: float
+    sigma: float
+    unit: str
+    reason: str
+    shared: bool = False
+
+
+CONSTANTS: Final = (
+    Constant(
+        field="gemm_training_share",
+        value=0.9,
+        sigma=0.1,
+        unit="of the rate of isolated GEMMs",
+        reason="a step has real data, other streams, and lower clocks under load",
+    ),
+    Constant(
+        field="quantized_training_share",
+        value=1.0,
+        sigma=0.07,
+        unit="of gemm_training_share",
+        reason="a step may slow 8-bit and 4-bit kernels more or less than 16-bit ones",
+    ),
+    Constant(
+        field="attention_training_share",
+        value=0.9,
+        sigma=0.1,
+        unit="of the rate of isolated kernels",
+        reason="as for GEMMs",
+    ),
+    Constant(
+        field="bandwidth_efficiency",
+        value=0.795,
+        sigma=0.05,
+        unit="of the memory's rate",
+        reason="isolated norms, activations and losses (research.kernels.traffic)",
+        shared=True,
+    ),
+    Constant(
+        field="hidden_fraction",
+        value=0.6,
+        sigma=0.4,
+        unit="of the time that can be hidden",
+        reason="between no overlap and perfect overlap",
+        shared=True,
+    ),
+    Constant(
+        field="exchange_hidden_fraction",
+        value=0.7,
+        sigma=0.3,
+        unit="of the time that can be hidden",
+        reason="the experts' exchange runs on its own streams, beside another microbatch's kernels",
+        shared=True,
+    ),
+    Constant(
+        field="scan_share",
+        value=0.4,
+        sigma=0.5,
+        unit="of the rate of 16-bit GEMMs",
+        reason="Triton kernels of many small products (state-spaces/mamba, ssd_combined)",
+        shared=True,
+    ),
+    Constant(
+        field="kernel_seconds",
+        value=4e-6,
+        sigma=0.3,
+        unit="s",
+        reason="launch latency and tail of one kernel",
+        shared=True,
+    ),
+    Constant(
+        field="step_seconds",
+        value=1e-2,
+        sigma=0.7,
+        unit="s",
+        reason="launches of the optimizer, loss reduction, data",
+        shared=True,
+    ),
+    Constant(
+        field="host_call_seconds",
+        value=10e-6,
+        sigma=0.3,
+        unit="s",
+        reason="one torch operation with autograd takes 7 us (pytorch issue 41383)",
+        shared=True,
+    ),
+    Constant(
+        field="host_wrapped_call_seconds",
+        value=20e-6,
+        sigma=0.5,
+        unit="s",
+        reason="one torch operation inside a framework's own Python functions, hooks and timers",
+        shared=True,
+    ),
+    Constant(
+        field="host_module_seconds",
+        value=60e-6,
+        sigma=0.7,
+        unit="s",
+        reason="on Grace, Transformer Engine's Linear takes 60 us more than torch's "
+        "(TransformerEngine issue 2053)",
+        shared=True,
+    ),
+    Constant(
+        field="host_quantize_seconds",
+        value=10e-6,
+        sigma=0.7,
+        unit="s",
+        reason="on Grace, forward and backward of a grouped MLP of 64 experts take 3.3 ms "
+        "(TransformerEngine PR 2897)",
+        shared=True,
+    ),
+    Constant(
+        field="host_answer_seconds",
+        value=40e-6,
+        sigma=0.7,
+        unit="s",
+        reason="a copy to the host and a stream's synchronization",
+        shared=True,
+    ),
+    Constant(
+        field="host_memory_bytes_per_second",
+        value=30e9,
+        sigma=0.7,
+        unit="B/s",
+        reason="eight processes share two sockets of 300 GB/s each; gradients and copies use them "
+        "too",
+        shared=True,
+    ),
+    Constant(
+        field="grace_slowdown",
+        value=1.5,
+        sigma=0.4,
+        unit="",
+        reason="torch's Linear takes 2.5 times as long on Grace as on a Xeon "
+        "(TransformerEngine issue 2053)",
+        shared=True,
+    ),
+)
+
+
+@lru_cache(maxsize=8)
+def prior_calibration(generation: str) -> Calibration:
+    """Every constant at its prior, beside what a fit on kernels alone gave."""
+    document = load_config(Group.CALIBRATION, generation, None, "calibration")
+    of_kernels = read_record(Calibration, document.values, document.path)
+    values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}
+    return replace(of_kernels, **values)
