@@ -254,7 +254,6 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
             *("accelerate", "core_attn", "mlp"),
         },
     ),
-    "harness.cli.golden": (HELP, {"megatron", "bridge"}),
     "harness.cli.ingest": (HELP, {"megatron", "bridge", "nemo", "titan", "deepspeed", "mlp"}),
     "harness.cli.rehearse": (HELP, {"megatron", "mlp"}),
     "harness.cli.run": (HELP, {"megatron", "bridge"}),

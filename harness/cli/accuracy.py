@@ -11,8 +11,8 @@ from advisor.report.command_help import Command, Flag, Kind, Topic
 from advisor.report.text import on_screen
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.judge.accuracy.cells import Half, Row, rows
-from harness.judge.accuracy.repredict import predict_again
+from harness.judge.accuracy_rows import Half, SettingRow, setting_rows
+from harness.judge.repredict import predict_again
 from harness.judge.results import load_results
 from harness.report.accuracy_page import accuracy_report, csv_text
 from harness.report.document import Picture
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     results = load_results([run for folder in arguments.folder for run in runs(folder)]).results
     if arguments.predict:
         results = tuple(_again(result, arguments.config_dir) for result in results)
-    found = rows(results)
+    found = setting_rows(results)
     if arguments.half:
         found = tuple(row for row in found if row.cell.half == arguments.half)
     out = arguments.out or arguments.folder[0]
@@ -95,7 +95,7 @@ def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
     return result if trial is None else replace(result, trial=trial)
 
 
-def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
+def _subtitle(results: Sequence[TrialResult], found: Sequence[SettingRow]) -> str:
     """Where it was measured, and with which calibrations it was predicted."""
     places = {name for result in results for name in result.gpu_names}
     versions = {
@@ -107,7 +107,7 @@ def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
     return f"{where}, torch {', '.join(sorted(versions))}{known}"
 
 
-def _pictures(found: Sequence[Row], out: Path) -> tuple[Picture, ...]:
+def _pictures(found: Sequence[SettingRow], out: Path) -> tuple[Picture, ...]:
     from harness.report.accuracy_figure import draw_accuracy
 
     try:

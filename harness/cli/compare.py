@@ -9,7 +9,7 @@ from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.judge.goldens.golden import Golden
+from harness.judge.golden import Golden
 from harness.judge.render import render
 from harness.judge.update import FOLDER, load_goldens
 

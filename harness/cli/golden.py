@@ -1,4 +1,4 @@
-"""`harness golden update | list | show | export | import`."""
+"""`harness golden update | list | show`."""
 
 import sys
 from argparse import Namespace
@@ -7,52 +7,36 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from advisor.base.errors import UserError
-from advisor.base.units import either
 from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
-from harness.judge.goldens.foreign import FIRST_STEP, write_layout
-from harness.judge.goldens.golden_json import json_text, read_golden
-from harness.judge.goldens.imported import ImportRequest, import_golden
-from harness.judge.goldens.listing import change_page, golden_page, list_page
+from harness.judge.golden import read_golden
+from harness.judge.golden_page import change_page, golden_page, list_page
 from harness.judge.identity import CPU
 from harness.judge.results import load_results
 from harness.judge.update import (
     ADVISED_REPEATS,
     FOLDER,
     Change,
-    change_for,
     diff_text,
     load_goldens,
     plan_update,
     write,
 )
-from harness.logs.golden_layouts import FIRST, Layout
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
 COMMAND: Final = Command(
-    usage="harness golden update|list|show|export|import [arguments]; details: harness golden "
-    "COMMAND --help",
+    usage="harness golden update|list|show [arguments]; details: harness golden COMMAND --help",
     about="Makes and shows goldens: baselines in files that can be reviewed. Only this command "
     "changes them.",
     examples=(
         ('harness golden update --reason "torch 2.8" runs/NAME', "from measured results"),
         "harness golden list",
         "harness golden show FILE",
-        'harness golden import golden_values.json --reason "upstream CI" --gpus 8xH100 '
-        "--workload model.name=gpt3_7b --workload recompute=none",
-        "harness golden export FILE --layout megatron_bridge",
     ),
     closing="Exit codes: 0 done, 2 the request is wrong (one line says why).",
 )
-
-
-def _layout(default: str) -> Flag:
-    """Of a foreign golden's format."""
-    words = f"format of the other suite: {either(Layout)}; default: {default}"
-    return Flag("--layout NAME", words, Kind.CHOICE, choices=tuple(Layout))
 
 
 _WRITING: Final = (
@@ -69,58 +53,11 @@ SUBCOMMANDS: Final = {
     ),
     "list": Command(usage="harness golden list [PATH...]", about="Lists all goldens."),
     "show": Command(usage="harness golden show FILE", about="Shows one golden."),
-    "export": Command(
-        usage="harness golden export [flags] FILE",
-        about="Writes a golden in the format of another test suite.",
-        topics=(
-            Topic(
-                "Flags",
-                (
-                    _layout(FIRST),
-                    Flag("--output FILE", "write to FILE instead of stdout", Kind.FILE),
-                ),
-            ),
-        ),
-    ),
-    "import": Command(
-        usage="harness golden import --reason WHY --gpus COUNTxTYPE [flags] FILE",
-        about="Makes a golden from the file of another test suite.",
-        topics=(
-            Topic(
-                "Flags",
-                (
-                    Flag(
-                        "--workload KEY=VALUE",
-                        "a field of the workload, e.g. model.name=gpt3_7b; repeatable",
-                        Kind.TEXT,
-                        repeated=True,
-                    ),
-                    Flag(
-                        "--like RESULT",
-                        "a result.json of the same workload, instead of --workload",
-                        Kind.FILE,
-                    ),
-                    Flag("--gpus COUNTxTYPE", "the GPUs that it ran on", Kind.GPUS, required=True),
-                    _layout("by the content of FILE"),
-                    Flag(
-                        "--first-step N",
-                        f"steps before step N are warm-up (default {FIRST_STEP})",
-                        Kind.NUMBER,
-                    ),
-                    Flag("--source TEXT", "where the file comes from", Kind.TEXT),
-                    Flag("--date DATE", "when it was measured", Kind.TEXT),
-                    *_WRITING,
-                ),
-            ),
-        ),
-    ),
 }
 _WORDS: Final = {
     "update": ("results", "+"),
     "list": ("paths", "*"),
     "show": ("file", None),
-    "export": ("file", None),
-    "import": ("file", None),
 }
 """What stands between the flags, and how often."""
 
@@ -142,13 +79,9 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser, (words, number) = Parser(f"golden {name}", SUBCOMMANDS[name]), _WORDS[name]
     parser.add_argument(words, nargs=number, type=Path)
     found = parser.read(argv[1:])
-    for field, default in _DEFAULTS.items():
-        if getattr(found, field, default) is None:
-            setattr(found, field, default)
+    if name == "update" and found.to is None:
+        found.to = FOLDER
     return found
-
-
-_DEFAULTS: Final = {"to": FOLDER, "first_step": FIRST_STEP, "source": "", "date": ""}
 
 
 def _update(arguments: Namespace) -> None:
@@ -189,40 +122,8 @@ def _show(arguments: Namespace) -> None:
     print(golden_page(read_golden(arguments.file)), end="")
 
 
-def _export(arguments: Namespace) -> None:
-    golden = read_golden(arguments.file)
-    if not golden.processes:
-        raise UserError("golden", str(arguments.file), "holds no numbers to export")
-    text = json_text(write_layout(golden.processes[0], Layout(arguments.layout or FIRST)))
-    if len(golden.processes) > 1:
-        count = len(golden.processes)
-        _say(f"only the first of {count} processes is exported: {golden.processes[0].name}")
-    if arguments.output:
-        write_atomic(arguments.output, text)
-    else:
-        print(text, end="")
-
-
-def _import(arguments: Namespace) -> None:
-    request = ImportRequest(
-        path=arguments.file,
-        reason=arguments.reason,
-        gpus=arguments.gpus,
-        fields=tuple(arguments.workload),
-        like=arguments.like,
-        layout=Layout(arguments.layout) if arguments.layout else None,
-        first_step=arguments.first_step,
-        source=arguments.source,
-        date=arguments.date,
-    )
-    present = load_goldens([arguments.to]) if arguments.to.exists() else {}
-    _apply([change_for(import_golden(request), present, arguments.to)], arguments)
-
-
 _COMMANDS: Final[dict[str, Callable[[Namespace], None]]] = {
     "update": _update,
     "list": _list,
     "show": _show,
-    "export": _export,
-    "import": _import,
 }

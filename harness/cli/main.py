@@ -31,7 +31,7 @@ COMMAND: Final = Command(
             (
                 ("run", "run settings and print predicted and measured values"),
                 ("compare", "compare a run with its golden: pass, regression or no verdict"),
-                ("golden", "show, update, import and export goldens"),
+                ("golden", "show and update goldens"),
                 ("report", "write Markdown, HTML, JUnit and CSV of a run"),
                 ("calibrate", "measure this machine and fit a calibration for it"),
                 ("rehearse", "run single ranks of a large job on one device"),

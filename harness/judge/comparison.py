@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from harness.base.collections import flatten
-from harness.judge.goldens.golden import Golden, Provenance
+from harness.judge.golden import Golden, Provenance
 from harness.judge.identity import (
     VARIABLES,
     Place,
@@ -19,8 +19,13 @@ from harness.judge.identity import (
     unrecorded,
     workload_label,
 )
-from harness.judge.rows import EnvironmentChange, Row, describe
-from harness.judge.trial_rows import Options, measured_rows
+from harness.judge.trial_rows import (
+    ComparisonRow,
+    EnvironmentChange,
+    Options,
+    describe,
+    measured_rows,
+)
 from harness.judge.update import by_workload
 from harness.judge.verdict import Verdict
 from harness.trial.result import TrialResult, TrialStatus
@@ -45,7 +50,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         commands: the command that runs a workload again, by its key.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     environments: tuple[EnvironmentChange, ...] = ()
     options: Options = field(default_factory=Options)
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +85,7 @@ def compare(
     commands: workload key -> command that runs it again, shown with what is not a pass.
     """
     options = options or Options()
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     environments: list[EnvironmentChange] = []
     matched: list[Golden] = []
     for subject in _subjects(results):
@@ -180,7 +185,7 @@ def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
     )
 
 
-def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Row]:
+def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[ComparisonRow]:
     """Everything that is to be said about one workload."""
     measured = tuple(one for one in subject.results if one.status in _MEASURED)
     others = [one for one in subject.results if one.status not in _MEASURED]
@@ -197,7 +202,7 @@ def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Row
     return rows + measured_rows(subject.label, subject.key, measured, golden, options)
 
 
-def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> Row:
+def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> ComparisonRow:
     """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
     where there is no golden, one that has none yet."""
     what = f"{result.status}{describe(result)}"
@@ -214,7 +219,7 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
     return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
 
 
-def _without_numbers(subject: Subject, golden: Golden | None) -> Row:
+def _without_numbers(subject: Subject, golden: Golden | None) -> ComparisonRow:
     if golden is None:
         return _row(subject, Verdict.APPEARED, "no golden; harness golden update adds one")
     return _row(subject, Verdict.STALE, "fits, but the golden says oom: record a new golden")
@@ -222,14 +227,14 @@ def _without_numbers(subject: Subject, golden: Golden | None) -> Row:
 
 def _vanished(
     results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
     here = {
         _family(place_of(one).gpus, flatten(w)) for one in results if (w := one.trial["workload"])
     }
     seen = {id(golden) for golden in matched}
     return [
-        Row(
+        ComparisonRow(
             label=golden.identity.label,
             workload_key=golden.identity.workload_key or "",
             verdict=Verdict.VANISHED,
@@ -246,11 +251,13 @@ def _family(gpus: str, fields: Mapping[str, object]) -> tuple[str, str]:
     return gpus, str(fields.get("model.name"))
 
 
-def _row(subject: Subject, verdict: Verdict, reason: str) -> Row:
-    return Row(label=subject.label, workload_key=subject.key, verdict=verdict, reason=reason)
+def _row(subject: Subject, verdict: Verdict, reason: str) -> ComparisonRow:
+    return ComparisonRow(
+        label=subject.label, workload_key=subject.key, verdict=verdict, reason=reason
+    )
 
 
-def _distance(row: Row) -> float:
+def _distance(row: ComparisonRow) -> float:
     """How far a row is beyond its limit: the worst of a verdict comes first."""
     if row.change is None or not row.limit:
         return 0.0

@@ -5,6 +5,7 @@ Bridge have it), 2 % for allocated peaks, which are nearly deterministic, 5 % fo
 which hold the allocator's rounding. Below the floor a difference of memory does not count.
 """
 
+import math
 from enum import StrEnum
 from typing import Final
 
@@ -12,9 +13,46 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.units import MIB, human_bytes, significant
-from harness.judge.goldens.series import Process, Series
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import Device, world_size
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """One metric of one process: values at training steps, counted from 1 as Megatron does.
+
+    Warm-up steps are counted though not held: a series may begin at step 4. A scalar of the whole
+    process, such as a peak, is held once, at its last step.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.steps) == len(self.values)
+
+    @property
+    def finite(self) -> tuple[float, ...]:
+        """Values that are numbers, without NaN and infinities."""
+        return tuple(value for value in self.values if math.isfinite(value))
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """What one process (one repeat of a trial) gave, by metric."""
+
+    name: str
+    series: dict[str, Series]
+
+
+def samples(processes: tuple[Process, ...], metric: str) -> tuple[tuple[float, ...], ...]:
+    """process -> finite steps of one metric; processes without any are left out."""
+    found = (p.series[metric].finite for p in processes if metric in p.series)
+    return tuple(values for values in found if values)
+
+
+def metric_names(processes: tuple[Process, ...]) -> tuple[str, ...]:
+    """All metrics that a process has, in their first order."""
+    return tuple(dict.fromkeys(name for process in processes for name in process.series))
+
 
 LOSS: Final = "loss"
 STEP_TIME: Final = "step_time_seconds"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from advisor.report.blocks import Block, Fitted, group, wrapped
 from advisor.report.breaking import hanging
 from advisor.report.text import on_screen
-from harness.judge.rows import EnvironmentChange, Row
+from harness.judge.trial_rows import ComparisonRow, EnvironmentChange
 from harness.judge.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def environment_lines(comparison: "Comparison") -> list[str]:
     return [line for change in comparison.environments for line in _environment(change)]
 
 
-def noted_rows(comparison: "Comparison") -> Iterator[tuple[Row, list[str]]]:
+def noted_rows(comparison: "Comparison") -> Iterator[tuple[ComparisonRow, list[str]]]:
     """Every row, worst first, with what is said below its line: why, and with the first row of a
     trial that is no pass the command that runs it again."""
     shown: set[str] = set()
@@ -92,7 +92,7 @@ def noted_rows(comparison: "Comparison") -> Iterator[tuple[Row, list[str]]]:
         yield row, notes
 
 
-def row_line(row: Row) -> str:
+def row_line(row: ComparisonRow) -> str:
     """One row as one line, the same in JUnit and in Markdown."""
     words = [f"{WORDS[row.verdict]:<4}", row.label]
     if row.metric:
@@ -123,13 +123,13 @@ def percent(change: float) -> str:
     return f"{change * 100:+.1f} %"
 
 
-def _interval(row: Row) -> str:
+def _interval(row: ComparisonRow) -> str:
     if row.interval is None:
         return ""
     return f" [{row.interval.low * 100:+.1f}, {row.interval.high * 100:+.1f}]"
 
 
-def _limit(row: Row) -> str:
+def _limit(row: ComparisonRow) -> str:
     limit = row.limit or 0.0
     if row.two_sided:
         return f"±{limit * 100:g} %" if limit else "equal"

@@ -1,15 +1,19 @@
-"""Rows of a trial that was measured: each metric of its golden against the same of its repeats."""
+"""Rows of a comparison: each metric of a trial's golden against the same of its repeats; losses are
+compared step by step, as with the same seed they follow the same curve.
+"""
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
-from harness.judge.goldens.golden import Golden
-from harness.judge.goldens.series import Process, metric_names, samples
-from harness.judge.loss import furthest
+from advisor.base.units import human_bytes, nearest_names
+from harness.base.collections import grouped
+from harness.judge.golden import Golden
+from harness.judge.identity import Difference
 from harness.judge.metrics import (
     LOSS,
     LOSS_LIMIT,
@@ -17,15 +21,117 @@ from harness.judge.metrics import (
     STEP_TIME,
     Better,
     Metric,
+    Process,
     find_metric,
     is_judged,
+    metric_names,
     process_of,
+    samples,
 )
-from harness.judge.rows import Row
-from harness.judge.stats import Interval, Shift, centre, relative_shift
+from harness.judge.stats import Interval, Repeats, Shift, centre, relative_shift
 from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
+
+
+class ComparisonRow(Struct, frozen=True, kw_only=True):
+    """One line of a comparison.
+
+    label, workload_key: whose. metric: empty where the row is about the trial as a whole. golden,
+    new: medians in the metric's unit. change: new / golden - 1; interval: where it lies with 95 %
+    confidence. limit: the change at which it is a regression, signed. shown: golden and new as
+    text. notes: what to know of the numbers. two_sided: the limit holds in both directions.
+    cpu_time: the numbers are times of a CPU.
+    """
+
+    label: str
+    workload_key: str
+    verdict: Verdict
+    metric: str = ""
+    golden: float | None = None
+    new: float | None = None
+    change: float | None = None
+    interval: Interval | None = None
+    limit: float | None = None
+    two_sided: bool = False
+    cpu_time: bool = False
+    shown: tuple[str, str] = ("", "")
+    reason: str = ""
+    repeats: Repeats | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def identifier(self) -> str:
+        """Name of the row in other tools: label and metric."""
+        return f"{self.label} {self.metric}".strip()
+
+
+class EnvironmentChange(Struct, frozen=True, kw_only=True):
+    """What is not as it was when the golden of a trial was taken.
+
+    unrecorded: what the golden does not say about its environment.
+    """
+
+    label: str
+    differences: tuple[Difference, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+
+
+def describe(result: TrialResult) -> str:
+    """Evidence of a trial that is not ok: phase, rank, how far over, last words."""
+    evidence = result.evidence
+    if evidence is None:
+        return ""
+    where = f" in {evidence.phase}" + ("" if evidence.rank is None else f" on rank {evidence.rank}")
+    over = f", {human_bytes(evidence.over_bytes)} over" if evidence.over_bytes else ""
+    words = " ".join(evidence.message.split())
+    return f"{where}{over}: {words}" if words else where + over
+
+
+class LossDeviation(Struct, frozen=True, kw_only=True):
+    """The training step at which two loss curves are furthest apart, and how many were compared.
+
+    change: new / golden - 1; infinite where one of them is not a number.
+    """
+
+    step: int
+    golden: float
+    new: float
+    change: float
+    steps: int
+
+
+def furthest(new: Sequence[Process], golden: Sequence[Process]) -> LossDeviation | None:
+    """The worst step of those that both have; None where they share none.
+
+    Of several processes the median counts, step by step.
+    """
+    old, now = _curve(golden), _curve(new)
+    shared = sorted(old.keys() & now.keys())
+    if not shared:
+        return None
+    changes = {step: _change(old[step], now[step]) for step in shared}
+    worst = max(shared, key=lambda step: abs(changes[step]))
+    return LossDeviation(
+        step=worst, golden=old[worst], new=now[worst], change=changes[worst], steps=len(shared)
+    )
+
+
+def _curve(processes: Sequence[Process]) -> dict[int, float]:
+    """Training step -> median loss over processes; NaN where one of them is."""
+    series = (process.series[LOSS] for process in processes if LOSS in process.series)
+    found = grouped(pair for one in series for pair in zip(one.steps, one.values, strict=True))
+    return {
+        step: median(values) if all(map(math.isfinite, values)) else math.nan
+        for step, values in found.items()
+    }
+
+
+def _change(old: float, new: float) -> float:
+    if not math.isfinite(new) or not math.isfinite(old):
+        return math.inf
+    return (new - old) / abs(old) if old else (0.0 if new == old else math.inf)
+
 
 FEW_PROCESSES = 5
 
@@ -64,9 +170,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def measured_rows(
     label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: Options
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """One row for each metric of the golden."""
-    about = Row(label=label, workload_key=key, verdict=Verdict.PASS)
+    about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = tuple(process_of(result) for result in results)
     unstable = _unstable(results)
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
@@ -92,8 +198,8 @@ def measured_rows(
 
 
 def _shown_rows(
-    row: Row, metric: Metric, processes: tuple[Process, ...], golden: Golden
-) -> Iterator[Row]:
+    row: ComparisonRow, metric: Metric, processes: tuple[Process, ...], golden: Golden
+) -> Iterator[ComparisonRow]:
     """The step time of a CPU beside the golden's, where both are there; rates say the same."""
     old, new = samples(golden.processes, metric.name), samples(processes, metric.name)
     if metric.name != STEP_TIME or not old or not new:
@@ -111,13 +217,13 @@ def _shown_rows(
 
 
 def _metric_row(
-    row: Row,
+    row: ComparisonRow,
     metric: Metric,
     noise: float,
     new: tuple[tuple[float, ...], ...],
     golden: Golden,
     unstable: str,
-) -> Row:
+) -> ComparisonRow:
     """`row` judged; noise: between processes, where none is seen."""
     old = samples(golden.processes, metric.name)
     gone = replace(row, verdict=Verdict.VANISHED)
@@ -146,7 +252,9 @@ def _metric_row(
     )
 
 
-def _loss_row(about: Row, processes: tuple[Process, ...], golden: Golden, options: Options) -> Row:
+def _loss_row(
+    about: ComparisonRow, processes: tuple[Process, ...], golden: Golden, options: Options
+) -> ComparisonRow:
     """The step where the losses are furthest apart, against a limit in both directions."""
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
     row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)

@@ -14,8 +14,16 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.base.collections import Scalar, flatten, grouped
-from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
-from harness.judge.goldens.golden_json import golden_text, golden_values, read_golden
+from harness.judge.golden import (
+    Golden,
+    Identity,
+    Meta,
+    Provenance,
+    golden_text,
+    golden_values,
+    identity_of,
+    read_golden,
+)
 from harness.judge.identity import Place, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
 from harness.judge.metrics import process_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import GIB
 from advisor.report.figures.palette import BLUE, VERMILION
-from harness.judge.accuracy.cells import Half, Row
+from harness.judge.accuracy_rows import Half, SettingRow
 from harness.judge.predicted import Pair
 from harness.report.document import Picture
 from harness.report.style import FAINT, Heights, draw, is_narrow, soften
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COLOURS: Final = {Half.FIT: BLUE, Half.HELD_OUT: VERMILION}
 
 
-def draw_accuracy(rows: Sequence[Row], folder: Path) -> tuple[Picture, ...]:
+def draw_accuracy(rows: Sequence[SettingRow], folder: Path) -> tuple[Picture, ...]:
     """predicted_and_measured.svg and .png, where a row has both numbers; ImportError without
     matplotlib."""
     shown = [(title, unit, points) for title, unit, points in _panels(rows) if points]
@@ -37,7 +37,7 @@ def draw_accuracy(rows: Sequence[Row], folder: Path) -> tuple[Picture, ...]:
 Points = list[tuple[Half, float, float]]
 
 
-def _panels(rows: Sequence[Row]) -> list[tuple[str, str, Points]]:
+def _panels(rows: Sequence[SettingRow]) -> list[tuple[str, str, Points]]:
     memory = [(row.cell.half, row.allocated) for row in rows]
     times = [(row.cell.half, row.step) for row in rows]
     return [

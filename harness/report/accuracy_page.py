@@ -7,8 +7,16 @@ from operator import attrgetter
 from typing import Any, Final
 
 from advisor.base.units import DASH, MIB, gib
-from harness.judge.accuracy.cells import Cell, Half, Row
-from harness.judge.accuracy.judgement import Errors, Judgement, by_cell, difference, judge
+from harness.judge.accuracy_rows import (
+    Accuracy,
+    Cell,
+    Errors,
+    Half,
+    SettingRow,
+    accuracy_of,
+    by_cell,
+    difference,
+)
 from harness.judge.predicted import Pair, cells
 from harness.report.document import Document, Picture, Section, Table
 from harness.trial.trial import Device
@@ -41,7 +49,7 @@ PAIRS: Final = {
 }
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[SettingRow]) -> str:
     """One line a row, bytes and seconds; what is not known is empty. On a CPU the names of times
     say so in the column `device`."""
     text = StringIO()
@@ -62,7 +70,7 @@ def _plain(value: Any) -> str:
 
 
 def accuracy_report(
-    rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()
+    rows: Sequence[SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
 ) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
     own_rows = by_cell(rows)
@@ -105,7 +113,7 @@ def accuracy_report(
                 ),
             )
         )
-    whole = judge("all", rows)
+    whole = accuracy_of("all", rows)
     return Document(
         title="Accuracy",
         subtitle=subtitle,
@@ -121,17 +129,17 @@ _VERDICTS: Final = (
 )
 
 
-def _groups(rows: Sequence[Row]) -> list[Judgement]:
+def _groups(rows: Sequence[SettingRow]) -> list[Accuracy]:
     """All, each half, each group."""
-    found = [judge("all", rows)]
+    found = [accuracy_of("all", rows)]
     for half in Half:
-        found.append(judge(half, [row for row in rows if row.cell.half is half]))
+        found.append(accuracy_of(half, [row for row in rows if row.cell.half is half]))
     for group in dict.fromkeys(row.cell.group for row in rows):
-        found.append(judge(group, [row for row in rows if row.cell.group == group]))
+        found.append(accuracy_of(group, [row for row in rows if row.cell.group == group]))
     return [one for one in found if one.rows]
 
 
-def _judgements(found: Iterable[Judgement]) -> Table:
+def _judgements(found: Iterable[Accuracy]) -> Table:
     return Table(
         columns=(
             "group",
@@ -165,7 +173,7 @@ def _judgements(found: Iterable[Judgement]) -> Table:
     )
 
 
-def _verdicts(found: Iterable[Judgement]) -> Table:
+def _verdicts(found: Iterable[Accuracy]) -> Table:
     return Table(
         columns=(
             "group",
@@ -181,7 +189,7 @@ def _verdicts(found: Iterable[Judgement]) -> Table:
     )
 
 
-def _cell_section(cell: Cell, own: Sequence[Row]) -> Section:
+def _cell_section(cell: Cell, own: Sequence[SettingRow]) -> Section:
     columns = ["setting", "status"]
     for name in ("kept MiB", "allocated GiB", "reserved GiB", "step ms", "overhead %"):
         columns += [name, "measured", "error"]
@@ -190,7 +198,7 @@ def _cell_section(cell: Cell, own: Sequence[Row]) -> Section:
     return Section(title=title, tables=(table,), folded=True)
 
 
-def _cell_row(row: Row) -> tuple[str, ...]:
+def _cell_row(row: SettingRow) -> tuple[str, ...]:
     points = difference(row.overhead)
     return (
         row.setting,

@@ -6,11 +6,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from harness.judge.goldens.series import metric_names, samples
 from harness.judge.identity import workload_label
-from harness.judge.metrics import LOSS, find_metric, process_of
-from harness.judge.resample import quartiles
-from harness.judge.stats import centre
+from harness.judge.metrics import LOSS, find_metric, metric_names, process_of, samples
+from harness.judge.stats import centre, quartiles
 from harness.report.facts import Facts
 from harness.report.trial_numbers import numbers_of
 from harness.trial.result import TrialResult, TrialStatus

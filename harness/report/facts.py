@@ -10,11 +10,10 @@ from advisor.base.fields import read_record
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from harness.judge.comparison import Comparison, compare
-from harness.judge.goldens.golden import Golden
+from harness.judge.golden import Golden
 from harness.judge.identity import Place, place_of
 from harness.judge.predicted import SettingOutcome, outcomes
-from harness.judge.reproduce import reproduction_command
-from harness.judge.results import Loaded, load_results
+from harness.judge.results import Loaded, load_results, reproduction_command
 from harness.judge.trial_rows import Options
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan

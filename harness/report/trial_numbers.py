@@ -10,7 +10,7 @@ from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
 from harness.base.collections import known
 from harness.judge.metrics import PEAKS
-from harness.judge.resample import iqr
+from harness.judge.stats import iqr
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import world_size
 

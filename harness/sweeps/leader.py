@@ -14,8 +14,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.errors import require
-from harness.judge.resample import Side, step_noise
-from harness.judge.stats import centre, multiplier
+from harness.judge.stats import Side, centre, multiplier, step_noise
 from harness.sweeps.history import History, Outcome
 from harness.sweeps.prior import Observed
 from harness.sweeps.space import Point

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from harness.judge.resample import numpy
+from harness.judge.stats import numpy
 from harness.sweeps.space import Point
 
 if TYPE_CHECKING:
-    from harness.judge.resample import Array
+    from harness.judge.stats import Array
 
 Groups = Mapping[str, float]
 """Part of the residual -> its standard deviation before anything is measured."""

@@ -30,7 +30,7 @@ from advisor.learning.step_errors import BAND, WIDTHS, Shares, Widths, shares
 from advisor.learning.time_residual import shares_of
 from advisor.plan.recompute_plan import recomputes
 from advisor.search.evaluate import Evaluator
-from harness.judge.accuracy.repredict import evaluator_again
+from harness.judge.repredict import evaluator_again
 from harness.judge.results import load_results
 from harness.planner.forecast import predict
 from harness.trial.result import TrialResult, TrialStatus

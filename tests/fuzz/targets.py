@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -354,18 +354,6 @@ def _results() -> tuple[Target, ...]:
     golden = _GOLDEN.read_bytes()
     run = {"run/plan.json": (_RUN / "plan.json").read_bytes(), f"run/{_TRIAL}": _result()}
     both = {"r.json": recorded, "golden.json": golden}
-    series = {"start_step": 1, "end_step": 6, "step_interval": 1}
-    values = {str(step): 0.5 + step / 100 for step in range(1, 7)}
-    megatron: dict[str, Any] = {
-        "iteration-time": {**series, "values": values},
-        "lm loss": {**series, "values": {**values, "3": "nan"}},
-        "mem-max-allocated-bytes": {**series, "values": {"1": 7, "6": 9_000_000}},
-    }
-    row = {"lm loss": "1.2E+01", "elapsed time per iteration (ms)": 5.5, "GPU utilization": 700.1}
-    bridge: dict[str, Any] = {str(step): row for step in range(8)}
-    bridge |= {"max_alloc": 55.6, "max_reserved": 60.5}
-    imported = ("--reason", "x", "--gpus", "8xH100", "--workload", "model.name=a", "--to", "{}/to")
-    wide = ("--layout", "megatron_lm")
     found = [
         Target(
             name="harness compare",
@@ -382,32 +370,11 @@ def _results() -> tuple[Target, ...]:
             words=("golden", "show", "{}/golden.json"),
         ),
         Target(
-            name="harness golden export",
-            run=_harness,
-            files=both,
-            broken=("golden.json",),
-            words=("golden", "export", "{}/golden.json", *wide),
-        ),
-        Target(
             name="harness golden update",
             run=_harness,
             files=both,
             broken=("r.json",),
             words=("golden", "update", "--reason", "x", "{}/r.json", "--to", "{}/to"),
-        ),
-        Target(
-            name="harness golden import",
-            run=_harness,
-            files={"g.json": json.dumps(megatron).encode()},
-            broken=("g.json",),
-            words=("golden", "import", "{}/g.json", *imported),
-        ),
-        Target(
-            name="harness golden import of Bridge",
-            run=_harness,
-            files={"g.json": json.dumps(bridge).encode()},
-            broken=("g.json",),
-            words=("golden", "import", "{}/g.json", *imported),
         ),
         Target(
             name="harness report",

@@ -20,9 +20,8 @@ from advisor.job.job import Job, JobConfig
 from advisor.memory.allocator import model_error
 from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
-from harness.judge.accuracy.cells import Half, Row, rows
-from harness.judge.accuracy.judgement import judge
-from harness.judge.accuracy.repredict import expands, predict_again
+from harness.judge.accuracy_rows import Half, SettingRow, accuracy_of, setting_rows
+from harness.judge.repredict import expands, predict_again
 from harness.judge.results import load_results
 from harness.rehearsal.compute import rank_seconds
 from harness.rehearsal.prediction import predicted_stages
@@ -42,14 +41,14 @@ def found(gpu: str, backend: Backend) -> list[TrialResult]:
     return [r for r in results if r.trial["workload"]["backend"] == backend]
 
 
-def native(gpu: str) -> tuple[Row, ...]:
+def native(gpu: str) -> tuple[SettingRow, ...]:
     """Rows of the native backend, predicted anew with the calibration measured on that GPU."""
     again = []
     for result in found(gpu, Backend.NATIVE):
         trial = predict_again(result, MEASURED / gpu / "calibrated")
         assert trial is not None
         again.append(replace(result, trial=trial))
-    return rows(again)
+    return setting_rows(again)
 
 
 ROWS = tuple(row for gpu in GPUS for row in native(gpu) if row.processes)
@@ -62,7 +61,7 @@ def test_there_are_cells_enough() -> None:
 
 def test_bytes_of_a_layer_and_of_a_step() -> None:
     """A layer keeps 16 to 32 bytes of a random state beyond the prediction."""
-    judged = judge("native", ROWS)
+    judged = accuracy_of("native", ROWS)
     assert judged.kept is not None
     assert abs(judged.kept.worst) < 1e-6
     assert judged.allocated is not None
@@ -75,7 +74,7 @@ def test_bytes_of_a_layer_and_of_a_step() -> None:
 
 @pytest.mark.parametrize("half", Half)
 def test_step_times(half: Half) -> None:
-    step = judge(half, [row for row in ROWS if row.cell.half is half]).step
+    step = accuracy_of(half, [row for row in ROWS if row.cell.half is half]).step
     assert step is not None
     assert step.mean < 0.04
     assert abs(step.worst) < 0.10
@@ -84,7 +83,7 @@ def test_step_times(half: Half) -> None:
 @pytest.mark.parametrize("half", Half)
 def test_overheads(half: Half) -> None:
     usual = [row for row in ROWS if row.cell.half is half and LAUNCH_BOUND not in row.cell.label]
-    overhead = judge(half, usual).overhead
+    overhead = accuracy_of(half, usual).overhead
     assert overhead is not None
     assert overhead.mean < 0.01
     assert abs(overhead.worst) < 0.02
@@ -98,7 +97,7 @@ def test_signs_of_overheads() -> None:
 
 
 def test_the_first_choice_is_the_best_that_was_measured() -> None:
-    judged = judge("native", ROWS)
+    judged = accuracy_of("native", ROWS)
     assert judged.worst_regret is not None
     assert judged.worst_regret < 0.01
     assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
@@ -193,7 +192,7 @@ def compute_errors(
 
 
 @pytest.mark.parametrize(
-    ("gpu", "precision", "rows", "worst"),
+    ("gpu", "precision", "setting_rows", "worst"),
     [
         ("h100", Precision.BF16, 5, 0.036),
         ("h200", Precision.BF16, 4, 0.032),
@@ -202,9 +201,9 @@ def compute_errors(
     ids=["local", "engine", "engine-fp8"],
 )
 def test_times_of_ranks(
-    gpu: str, precision: Precision, rows: int, worst: float, monkeypatch: pytest.MonkeyPatch
+    gpu: str, precision: Precision, setting_rows: int, worst: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was reached: FP8 is 11 to 16 % too fast, beyond the bar of 10 %."""
     errors = compute_errors(gpu, precision, monkeypatch)
-    assert len(errors) == rows
+    assert len(errors) == setting_rows
     assert max(abs(error) for _, error in errors) < worst

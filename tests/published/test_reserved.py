@@ -19,7 +19,7 @@ from advisor.frameworks.registry import adapter_of
 from advisor.memory import allocator
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
-from harness.judge.accuracy.repredict import evaluator_again
+from harness.judge.repredict import evaluator_again
 from harness.trial.result import MemoryPeak
 from harness.trial.trial import Backend, Trial
 from tests.published.rows import simumax_b200

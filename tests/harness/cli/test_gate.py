@@ -1,7 +1,6 @@
 """`harness compare` and `harness golden` from the command line: output, files, exit codes."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -98,9 +97,6 @@ def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
         ("golden",),
         ("golden", "update", str(MLP)),
         ("golden", "show", "nowhere.json"),
-        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "H100", "--workload", "a=b"),
-        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100"),
-        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100", "--workload", "a"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_2(
@@ -160,59 +156,6 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     page = capsys.readouterr().out
     assert "limit 5 %" in page
     assert "source: NVIDIA-NeMo/Megatron-Bridge" in page
-
-
-def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bridge = tmp_path / "bridge.json"
-    words = ["export", str(PUBLISHED), "--layout", "megatron_bridge", "--output", str(bridge)]
-    assert golden.main(words) == 0
-    assert json.loads(bridge.read_text()) == {"0": {"GPU utilization": 709.93}}
-    to = tmp_path / "to"
-    words = [
-        "import",
-        str(bridge),
-        "--reason",
-        "theirs",
-        "--gpus",
-        "32xH100",
-        "--first-step",
-        "1",
-        "--to",
-        str(to),
-        "--workload",
-        "model.name=llama3_70b",
-        "--date",
-        "2026-06-15",
-    ]
-    assert golden.main([*words, "--dry-run"]) == 0
-    assert not to.exists()
-    assert golden.main(words) == 0
-    assert compare.main([str(MLP), "--golden", str(to)]) == 1
-    assert "709.9 -> 593.6" in capsys.readouterr().out
-
-
-def test_import_takes_the_workload_of_a_result(tmp_path: Path) -> None:
-    theirs = tmp_path / "golden_values.json"
-    theirs.write_text(json.dumps({"throughput": {"values": {"5": 600.0, "6": "nan", "7": 610.0}}}))
-    words = [
-        "import",
-        str(theirs),
-        "--reason",
-        "theirs",
-        "--gpus",
-        "32xH100",
-        "--like",
-        str(MLP),
-        "--to",
-        str(tmp_path / "to"),
-        "--diff",
-        str(tmp_path / "diff.json"),
-    ]
-    assert golden.main(words) == 0
-    assert compare.main([str(MLP), "--golden", str(tmp_path / "to")]) == 0
-    assert json.loads((tmp_path / "diff.json").read_text())
-    mlp_and_attention = RECORDED / "selective_mlp_core_attn" / "result.json"
-    assert compare.main([str(mlp_and_attention), "--golden", str(tmp_path / "to")]) == 3
 
 
 def test_nothing_here_needs_torch_or_pandas() -> None:

@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.comparison import Comparison, compare
-from harness.judge.goldens.golden import Golden
-from harness.judge.goldens.golden_json import read_golden
+from harness.judge.golden import Golden, read_golden
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
 from harness.judge.render import render
 from harness.judge.results import load_results
-from harness.judge.rows import Row
-from harness.judge.trial_rows import Options
+from harness.judge.trial_rows import ComparisonRow, Options
 from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import Concern, MemoryPeak, TrialStatus
@@ -34,7 +32,7 @@ def golden(make_repeats: Any) -> Golden:
     return golden_of(make_repeats(), "first")
 
 
-def row_of(comparison: Comparison, metric: str) -> Row:
+def row_of(comparison: Comparison, metric: str) -> ComparisonRow:
     return next(row for row in comparison.rows if row.metric == metric)
 
 

@@ -6,12 +6,11 @@ from msgspec.structs import replace
 from harness.judge.comparison import Comparison
 from harness.judge.identity import Difference
 from harness.judge.render import WORDS, noted_rows, percent, render, row_line, summary_line
-from harness.judge.rows import EnvironmentChange, Row
 from harness.judge.stats import Interval
-from harness.judge.trial_rows import Options
+from harness.judge.trial_rows import ComparisonRow, EnvironmentChange, Options
 from harness.judge.verdict import Verdict
 
-ROW = Row(
+ROW = ComparisonRow(
     label="llama3_8b/tp2pp1/full:block:5",
     workload_key="k",
     metric="tflops_per_gpu",
@@ -24,10 +23,12 @@ ROW = Row(
     shown=("612.4", "571.0"),
     reason="the whole interval is beyond the limit",
 )
-WHOLE = Row(label="toy/tp1pp1/none", workload_key="t", verdict=Verdict.FAILED, reason="timeout")
+WHOLE = ComparisonRow(
+    label="toy/tp1pp1/none", workload_key="t", verdict=Verdict.FAILED, reason="timeout"
+)
 
 
-def of(*rows: Row, **more: object) -> Comparison:
+def of(*rows: ComparisonRow, **more: object) -> Comparison:
     return Comparison(rows=rows, **more)  # type: ignore[arg-type]
 
 
@@ -106,7 +107,7 @@ def test_environments_come_before_the_numbers() -> None:
         ((), "nothing: no verdict (exit 3)"),
     ],
 )
-def test_the_last_line_counts_and_concludes(rows: tuple[Row, ...], says: str) -> None:
+def test_the_last_line_counts_and_concludes(rows: tuple[ComparisonRow, ...], says: str) -> None:
     assert summary_line(of(*rows)) == says
     assert render(of(*rows)).splitlines()[-1] == says
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.goldens.golden import Golden
+from harness.judge.golden import Golden
 from harness.judge.metrics import (
     ACTIVE,
     ALLOCATED,
@@ -17,9 +17,10 @@ from harness.judge.metrics import (
     STEP_TIME,
     TFLOPS,
     TOKENS,
+    Process,
+    Series,
 )
-from harness.judge.rows import Row
-from harness.judge.trial_rows import Options, measured_rows
+from harness.judge.trial_rows import ComparisonRow, Options, describe, furthest, measured_rows
 from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import Concern, MemoryPeak, TrialStatus
@@ -34,7 +35,7 @@ def golden(make_repeats: Any) -> Golden:
     return golden_of(make_repeats(), "first")
 
 
-def rows(results: Any, golden: Golden, **options: Any) -> dict[str, Row]:
+def rows(results: Any, golden: Golden, **options: Any) -> dict[str, ComparisonRow]:
     found = measured_rows("toy", "k", results, golden, Options(**options))
     return {row.metric: row for row in found}
 
@@ -179,3 +180,88 @@ def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Gol
     odd = replace(first, series=first.series | {"num-zeros": first.series[STEP_TIME]})
     found = rows(make_repeats(), replace(golden, processes=(odd, *golden.processes[1:])))
     assert set(found) <= {*METRICS, LOSS}
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "says"),
+    [
+        ("", {}, " in backward"),
+        ("", {"rank": 0}, " in backward on rank 0"),
+        (
+            "CUDA out of memory",
+            {"over_bytes": 5 * MIB},
+            " in backward, 5.00 MiB over: CUDA out of memory",
+        ),
+        ("two\nlines\t and  blanks", {"rank": 3}, " in backward on rank 3: two lines and blanks"),
+        ("fits exactly", {"over_bytes": 0}, " in backward: fits exactly"),
+    ],
+)
+def test_evidence_on_one_line(
+    make_failed: Any, message: str, more: dict[str, Any], says: str
+) -> None:
+    assert describe(make_failed(TrialStatus.OOM, message, **more)) == says
+
+
+def test_without_evidence_there_is_nothing_to_say(make_result: Any) -> None:
+    assert describe(make_result()) == ""
+
+
+def test_names_for_other_tools() -> None:
+    row = ComparisonRow(label="toy/none", workload_key="k", verdict=Verdict.PASS)
+    assert row.identifier == "toy/none"
+    named = ComparisonRow(label="toy/none", workload_key="k", verdict=Verdict.PASS, metric="loss")
+    assert named.identifier == "toy/none loss"
+
+
+def process(*losses: float, first: int = 1) -> Process:
+    steps = tuple(range(first, first + len(losses)))
+    return Process(name="p", series={LOSS: Series(steps=steps, values=losses)})
+
+
+def test_the_worst_step_and_how_many_were_compared() -> None:
+    found = furthest([process(3.0, 2.2, 1.0)], [process(3.0, 2.0, 1.05)])
+    assert found is not None
+    assert (found.step, found.golden, found.new, found.steps) == (2, 2.0, 2.2, 3)
+    assert found.change == pytest.approx(0.1)
+
+
+def test_only_shared_steps_count() -> None:
+    found = furthest([process(9.0, 2.0, 1.0, first=3)], [process(5.0, 4.0, 9.0, 2.0)])
+    assert found is not None
+    assert (found.step, found.change, found.steps) == (3, 0.0, 2)
+    assert furthest([process(1.0, first=10)], [process(1.0)]) is None
+    assert furthest([Process(name="p", series={})], [process(1.0)]) is None
+    assert furthest([], []) is None
+
+
+def test_of_several_processes_the_median_step_by_step() -> None:
+    found = furthest([process(3.0, 2.0), process(3.0, 2.1), process(9.0, 2.2)], [process(3.0, 2.0)])
+    assert found is not None
+    assert (found.step, found.new) == (2, 2.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_process_that_diverged_is_the_worst(bad: float) -> None:
+    for new, golden in (
+        ([process(3.0, bad), process(3.0, 2.0)], [process(3.0, 2.0)]),
+        ([process(3.0, 2.0)], [process(3.0, bad)]),
+    ):
+        found = furthest(new, golden)
+        assert found is not None
+        assert (found.step, found.change) == (2, math.inf)
+
+
+def test_a_golden_of_zero() -> None:
+    same, other = furthest([process(0.0)], [process(0.0)]), furthest([process(0.1)], [process(0.0)])
+    assert same is not None
+    assert other is not None
+    assert (same.change, other.change) == (0.0, math.inf)
+
+
+def test_the_sign_of_a_negative_loss_is_that_of_the_change() -> None:
+    found = furthest([process(-1.1)], [process(-1.0)])
+    assert found is not None
+    assert found.change == pytest.approx(-0.1)

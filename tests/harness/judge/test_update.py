@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.judge.goldens.golden import Golden, Provenance
-from harness.judge.goldens.golden_json import golden_text, read_golden
+from harness.judge.golden import Golden, Provenance, golden_text, read_golden
 from harness.judge.metrics import STEP_TIME, TFLOPS
 from harness.judge.update import diff_text, golden_of, load_goldens, plan_update, write
 from harness.trial.result import TrialStatus

@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.goldens.series import Series
-from harness.judge.metrics import process_of
+from harness.judge.metrics import Series, process_of
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LogFramework
 from harness.logs.step_seconds import Work, timed_steps, work_of

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge.accuracy.cells import rows
+from harness.judge.accuracy_rows import setting_rows
 from harness.report.accuracy_figure import draw_accuracy
 from harness.report.accuracy_page import accuracy_report, csv_text
 from harness.report.markdown import markdown
 from harness.trial.result import TrialStatus
-from tests.harness.judge.accuracy.synthetic import GIB, prediction, result
+from tests.harness.judge.synthetic import GIB, prediction, result
 
-ROWS = rows(
+ROWS = setting_rows(
     [
         result("none", 1.0, predicted=prediction(0.9, 9 * GIB)),
         result("selective:mlp", 1.25, predicted=prediction(1.1, 8 * GIB)),

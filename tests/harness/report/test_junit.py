@@ -8,7 +8,7 @@ import pytest
 
 from harness.judge.comparison import Comparison, compare
 from harness.judge.render import row_line
-from harness.judge.rows import Row
+from harness.judge.trial_rows import ComparisonRow
 from harness.judge.update import load_goldens
 from harness.judge.verdict import Verdict
 from harness.report.facts import load_facts
@@ -23,7 +23,7 @@ RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
 def comparison(*verdicts: Verdict, metric: str = "step_time_seconds", **more: Any) -> Comparison:
     return Comparison(
         rows=tuple(
-            Row(
+            ComparisonRow(
                 label=f"toy/{v}",
                 workload_key="k",
                 verdict=v,

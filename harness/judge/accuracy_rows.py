@@ -8,7 +8,7 @@ is listed with its reason and never averaged.
 import hashlib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from msgspec import Struct
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_record
-from harness.base.collections import grouped
-from harness.judge.predicted import Pair
+from harness.base.collections import grouped, known
+from harness.judge.predicted import Pair, kendall
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial
 
@@ -45,7 +45,7 @@ class Cell(Struct, frozen=True, kw_only=True, order=True):
         return Half.HELD_OUT if int(self.key, 16) % 2 else Half.FIT
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class SettingRow(Struct, frozen=True, kw_only=True):
     """One setting of one cell.
 
     processes: trials of status ok; step is the median of their medians, seconds; kept (by a layer,
@@ -69,7 +69,7 @@ class Row(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def rows(results: Iterable[TrialResult]) -> tuple[Row, ...]:
+def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
     """A row a setting and cell, by group and cell; within a cell in order of predicted time.
 
     A process that was killed before it could tell where it ran, ran where the others did.
@@ -123,7 +123,7 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
     )
 
 
-def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -> Row:
+def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -> SettingRow:
     good = [result for _, result in tried if result.status is TrialStatus.OK]
     sized = [result for _, result in tried if result.bytes_hold]
     statuses = [result.status for _, result in tried]
@@ -131,16 +131,18 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
     # the prediction made before the first process ran
     prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or _NOTHING
     steps = [median(result.times.seconds) for result in good if result.times]
-    return Row(
+    return SettingRow(
         cell=cell,
         setting=setting,
         status=TrialStatus.OK if good else statuses[0],
         processes=len(good),
         kept=Pair(
             predicted=prediction.saved_bytes_per_layer,
-            measured=_of(sized, "saved_bytes_per_layer"),
+            measured=_largest(sized, "saved_bytes_per_layer"),
         ),
-        allocated=Pair(predicted=prediction.peak_allocated_bytes, measured=_of(sized, "allocated")),
+        allocated=Pair(
+            predicted=prediction.peak_allocated_bytes, measured=_largest(sized, "allocated")
+        ),
         reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_taken(sized)),
         step=Pair(
             predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
@@ -148,10 +150,10 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         predicted_fits=None
         if prediction.fit_probability is None
         else prediction.fit_probability >= LIKELY,
-        measured_fits=_ran(statuses),
+        measured_fits=_measured_fits(statuses),
         calibration=prediction.calibration,
         overhead=Pair(),
-        why="; ".join(dict.fromkeys(filter(None, map(_why, others)))),
+        why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, others)))),
     )
 
 
@@ -168,14 +170,14 @@ _NOTHING = Prediction(
 def _taken(sized: Sequence[TrialResult]) -> int | None:
     """What the card gave, CUDA context and all, as is predicted; of older results what the
     allocator took."""
-    return _of(sized, "nvml_used") or _of(sized, "reserved")
+    return _largest(sized, "nvml_used") or _largest(sized, "reserved")
 
 
-def _of(sized: Sequence[TrialResult], which: str) -> int | None:
+def _largest(sized: Sequence[TrialResult], which: str) -> int | None:
     return most((rank for result in sized for rank in result.memory), which)
 
 
-def _ran(statuses: Sequence[TrialStatus]) -> bool | None:
+def _measured_fits(statuses: Sequence[TrialStatus]) -> bool | None:
     """Unstable times are still the times of something that fitted."""
     if TrialStatus.OOM in statuses:
         return False
@@ -183,7 +185,7 @@ def _ran(statuses: Sequence[TrialStatus]) -> bool | None:
     return True if any(status in ran for status in statuses) else None
 
 
-def _why(result: TrialResult) -> str:
+def _why_untrusted(result: TrialResult) -> str:
     if result.evidence is not None:
         return f"{result.status}: {reason(result.evidence)}"
     fatal = [f"{one.name} {one.seen}" for one in result.fatal]
@@ -194,10 +196,120 @@ def _overhead(step: Pair, base: Pair | None) -> Pair:
     if base is None:
         return Pair()
     return Pair(
-        predicted=_over(step.predicted, base.predicted),
-        measured=_over(step.measured, base.measured),
+        predicted=_ratio_less_one(step.predicted, base.predicted),
+        measured=_ratio_less_one(step.measured, base.measured),
     )
 
 
-def _over(value: float | None, base: float | None) -> float | None:
+def _ratio_less_one(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base - 1
+
+
+class Errors(Struct, frozen=True, kw_only=True):
+    """Of `count` rows: mean of the sizes, and the worst with its sign; relative, but for overheads,
+    which are ratios already and whose errors are differences."""
+
+    count: int
+    mean: float
+    worst: float
+
+
+class Verdicts(Struct, frozen=True, kw_only=True):
+    """Rows by what the advisor said of memory and what happened. false_fits ran out of memory;
+    false_refusals ran."""
+
+    fits: int = 0
+    refusals: int = 0
+    false_fits: int = 0
+    false_refusals: int = 0
+
+
+class Accuracy(Struct, frozen=True, kw_only=True):
+    """Rows judged together. None where they cannot tell.
+
+    tau: Kendall's of step times within each cell, the mean over cells. regret: step time of the
+    advisor's first choice over the best measured one that fitted, minus 1, the mean over cells;
+    worst_regret is infinite where a first choice ran out of memory.
+    """
+
+    name: str
+    cells: int
+    rows: int
+    kept: Errors | None
+    allocated: Errors | None
+    reserved: Errors | None
+    step: Errors | None
+    overhead: Errors | None
+    tau: float | None
+    regret: float | None
+    worst_regret: float | None
+    verdicts: Verdicts
+
+
+def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
+    """The judgement of `rows`; means of nothing are None."""
+    cells = by_cell(setting_rows)
+    taus = known(kendall([row.step for row in own]) for own in cells.values())
+    regrets = known(map(regret, cells.values()))
+    finite = [lost for lost in regrets if lost != float("inf")]
+    return Accuracy(
+        name=name,
+        cells=len(cells),
+        rows=len(setting_rows),
+        kept=_errors(row.kept.error for row in setting_rows),
+        allocated=_errors(row.allocated.error for row in setting_rows),
+        reserved=_errors(row.reserved.error for row in setting_rows),
+        step=_errors(row.step.error for row in setting_rows),
+        overhead=_errors(difference(row.overhead) for row in setting_rows if row.setting != NONE),
+        tau=mean(taus) if taus else None,
+        regret=mean(finite) if finite else None,
+        worst_regret=max(regrets, default=None),
+        verdicts=_verdicts(setting_rows),
+    )
+
+
+def by_cell(setting_rows: Iterable[SettingRow]) -> dict[Cell, list[SettingRow]]:
+    """Rows of each cell, in the order in which they come."""
+    return grouped((row.cell, row) for row in setting_rows)
+
+
+def first_choice(setting_rows: Sequence[SettingRow]) -> SettingRow | None:
+    """The setting of a cell that the advisor would take: the fastest that it says fits."""
+    fitting = [row for row in setting_rows if row.predicted_fits and row.step.predicted is not None]
+    return min(fitting, key=lambda row: row.step.predicted or 0.0, default=None)
+
+
+def regret(setting_rows: Sequence[SettingRow]) -> float | None:
+    """What the first choice costs over the best measured setting of the cell; infinite where it ran
+    out of memory, None where it was not measured or nothing else was."""
+    choice = first_choice(setting_rows)
+    if choice is None:
+        return None
+    if choice.measured_fits is False:
+        return float("inf")
+    times = known(row.step.measured for row in setting_rows)
+    if choice.step.measured is None or len(times) < 2:
+        return None
+    return choice.step.measured / min(times) - 1
+
+
+def difference(pair: Pair) -> float | None:
+    """Predicted minus measured."""
+    return None if pair.both is None else pair.both[0] - pair.both[1]
+
+
+def _errors(errors: Iterable[float | None]) -> Errors | None:
+    found = known(errors)
+    if not found:
+        return None
+    return Errors(count=len(found), mean=mean(map(abs, found)), worst=max(found, key=abs))
+
+
+def _verdicts(setting_rows: Sequence[SettingRow]) -> Verdicts:
+    told = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
+    return Verdicts(
+        fits=told.count((True, True)),
+        refusals=told.count((False, False)),
+        false_fits=told.count((True, False)),
+        false_refusals=told.count((False, True)),
+    )

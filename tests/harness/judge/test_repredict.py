@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from harness.judge.accuracy.cells import rows
-from harness.judge.accuracy.repredict import predict_again
+from harness.judge.accuracy_rows import setting_rows
+from harness.judge.repredict import predict_again
 from harness.trial.trial import Device
-from tests.harness.judge.accuracy.synthetic import WORKLOAD, prediction, result
+from tests.harness.judge.synthetic import WORKLOAD, prediction, result
 
 
 def test_a_prediction_of_today_replaces_the_old_one() -> None:
@@ -14,7 +14,7 @@ def test_a_prediction_of_today_replaces_the_old_one() -> None:
     assert trial is not None
     assert trial["prediction"]["step_time_seconds"] < 1.0
     assert trial["workload"] == old.trial["workload"]
-    (row,) = rows([replace(old, trial=trial)])
+    (row,) = setting_rows([replace(old, trial=trial)])
     assert row.allocated.predicted != 1
 
 

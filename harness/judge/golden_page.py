@@ -6,7 +6,7 @@ from pathlib import Path
 from advisor.report.blocks import Block, Column, Fitted, Indented, beside, group, table
 from advisor.report.text import on_screen
 from harness.base.collections import Scalar
-from harness.judge.goldens.golden import Golden
+from harness.judge.golden import Golden
 from harness.judge.identity import CPU, shown
 from harness.judge.metrics import LOSS, METRICS, find_metric, is_judged
 from harness.judge.stats import Summary

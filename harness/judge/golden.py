@@ -1,4 +1,5 @@
-"""Goldens as JSON files for review: sorted keys, one value a line, and back.
+"""Goldens: numbers to be held, with whose they are, of what, and why they were taken; and their
+JSON files for review: sorted keys, one value a line.
 
 ::
 
@@ -18,8 +19,11 @@ Units are those of the metrics' names: seconds and bytes. Not-a-number is the st
 import json
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
@@ -29,16 +33,92 @@ from advisor.base.numbers import whole
 from advisor.base.record import as_dict
 from advisor.base.units import significant
 from harness.base.collections import Scalar, flatten
-from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
-from harness.judge.goldens.series import Process, Series
-from harness.judge.metrics import STEP_TIME
-from harness.logs.golden_layouts import LAYOUTS
+from harness.judge.identity import Place, gpu_type, same_workload, workload_key
+from harness.judge.metrics import STEP_TIME, Process, Series, metric_names, samples
+from harness.judge.stats import Summary, summarise
 from harness.trial.plausible import read_number
 from harness.trial.result import TrialStatus
 
+
+class Provenance(StrEnum):
+    """Whose numbers: measured by this harness, or published by somebody else."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+
+
+class Meta(Struct, frozen=True, kw_only=True):
+    """Why a golden is what it is. environment: flat fingerprint of the processes measured."""
+
+    provenance: Provenance
+    reason: str
+    date: str
+    source: str = ""
+    environment: dict[str, Scalar] = field(default_factory=dict)
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Of what a golden speaks. fields: the workload, flat; all of it where there is a key, else the
+    part that the source states. gpus: COUNTxTYPE or ``cpu``."""
+
+    label: str
+    gpus: str
+    fields: dict[str, Scalar]
+    workload_key: str | None = None
+
+    def holds_for(self, workload: dict[str, Any]) -> bool:
+        """Whether `workload`, as JSON, is the one meant."""
+        return same_workload(self.workload_key, self.fields, workload)
+
+    @property
+    def full_gpus(self) -> str:
+        """The GPUs with the type's full name: a bare H100 is the 80 GB SXM part."""
+        count, separator, name = self.gpus.partition("x")
+        return f"{count}x{gpu_type(name)}" if separator and count.isdigit() else self.gpus
+
+
+class Golden(Struct, frozen=True, kw_only=True):
+    """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
+    numbers. limits: relative limits of its own, by metric."""
+
+    meta: Meta
+    identity: Identity
+    status: TrialStatus = TrialStatus.OK
+    processes: tuple[Process, ...] = ()
+    limits: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """Where its numbers come from."""
+        return Place(gpus=self.identity.full_gpus, environment=self.meta.environment)
+
+    def summary(self) -> dict[str, Summary]:
+        """Summary of every metric that has a number."""
+        found = {name: samples(self.processes, name) for name in metric_names(self.processes)}
+        return {name: summarise(values) for name, values in found.items() if values}
+
+    def exact(self, metric: str) -> bool:
+        """Whether the golden is a single published number: to be held, with no noise of its own."""
+        values = samples(self.processes, metric)
+        return self.meta.provenance is Provenance.PUBLISHED and [len(v) for v in values] == [1]
+
+    def same_subject(self, other: "Golden") -> bool:
+        """Whether `other` is a golden of the same workload on the same GPUs."""
+        here, there = self.identity, other.identity
+        if here.full_gpus != there.full_gpus or here.workload_key != there.workload_key:
+            return False
+        return here.workload_key is not None or here.fields == there.fields
+
+
+def identity_of(workload: dict[str, Any], label: str, place: Place) -> Identity:
+    """Full identity of a measured workload."""
+    return Identity(
+        label=label, gpus=place.gpus, fields=flatten(workload), workload_key=workload_key(workload)
+    )
+
+
 SCHEMA_VERSION: Final = 1
 _SUMMARY_DIGITS: Final = 12
-_SUITES: Final = " and ".join(layout.label for layout in LAYOUTS.values())
 
 
 def golden_text(golden: Golden) -> str:
@@ -74,12 +154,8 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
     file = source if isinstance(source, Path) else file
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise UserError(
-            f"{file}: schema_version",
-            show(version),
-            f"must be {SCHEMA_VERSION}",
-            f"harness golden import reads the formats of {_SUITES}",
-        )
+        relation = f"must be {SCHEMA_VERSION}"
+        raise UserError(f"{file}: schema_version", show(version), relation)
     try:
         return _golden(values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -1,1 +1,0 @@
-"""What goldens are, and the files that hold them."""

@@ -1,0 +1,173 @@
+"""Results become rows: cells, repeats, what is trusted."""
+
+import pytest
+from msgspec.structs import replace
+
+from harness.judge.accuracy_rows import (
+    Half,
+    SettingRow,
+    accuracy_of,
+    first_choice,
+    regret,
+    setting_rows,
+)
+from harness.trial.result import TrialStatus
+from harness.trial.trial import Device
+from tests.harness.judge.synthetic import GIB, WORKLOAD, prediction, result
+
+
+def test_a_row_holds_both_sides() -> None:
+    none, mlp = setting_rows(
+        [
+            result("selective:mlp", 1.2, predicted=prediction(1.1, 8 * GIB), peak=10 * GIB),
+            result("none", 1.0, predicted=prediction(0.9, 9 * GIB), peak=10 * GIB),
+        ]
+    )
+    assert (none.setting, mlp.setting) == ("none", "selective:mlp")
+    assert none.cell == mlp.cell
+    assert none.allocated.error == pytest.approx(-0.1)
+    assert none.reserved.measured == 11 * GIB
+    assert none.kept.error == 0
+    assert mlp.overhead.predicted == pytest.approx(1.1 / 0.9 - 1)
+    assert mlp.overhead.measured == pytest.approx(0.2)
+    assert none.overhead.measured == 0
+    assert none.calibration == "h200"
+
+
+@pytest.mark.parametrize(("reason", "peak"), [("spread", 99), ("allocator_retries", 11)])
+def test_processes_are_joined_and_the_untrusted_give_bytes_at_most(reason: str, peak: int) -> None:
+    """Steps of unequal length keep the same bytes; an allocator at its limit does not."""
+    wild = result("none", 9.0, repeat=2, status=TrialStatus.UNSTABLE, peak=99 * GIB, concern=reason)
+    (row,) = setting_rows([result("none", 1.0), result("none", 2.0, repeat=1, peak=11 * GIB), wild])
+    assert row.processes == 2
+    assert row.step.measured == 1.5
+    assert row.allocated.measured == peak * GIB
+    assert row.why == f"unstable: {reason} 9 %"
+    assert row.measured_fits
+
+
+def test_the_prediction_is_the_one_made_before_the_first_process() -> None:
+    later = result("none", 1.0, predicted=prediction(5.0, GIB), repeat=1)
+    first = result("none", 1.0, predicted=prediction(1.0, GIB))
+    (row,) = setting_rows([later, first])
+    assert row.step.predicted == 1.0
+
+
+def test_out_of_memory_is_a_verdict_without_numbers() -> None:
+    (row,) = setting_rows(
+        [result("none", None, predicted=prediction(1.0, GIB), status=TrialStatus.OOM)]
+    )
+    assert row.measured_fits is False
+    assert row.predicted_fits is True
+    assert row.step.measured is row.allocated.measured is None
+    assert row.why.startswith("oom: ")
+
+
+def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> None:
+    longer, cpu = (
+        replace(WORKLOAD, **change) for change in ({"seq_length": 128}, {"device": Device.CPU})
+    )  # type: ignore[arg-type]
+    found = setting_rows(
+        [
+            result("none", 1.0),
+            result("selective:mlp", 1.0),
+            result("none", 1.0, workload=longer),
+            result("none", 1.0, workload=cpu, environment={"gpus": []}),
+        ]
+    )
+    assert len({row.cell for row in found}) == 3
+    assert {row.cell.group for row in found} == {"cuda native toy", "cpu native toy"}
+    assert {row.cell.half for row in found} <= set(Half)
+
+
+def test_a_process_that_left_no_fingerprint_belongs_to_the_others() -> None:
+    killed = result("selective:mlp", None, status=TrialStatus.TIMEOUT, environment={})
+    found = setting_rows([killed, result("none", 1.0)])
+    assert len({row.cell for row in found}) == 1
+    assert found[1].measured_fits is None
+
+
+def test_a_half_is_a_matter_of_the_key_alone() -> None:
+    (row,) = setting_rows([result("none", 1.0)])
+    assert replace(row.cell, key="a0", label="x").half is Half.FIT
+    assert replace(row.cell, key="a1").half is Half.HELD_OUT
+
+
+SPECS = ("none", "selective:mlp", "full:uniform:1")
+
+
+def cell(
+    predicted: tuple[float, ...],
+    measured: tuple[float | None, ...],
+    probabilities: tuple[float, ...] = (1.0, 1.0, 1.0),
+) -> tuple[SettingRow, ...]:
+    return setting_rows(
+        [
+            result(
+                spec,
+                seen,
+                predicted=prediction(told, 8 * GIB, probability),
+                status=TrialStatus.OK if seen is not None else TrialStatus.OOM,
+            )
+            for spec, told, seen, probability in zip(
+                SPECS, predicted, measured, probabilities, strict=True
+            )
+        ]
+    )
+
+
+def test_a_perfect_cell() -> None:
+    found = accuracy_of("all", cell((1.0, 1.2, 1.5), (1.0, 1.2, 1.5)))
+    assert (found.cells, found.rows) == (1, 3)
+    assert found.step is not None
+    assert found.step.mean == 0
+    assert found.overhead is not None
+    assert found.overhead.count == 2
+    assert found.tau == 1.0
+    assert found.regret == found.worst_regret == 0.0
+    assert found.verdicts.fits == 3
+
+
+def test_errors_are_means_of_sizes_and_the_worst_signed() -> None:
+    found = accuracy_of("all", cell((1.1, 1.2, 1.2), (1.0, 1.2, 1.5)))
+    assert found.step is not None
+    assert found.step.mean == pytest.approx((0.1 + 0.0 + 0.2) / 3)
+    assert found.step.worst == pytest.approx(-0.2)
+    assert found.allocated is not None
+    assert found.allocated.worst == pytest.approx(-0.2)  # 8 of 10 GiB
+    assert found.overhead is not None
+    assert found.overhead.worst == pytest.approx((1.2 / 1.1 - 1) - 0.5)
+
+
+def test_a_wrong_order_costs_what_the_choice_costs() -> None:
+    own = cell((1.0, 1.2, 1.5), (1.3, 1.0, 1.5))
+    assert regret(own) == pytest.approx(0.3)
+    assert accuracy_of("all", own).tau == pytest.approx(1 / 3)
+
+
+def test_the_first_choice_is_the_fastest_that_is_said_to_fit() -> None:
+    own = cell((1.0, 1.2, 1.5), (None, 1.2, 1.5), (0.5, 0.95, 1.0))
+    choice = first_choice(own)
+    assert choice is not None
+    assert choice.setting == "selective:mlp"
+    assert regret(own) == 0.0
+    verdicts = accuracy_of("all", own).verdicts
+    assert (verdicts.fits, verdicts.refusals, verdicts.false_fits) == (2, 1, 0)
+
+
+def test_a_choice_that_runs_out_of_memory_has_no_finite_price() -> None:
+    own = cell((1.0, 1.2, 1.5), (None, 1.2, 1.5))
+    found = accuracy_of("all", own)
+    assert found.worst_regret == float("inf")
+    assert found.regret is None
+    assert found.verdicts.false_fits == 1
+
+
+def test_a_refusal_that_runs_is_counted() -> None:
+    assert accuracy_of("x", cell((1, 2, 3), (1, 2, 3), (0.1, 1, 1))).verdicts.false_refusals == 1
+
+
+def test_nothing_is_judged_of_nothing() -> None:
+    found = accuracy_of("none", ())
+    assert found.step is found.tau is found.regret is found.worst_regret is None
+    assert regret(cell((1.0, 1.2, 1.5), (1.0, None, None))) is None
