@@ -22,10 +22,10 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Status
-from scripts.write_docs.options_page import PAGE, options_page
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from scripts.write_docs.options_page import PAGE, options_page
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
 
