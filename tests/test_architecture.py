@@ -130,7 +130,6 @@ SAME_ROLE = frozenset(
         "family",
         "flags",
         "golden",
-        "journal",
         "latent_attention",
         "layer",
         "linear",

@@ -29,7 +29,7 @@ def calibrate(
     Returns None on ranks other than 0 of a torchrun. UserError if nothing could be measured.
     """
     if refit is not None:
-        from harness.calibration.refit import refit as fitted_again
+        from harness.calibration.conclusion import refit as fitted_again
 
         return fitted_again(Path(refit))
     if budget_seconds <= 0:

@@ -78,7 +78,7 @@ class HardwareRecord(Struct, frozen=True, kw_only=True):
 
 
 def hardware_path(calibration: Path, name: str) -> Path:
-    """Where the record lies: in the folder `hardware` beside one called `calibration`, so that
+    """Where the record lies: in the folder `hardware` next to one called `calibration`, so that
     both are found with --config-dir; else next to the calibration."""
     if calibration.parent.name == _FOLDER:
         return calibration.parent.parent / _HARDWARE / f"{name}.yaml"

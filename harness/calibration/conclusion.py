@@ -2,6 +2,7 @@
 they are off."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.documents import read_json_lines, read_text
+from advisor.base.errors import UserError
+from advisor.base.fields import show_path
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
-from harness.calibration.bench.cases import ATTENTION, Kind, Sample
+from harness.calibration.bench.cases import ATTENTION, Kind, Sample, read_sample
 from harness.calibration.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
 from harness.calibration.efficiencies import (
     RESOURCES,
@@ -21,11 +25,11 @@ from harness.calibration.efficiencies import (
     Rate,
     Rates,
     Resource,
+    by_shape,
     fit,
     fitted_samples,
     left_out_errors,
 )
-from harness.calibration.gemm_shapes import by_shape
 from harness.calibration.reference import DeviceFacts, Reference, reference
 from harness.calibration.remarks import ATTENTION_WORDS, remarks
 from harness.execution.signals import Stop
@@ -105,11 +109,11 @@ def _with_shapes(
     """Measured efficiencies of GEMMs as the advisor's own model of GEMMs needs them."""
     found = by_shape(calibration, gpu, samples, rates.kernel_seconds or 0.0)
     kept = {field: value for field, value in found.items() if notes[field].startswith(_MEASURED)}
-    told = {
+    by_model = {
         field: f"{notes[field]} with tiles and traffic, without them {value:.2f}"
         for field, value in kept.items()
     }
-    return replace(calibration, **kept), notes | told
+    return replace(calibration, **kept), notes | by_model
 
 
 def _write(path: Path, document: CalibrationDocument, record: HardwareRecord) -> Path:
@@ -207,7 +211,7 @@ def _of_peak(rate: Rate, peak: float) -> str:
 
 
 def _halves(ramp: Ramp) -> dict[str, float]:
-    """What the samples tell of it; nothing where they were too few."""
+    """What the samples show of it; nothing where they were too few."""
     if ramp == Ramp():
         return {}
     return {"attention_half_rate_rows": ramp.rows, "attention_half_rate_tokens": ramp.tokens}
@@ -232,7 +236,7 @@ _LEAST_EFFICIENCY: Final = 0.01
 reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
 _SHARES: Final = ("gemm_sustained_share", "gemm_training_share")
 """What GEMMs under lasting load, and those of a step, reach of one in a short burst. All of it,
-beside plain kernels: with the share of published steps of Megatron (0.92) the 38 measured here are
+in plain kernels: with the share of published steps of Megatron (0.92) the 38 measured here are
 predicted -0.4 to +8.7 % off, and without it -2.9 to +4.0 % (results/measured)."""
 _SECONDS: Final = {
     "kernel_seconds": "short kernels",
@@ -278,3 +282,68 @@ def _words(errors: Sequence[float]) -> str:
         f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
         "kernels, each fifth of the shapes left out of the fit in turn"
     )
+
+
+_MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit|date): (.*)")
+"""Lines of a calibration's head that say what it was measured with (CalibrationDocument).
+"""
+
+
+def refit(path: Path) -> Outcome:
+    """Write the calibration at `path` again, from its journal and with its own head.
+
+    It keeps its date, and says that it was fitted again. UserError where there is no journal of one
+    GPU with a datasheet: the peaks of other devices, and which link several ranks used, are known
+    to `harness calibrate` on them alone.
+    """
+    journal = path.with_suffix(".jsonl")
+    if not journal.is_file():
+        raise UserError(
+            "--refit", show_path(path), f"has no samples: {journal.name} does not exist"
+        )
+    machine, samples = _read(journal)
+    if "host" in machine:
+        raise UserError(
+            "--refit",
+            show_path(path),
+            "cannot be fitted again: it was measured on a CPU, whose peaks come from the samples",
+        )
+    if machine.get("ranks") != "1":
+        raise UserError(
+            "--refit",
+            show_path(path),
+            "cannot be fitted again: it was measured on several ranks, but does not state "
+            "their link",
+        )
+    facts = DeviceFacts(
+        name=str(machine.get("device")),
+        is_cpu=False,
+        memory_bytes=0,
+        processors=0,
+        compute_capability=0.0,
+    )
+    environment = _environment_of(path, machine)
+    date = environment.pop("date", None)
+    return conclude(samples, facts, environment, path, date=date)
+
+
+def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:
+    head, *lines = read_json_lines(journal) or ({},)
+    machine = head.get("machine")
+    if not isinstance(machine, dict):
+        raise UserError("--refit", show_path(journal), "is not a journal of samples")
+    return machine, tuple(map(read_sample, lines))
+
+
+def _environment_of(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
+    """What the file says of where it was measured; of one that is gone, what the journal knows."""
+    software = {"torch": machine.get("torch"), "cuda": machine.get("cuda")}
+    if not path.is_file():
+        return {"software": software}
+    found = (_MEASURED_WITH.fullmatch(line) for line in read_text(path).splitlines())
+    stated = {match[1]: match[2] for match in found if match is not None}
+    return {"software": software} | {
+        key: value
+        for key, value in stated.items()
+        if key not in ("software.torch", "software.cuda")
+    }

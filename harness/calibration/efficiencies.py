@@ -11,7 +11,13 @@ from statistics import harmonic_mean, median, pvariance, quantiles
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.time.gemm import GemmRates, matmul_seconds
+from advisor.time.machine import gemm_rates
 from harness.base.collections import grouped
 from harness.calibration.bench.cases import (
     ATTENTION,
@@ -21,7 +27,7 @@ from harness.calibration.bench.cases import (
     Kind,
     Sample,
 )
-from harness.calibration.bench.host_layers import host_operations
+from harness.calibration.bench.shapes import host_operations
 
 
 class Resource(StrEnum):
@@ -102,7 +108,7 @@ class Ramp(Struct, frozen=True, kw_only=True):
 
 class Rates(Struct, frozen=True, kw_only=True):
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
-    ones were timed to tell, host_native_call_seconds where no layer was queued."""
+    ones were timed, host_native_call_seconds where no layer was queued."""
 
     of: dict[Resource, Rate]
     kernel_seconds: float | None
@@ -160,7 +166,7 @@ def _native_call_seconds(samples: Iterable[Sample]) -> float | None:
 
 def _ramp(samples: Sequence[Sample], kernel: float) -> Ramp:
     """The ramp that brings the rates of each attention kind closest together (least squares of
-    their logarithms), one for both; none where too few were timed to tell."""
+    their logarithms), one for both; none where too few were timed."""
     by_kind = [
         [s for s in samples if s.case.kind is kind and s.case.sizes[1] >= _LEAST_TOKENS]
         for kind in ATTENTION
@@ -282,3 +288,49 @@ def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, .
             if seconds is not None and sample.case.key in watched:
                 errors.append(seconds / sample.seconds - 1)
     return tuple(errors)
+
+
+_GEMM_FIELDS: Final = {
+    "gemm_efficiency": (Kind.GEMM, Precision.BF16),
+    "fp8_gemm_efficiency": (Kind.GEMM_FP8, Precision.FP8_CURRENT),
+}
+_GEMM_ROUNDS: Final = 5
+"""Times are nearly inverse to an efficiency: each round brings the median within a tenth of what
+was left."""
+
+
+def by_shape(
+    calibration: Calibration, gpu: Gpu, samples: Sequence[Sample], kernel_seconds: float = 0.0
+) -> dict[str, float]:
+    """Efficiencies by field at which half of the large GEMMs of `samples` are predicted to take
+    longer than measured, and half shorter; nothing of what was not timed. What tiles, waves and
+    traffic take is no part of an efficiency: advisor.time.gemm adds it by shape. kernel_seconds:
+    fixed cost of a kernel, next to which large ones are large."""
+    found = {}
+    for field, (kind, precision) in _GEMM_FIELDS.items():
+        of_kind = [sample for sample in samples if sample.case.kind is kind]
+        timed = large(of_kind, kernel=kernel_seconds)
+        if timed:
+            found[field] = _efficiency(calibration, gpu, timed, field, precision)
+    return found
+
+
+def _efficiency(
+    calibration: Calibration,
+    gpu: Gpu,
+    timed: Sequence[Sample],
+    field: str,
+    precision: Precision,
+) -> float:
+    alone = replace(calibration, gemm_training_share=1.0, quantized_training_share=1.0)
+    value: float = getattr(alone, field)
+    for _ in range(_GEMM_ROUNDS):
+        rates = gemm_rates(gpu, replace(alone, **{field: value}), precision)
+        value = min(1.0, value * median(_longer(sample, rates) for sample in timed))
+    return value
+
+
+def _longer(sample: Sample, rates: GemmRates) -> float:
+    """Predicted over measured."""
+    m, n, k = sample.case.sizes
+    return matmul_seconds(rates, m, n, k) / sample.seconds

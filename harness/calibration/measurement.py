@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.calibration.bench.case_order import Pace, Schedule
-from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind
-from harness.calibration.bench.journal import Journal
+from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Journal, Kind
 from harness.calibration.bench.shapes import (
     BURST,
     HOST_CASES,
@@ -215,7 +214,7 @@ def _kernels(
 
 class _Timing(Struct, frozen=True, kw_only=True):
     """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
-    variant the first refusal is told."""
+    variant the first refusal is printed."""
 
     bench: "Bench"
     journal: Journal

@@ -36,7 +36,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
 
 class Reference(Struct, frozen=True, kw_only=True):
     """The device that efficiencies belong to; `measured` where its peaks were measured, not
-    published. `base` has the constants that one device alone cannot tell."""
+    published. `base` has the constants that cannot be measured on one device."""
 
     gpu: Gpu
     record: HardwareRecord
@@ -47,7 +47,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 def reference(facts: DeviceFacts, samples: Sequence[Sample]) -> Reference:
     """The datasheet where the device's name is known, else peaks out of `samples`.
 
-    UserError where neither gives a peak: nothing that tells it was measured.
+    UserError where neither gives a peak: nothing that shows it was measured.
     """
     known = None if facts.is_cpu else _known(facts.name)
     if known is not None:

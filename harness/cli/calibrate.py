@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     options = parse(argv)
     if options.refit is not None:
-        from harness.calibration.refit import refit
+        from harness.calibration.conclusion import refit
 
         print(page(refit(options.refit)), end="")
         return 0

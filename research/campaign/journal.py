@@ -43,7 +43,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do; an old journal does not tell why trials failed."""
+        """Whether nothing is left to do; an old journal does not say why trials failed."""
         known = bool(self.version) or self.exit_code != SOME_FAILED
         return self.outcome is Outcome.DONE and known
 

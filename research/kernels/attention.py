@@ -63,8 +63,8 @@ class Constant(Struct, frozen=True, kw_only=True):
 
 
 def published(path: Path = TABLE) -> tuple[Timed, ...]:
-    """Rows of the table that the model is meant for: no deterministic kernels but where no others
-    are told, 8 bits forward alone (cuDNN's backward has slow paths there), no short sequences."""
+    """Rows of the table that the model is meant for: deterministic kernels only where there are no
+    others, 8 bits only forward (cuDNN's backward has slow paths there), no short sequences."""
     with path.open(encoding="utf-8") as file:
         rows = [_published_row(row) for row in csv.DictReader(file) if _is_meant(row)]
     return tuple(rows)
@@ -171,7 +171,7 @@ FIELDS: Final = {
 """The same of a Calibration's fields."""
 
 
-def told(row: Timed) -> tuple[str, ...]:
+def constants_of(row: Timed) -> tuple[str, ...]:
     """Fields that a row's time depends on."""
     fused = "fused_" if row.kernel.fused else ""
     direction = "backward" if row.backward else "forward"
@@ -182,7 +182,7 @@ def told(row: Timed) -> tuple[str, ...]:
 def predicted(row: Timed, values: Mapping[tuple[str, str], float]) -> float:
     """Seconds of a row by constants under (family, field); shared ones have no family."""
     gpu, name = _gpu(row.gpu), family(row)
-    efficiency, *_ = told(row)
+    efficiency, *_ = constants_of(row)
     reached = values[name, efficiency]
     blackwell = "_blackwell" if gpu.compute_capability >= 10 else ""
     rates = AttentionRates(
@@ -204,7 +204,7 @@ def fit(rows: Sequence[Timed]) -> dict[tuple[str, str], float]:
     """Least squares of the logarithms, every source with the same weight."""
     begin: dict[tuple[str, str], float] = {("", name): at for name, (at, _) in SHARED.items()}
     for row in rows:
-        begin |= {(family(row), field): FIELDS[field][0] for field in told(row)}
+        begin |= {(family(row), field): FIELDS[field][0] for field in constants_of(row)}
     keys, sources = list(begin), [row.source for row in rows]
     weights = [1 / sqrt(sources.count(source)) for source in sources]
 
@@ -231,13 +231,15 @@ def errors(rows: Sequence[Timed], values: Mapping[tuple[str, str], float]) -> li
 
 def left_out(rows: Sequence[Timed]) -> dict[str, list[float]]:
     """By source and GPU the errors of its rows under a fit that has not seen them; those without
-    which a constant is not told at all are not left out."""
+    which a constant is not known at all are not left out."""
     found = {}
     for source, gpu in dict.fromkeys((row.source, row.gpu) for row in rows):
         unseen = [row for row in rows if (row.source, row.gpu) == (source, gpu)]
         seen = [row for row in rows if (row.source, row.gpu) != (source, gpu)]
-        known = {(family(row), field) for row in seen for field in told(row)}
-        unseen = [row for row in unseen if all((family(row), f) in known for f in told(row))]
+        known = {(family(row), field) for row in seen for field in constants_of(row)}
+        unseen = [
+            row for row in unseen if all((family(row), f) in known for f in constants_of(row))
+        ]
         if unseen:
             found[f"{gpu}, {source}"] = errors(unseen, fit(seen))
     return found
@@ -248,7 +250,9 @@ def constants(rows: Sequence[Timed]) -> tuple[Constant, ...]:
     values = fit(rows)
     made = []
     for (name, field), value in values.items():
-        of_it = [row for row in rows if not name or (family(row) == name and field in told(row))]
+        of_it = [
+            row for row in rows if not name or (family(row) == name and field in constants_of(row))
+        ]
         off = [abs(error) for error in errors(of_it, values)]
         made.append(
             Constant(

@@ -3,7 +3,7 @@
 The run had transformers' layers with FlashAttention 3 and Liger's kernels (fused loss, tiled MLP),
 each layer checkpointed with its input on the host, Adam on the host. Only DeepSpeed's own
 checkpoints put inputs there, so the job has the eager layers that call these. Step times follow
-from TFLOP/s of the model: six FLOPs a parameter but for the embedding, and attention halved, which
+from TFLOP/s of the model: six FLOPs a parameter except the embedding's, and attention halved, which
 gives the shares of attention that the source prints. One sequence a GPU. Six versions of torch at
 8K, 20 % apart, are one job.
 """

@@ -58,7 +58,7 @@ def resolved(
     recipe: Experiment | None = None,
 ) -> RowJob:
     """The job of `values`, each by its name in whichever part of a job has it, over a recipe if one
-    is given; what no part has is an option beside it, where it is set."""
+    is given; what no part has is an option besides, where it is set."""
     own = {
         part: {name: values[name] for name in field_types(part) if name in values}
         for part in _PARTS

@@ -41,7 +41,7 @@ class Target(Struct, frozen=True, kw_only=True):
     a ratio is over. options: what the run had and no field of a job says, by the framework's names.
     judged_only: why nothing is fitted on it; empty where it may be. unexplained: that, though it is
     a run like any other: what bounds it is not known. comparable: whether it stands
-    beside other rows of its table; not where only the software was another.
+    next to other rows of its table; not where only the software was another.
     """
 
     name: str

@@ -168,7 +168,7 @@ CONSTANTS: Final = (
 
 @lru_cache(maxsize=8)
 def prior_calibration(generation: str) -> Calibration:
-    """Every constant at its prior, beside what a fit on kernels alone gave."""
+    """Every constant at its prior, next to what a fit on kernels alone gave."""
     document = load_config(Group.CALIBRATION, generation, None, "calibration")
     of_kernels = read_record(Calibration, document.values, document.path)
     values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}

@@ -22,7 +22,7 @@ from research.rows.targets import Target, predict
 from research.steps.constants import CONSTANTS, GENERATIONS, Constant, prior_calibration
 
 TIME_SIGMA: Final = 0.04
-"""Relative scatter of a published time beside a right model: repeats within a source are good to
+"""Relative scatter of a published time around a right model: repeats within a source are good to
 5 % (results/published/README.md)."""
 _LOOSE: Final = {"llm_foundry": 0.10, "simumax_b200": 0.06}
 """The same of a source whose software is years older than the others' (versions lie 20 % apart), or

@@ -108,7 +108,7 @@ def score(targets: Iterable[Target], calibration: Calibration | None = None) -> 
 
 
 def family(target: Target) -> Hashable:
-    """Rows whose errors are told together: table, model, GPU, precision and framework."""
+    """Rows whose errors are reported together: table, model, GPU, precision and framework."""
     job = target.job
     framework = job.config.framework or default_framework(None)
     return target.table, job.model.name, _gpu(target), str(job.config.precision), framework

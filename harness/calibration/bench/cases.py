@@ -1,15 +1,21 @@
-"""One kernel to be timed: what it is, at which size, and the work it does."""
+"""One kernel to be timed: what it is, at which size, the work it does; and what was measured."""
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
+from math import prod
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
+from advisor.base.documents import read_json_lines
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show
+from advisor.base.fields import read_record, show, show_path
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.record import as_dict
+from harness.trial.files import append_json_line
 from harness.trial.result import GpuLoad
 
 
@@ -29,7 +35,7 @@ class Kind(StrEnum):
     host_launch: elements of an addition; the host's seconds to queue it.
     host_layer: tokens, hidden size of a layer so small that the host is what takes time: its
         seconds to queue forward and backward.
-    host_replay: the same, of a layer that is replayed whole in its backward.
+    host_replay: the same, of a layer that is recomputed whole in its backward.
     """
 
     GEMM = "gemm"
@@ -62,12 +68,63 @@ BANDWIDTH: Final = (Kind.NORM, Kind.ADD, Kind.SWIGLU)
 HOST_COPIES: Final = (Kind.TO_DEVICE, Kind.TO_HOST)
 COLLECTIVES: Final = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
-_TENSORS_MOVED: Final = {Kind.NORM: 2, Kind.ADD: 3, Kind.SWIGLU: 5}
-"""Tensors of the output's size read and written: SiLU (1 and 1), then the product (2 and 1)."""
-_ADAM_TENSORS: Final = 7  # reads gradient, parameter, two moments; writes the last three
+_BF16: Final = DType.BF16.itemsize
 _BACKWARD_MATMULS: Final = 2.5  # five matmuls against two (arXiv 2307.08691)
-_BACKWARDS: Final = (Kind.ATTENTION_BACKWARD, Kind.LATENT_ATTENTION_BACKWARD)
-_SINGLE_GEMMS: Final = (Kind.GEMM, Kind.GEMM_FP8, Kind.SUSTAINED_GEMM)
+_Work = tuple[float, int]
+"""FLOPs and bytes."""
+
+
+def _matmul(m: int, n: int, k: int, *, experts: int = 1, operand: int = _BF16) -> _Work:
+    """The result has 16 bits."""
+    moved = operand * (m * k + k * n) + _BF16 * m * n
+    return 2.0 * experts * m * n * k, experts * moved
+
+
+def _attend(batch: int, seq: int, heads: int, groups: int, width: int) -> _Work:
+    """Over the causal half. width: of queries and keys plus that of values."""
+    flops = 1.0 * batch * seq * seq * heads * width
+    return flops, _BF16 * batch * seq * (heads + groups) * width
+
+
+def _attend_latent(batch: int, seq: int, heads: int, query: int, value: int) -> _Work:
+    return _attend(batch, seq, heads, heads, query + value)
+
+
+def _attend_groups(batch: int, seq: int, heads: int, groups: int, head: int) -> _Work:
+    return _attend(batch, seq, heads, groups, 2 * head)
+
+
+def _backward(forward: Callable[..., _Work]) -> Callable[..., _Work]:
+    """With the scores that it computes again."""
+
+    def work(*sizes: int) -> _Work:
+        flops, num_bytes = forward(*sizes)
+        return flops * _BACKWARD_MATMULS, 2 * num_bytes
+
+    return work
+
+
+def _moves(num_bytes: int) -> Callable[..., _Work]:
+    """So many bytes for each of the product of the sizes."""
+    return lambda *sizes: (0.0, num_bytes * prod(sizes))
+
+
+_WORK: Final[Mapping[Kind, Callable[..., _Work]]] = {
+    **dict.fromkeys((Kind.GEMM, Kind.SUSTAINED_GEMM), _matmul),
+    Kind.GEMM_FP8: partial(_matmul, operand=DType.FLOAT8.itemsize),
+    Kind.GROUPED_GEMM: lambda experts, *sizes: _matmul(*sizes, experts=experts),
+    Kind.ATTENTION_FORWARD: _attend_groups,
+    Kind.ATTENTION_BACKWARD: _backward(_attend_groups),
+    Kind.LATENT_ATTENTION_FORWARD: _attend_latent,
+    Kind.LATENT_ATTENTION_BACKWARD: _backward(_attend_latent),
+    # tensors of the output's size read and written: SiLU (1 and 1), then the product (2 and 1)
+    **{kind: _moves(n * _BF16) for kind, n in ((Kind.NORM, 2), (Kind.ADD, 3), (Kind.SWIGLU, 5))},
+    # reads gradient, parameter, two moments; writes the last three
+    Kind.ADAM: _moves(7 * DType.FP32.itemsize),
+    Kind.COPY: _moves(2),
+    **dict.fromkeys((*HOST_COPIES, *COLLECTIVES), _moves(1)),
+    **dict.fromkeys(HOST_TIMES, _moves(0)),
+}
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -86,50 +143,13 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> float:
-        """FLOPs of matmuls, as the advisor counts them: attention over the causal half, the
-        backward's replayed scores included; 0 for the rest."""
-        if self.kind in _SINGLE_GEMMS:
-            m, n, k = self.sizes
-            return 2.0 * m * n * k
-        if self.kind is Kind.GROUPED_GEMM:
-            experts, m, n, k = self.sizes
-            return 2.0 * experts * m * n * k
-        if self.kind in (*ATTENTION, *LATENT_ATTENTION):
-            batch, seq, heads, *_ = self.sizes
-            forward = 1.0 * batch * seq * seq * heads * sum(self._widths)
-            return forward * (_BACKWARD_MATMULS if self.kind in _BACKWARDS else 1)
-        return 0.0
-
-    @property
-    def _widths(self) -> tuple[int, int]:
-        """Of attention: channels of a query head, and of a value head."""
-        *_, query, value = self.sizes
-        return (query, value) if self.kind in LATENT_ATTENTION else (value, value)
+        """FLOPs of matmuls, as the advisor counts them; 0 for the rest."""
+        return _WORK[self.kind](*self.sizes)[0]
 
     @property
     def num_bytes(self) -> int:
         """Memory traffic where that bounds the kernel; the operands of a matmul; bytes sent."""
-        if self.kind in HOST_TIMES:
-            return 0
-        if self.kind is Kind.GROUPED_GEMM:
-            experts, m, n, k = self.sizes
-            return DType.BF16.itemsize * experts * (m * k + k * n + m * n)
-        if self.kind in _SINGLE_GEMMS:
-            m, n, k = self.sizes
-            operand = (DType.FLOAT8 if self.kind is Kind.GEMM_FP8 else DType.BF16).itemsize
-            return operand * (m * k + k * n) + DType.BF16.itemsize * m * n
-        if self.kind in (*ATTENTION, *LATENT_ATTENTION):
-            batch, seq, heads, *_ = self.sizes
-            groups = self.sizes[3] if self.kind in ATTENTION else heads
-            passes = 2 if self.kind in _BACKWARDS else 1
-            channels = (heads + groups) * sum(self._widths)
-            return passes * DType.BF16.itemsize * batch * seq * channels
-        if self.kind in _TENSORS_MOVED:
-            rows, width = self.sizes
-            return _TENSORS_MOVED[self.kind] * DType.BF16.itemsize * rows * width
-        if self.kind is Kind.ADAM:
-            return _ADAM_TENSORS * DType.FP32.itemsize * self.sizes[0]
-        return self.sizes[0] * (2 if self.kind is Kind.COPY else 1)
+        return _WORK[self.kind](*self.sizes)[1]
 
     @property
     def work(self) -> float:
@@ -177,3 +197,40 @@ def read_sample(values: dict[str, Any]) -> Sample:
     except (TypeError, ValueError, OverflowError):
         raise UserError("journal line", show(values), "is not a sample") from None
     return sample
+
+
+_MACHINE: Final = "machine"
+
+
+class Journal:
+    """Samples of one machine as JSON lines: each is on disk before the next is measured, and none
+    is measured twice. The first line says which machine. A line cut off by a kill is dropped."""
+
+    def __init__(self, path: Path, machine: dict[str, Any]) -> None:
+        """Open or begin the journal; UserError where it is of another machine or broken."""
+        self.path = path
+        self.samples: dict[str, Sample] = {}
+        if not self._read(machine):
+            append_json_line(path, {_MACHINE: machine})
+
+    def add(self, sample: Sample) -> None:
+        """Write one sample; it is on disk when this returns."""
+        self.samples[sample.case.key] = sample
+        append_json_line(self.path, sample_values(sample))
+
+    def _read(self, machine: dict[str, Any]) -> bool:
+        """Take over what is there; whether the journal was begun."""
+        if not self.path.exists():
+            return False
+        lines = read_json_lines(self.path)
+        if lines and lines[0].get(_MACHINE) != machine:
+            raise UserError(
+                "journal",
+                show_path(self.path),
+                "was started on another machine or with other software",
+                "give --out another file, or delete the journal",
+            )
+        for values in lines[1:]:
+            sample = read_sample(values)
+            self.samples[sample.case.key] = sample
+        return bool(lines)

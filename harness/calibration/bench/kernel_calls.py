@@ -1,23 +1,91 @@
-"""The kernel of each kind of case as a call on random operands."""
+"""The kernel of each kind of case as a call on random operands, several sets of them in turn so
+that caches do not help."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from math import prod
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.attention import flash_attention
+from harness.backends.native.modules.layer import TransformerLayer
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.sdpa import causal_attention
-from harness.calibration.bench import host
 from harness.calibration.bench.cases import LATENT_ATTENTION, Case, Kind
-from harness.calibration.bench.kernel_inputs import Inputs
+from harness.calibration.bench.shapes import host_layer
 from harness.calibration.bench.timer import Call
+from harness.trial.trial import Device
 
+HOST_CALLS: Final = {Kind.HOST_LAUNCH: 500, Kind.HOST_LAYER: 10, Kind.HOST_REPLAY: 5}
+"""Queued without waiting: launches fewer than the thousand that a GPU's queue holds."""
+_DEVIATION: Final = 0.02
 _IMPLEMENTATIONS: Final = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
+POOL_ELEMENTS: Final = 2**22
+_SEED: Final = 1234
+_MOST_SETS: Final = 8
+_CPU_CACHE_BYTES: Final = 32 * 2**20
+FOOTPRINT: Final = 3
+"""A case holds its operands, its result, and temporaries of the same size."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a device allows: bytes a case may hold, bytes of its last cache."""
+
+    memory_bytes: int
+    cache_bytes: int
+
+
+class Inputs:
+    """Operands on one device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.limits = _limits(device)
+        generator = torch.Generator(device.value).manual_seed(_SEED)
+        self._pool = torch.randn(
+            POOL_ELEMENTS, generator=generator, device=device.value, dtype=torch.float32
+        )
+
+    def tensor(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        """Random normal values. They repeat after a few million, which no kernel profits from;
+        drawing all of them would take longer than the kernel."""
+        flat = torch.empty(prod(shape), device=self.device.value, dtype=dtype)
+        whole = len(flat) // POOL_ELEMENTS * POOL_ELEMENTS
+        flat[:whole].view(-1, POOL_ELEMENTS).copy_(self._pool)
+        flat[whole:].copy_(self._pool[: len(flat) - whole])
+        return flat.view(shape)
+
+    def sets(self, case: Case, make: Callable[[], Any]) -> list[Any]:
+        """Several sets of operands where one would stay in the cache."""
+        wanted = -(-2 * self.limits.cache_bytes // max(1, case.num_bytes))
+        room = self.limits.memory_bytes // (FOOTPRINT * max(1, case.num_bytes))
+        return [make() for _ in range(max(1, min(wanted, room, _MOST_SETS)))]
+
+    def in_turn(
+        self, case: Case, make: Callable[[], tuple[Any, ...]], run: Callable[..., object]
+    ) -> Call:
+        """`run` on one set of operands after the other."""
+        sets = self.sets(case, make)
+        return lambda number: run(*sets[number % len(sets)])
+
+
+def _limits(device: Device) -> Limits:
+    if device is Device.CPU:
+        return Limits(memory_bytes=2 * 2**30, cache_bytes=_CPU_CACHE_BYTES)
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    free, _ = torch.cuda.mem_get_info()
+    return Limits(
+        memory_bytes=free // 2, cache_bytes=getattr(properties, "L2_cache_size", 64 * 2**20)
+    )
 
 
 def _gemm(inputs: Inputs, case: Case) -> Call:
@@ -162,6 +230,35 @@ def _host_copy(inputs: Inputs, case: Case) -> Call:
     return lambda _: target.copy_(source, non_blocking=True)
 
 
+def _launch(inputs: Inputs, case: Case) -> Call:
+    """An addition of a few elements."""
+    x = torch.zeros(case.sizes[0], device=inputs.device.value)
+    return lambda _: torch.add(x, x)
+
+
+def _layer(inputs: Inputs, case: Case) -> Call:
+    """Forward and backward of one layer, gradients of its input and of all weights; with a replay
+    of the whole layer between them where the case is of that kind. A layer this small keeps no GPU
+    busy: Python and torch are what takes time, the part of a step that larger kernels hide."""
+    tokens, hidden = case.sizes
+    where = torch.device(inputs.device.value)
+    model, kind = host_layer(case)
+    settings = LayerSettings(
+        model=model,
+        seq_length=tokens,
+        dtype=torch.bfloat16,
+        device=where,
+    )
+    segment = Segment(layers=(kind,), whole=case.kind is Kind.HOST_REPLAY)
+    module = TransformerLayer(settings, segment, kind, settings.frequencies())
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=_DEVIATION)
+    x = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, device=where, requires_grad=True)
+    wanted = (x, *module.parameters())
+    gradient = torch.ones_like(x)
+    return lambda _: torch.autograd.grad(module(x), wanted, gradient, allow_unused=True)
+
+
 CALLS: Final[dict[Kind, Callable[[Inputs, Case], Call]]] = {
     Kind.GEMM: _gemm,
     Kind.GEMM_FP8: _gemm_fp8,
@@ -178,8 +275,8 @@ CALLS: Final[dict[Kind, Callable[[Inputs, Case], Call]]] = {
     Kind.COPY: _copy,
     Kind.TO_DEVICE: _host_copy,
     Kind.TO_HOST: _host_copy,
-    Kind.HOST_LAUNCH: lambda inputs, case: host.launch(case, inputs.device),
-    Kind.HOST_LAYER: lambda inputs, case: host.layer(case, inputs.device),
-    Kind.HOST_REPLAY: lambda inputs, case: host.layer(case, inputs.device),
+    Kind.HOST_LAUNCH: _launch,
+    Kind.HOST_LAYER: _layer,
+    Kind.HOST_REPLAY: _layer,
 }
 """What makes the call of a case; collectives have their own."""

@@ -5,7 +5,6 @@ from typing import Final
 
 import torch
 
-from harness.calibration.bench import host
 from harness.calibration.bench.cases import (
     HOST_COPIES,
     HOST_TIMES,
@@ -14,10 +13,14 @@ from harness.calibration.bench.cases import (
     Kind,
     Sample,
 )
-from harness.calibration.bench.kernel_calls import CALLS
-from harness.calibration.bench.kernel_inputs import FOOTPRINT, Inputs
-from harness.calibration.bench.sustained import time_sustained
-from harness.calibration.bench.timer import Call, Timing, time_call, time_queueing
+from harness.calibration.bench.kernel_calls import CALLS, FOOTPRINT, HOST_CALLS, Inputs
+from harness.calibration.bench.timer import (
+    Call,
+    Timing,
+    time_call,
+    time_queueing,
+    time_sustained,
+)
 from harness.measure.nvml import open_current_gpu
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
@@ -81,7 +84,7 @@ class Bench:
             gpu = open_current_gpu()
             return time_sustained(call, self.device, hold_seconds=self._hold_seconds, gpu=gpu)
         if case.kind in HOST_TIMES:
-            return time_queueing(call, self.device, calls=host.CALLS[case.kind]), None
+            return time_queueing(call, self.device, calls=HOST_CALLS[case.kind]), None
         graph = case.kind in _GRAPHED
         wanted = self._wanted_seconds
         return time_call(call, self.device, wanted_seconds=wanted, graph=graph), None

@@ -13,14 +13,17 @@ from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import AttentionBackend
 from advisor.models.presets import load_model, model_names
 from advisor.models.spec import ModelSpec
+from harness.backends.native.host_time import layer_calls
+from harness.backends.native.predict import as_native
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
 
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 TOKENS: Final = (32, 256, 1024, 4096, 8192)
-"""Sequence lengths, one sequence each. The presets train at 2048 and more; the short ones tell the
+"""Sequence lengths, one sequence each. The presets train at 2048 and more; the short ones show the
 fixed cost of a kernel, and are what a CPU can afford."""
 
 CORE_MODELS: Final = ("llama3_8b", "llama3_70b", "llama3.1_405b")
@@ -200,3 +203,43 @@ def _elementwise(operator: Operator) -> Iterator[Case]:
         yield Case(kind=Kind.ADD, sizes=(rows, width))
     elif operator.module is Module.ACTIVATION and operator.inputs[0].shape[-1] == 2 * width:
         yield Case(kind=Kind.SWIGLU, sizes=(rows, width))
+
+
+_HEADS: Final = 4
+_EXPERTS: Final = {"moe": 4, "many_experts": 64}
+
+
+def host_layer(case: Case) -> tuple[ModelSpec, LayerKind]:
+    """A layer of the case's variant: dense, moe, many_experts, or latent, with the head widths of
+    DeepSeek's."""
+    tokens, hidden = case.sizes
+    model = ModelSpec(
+        name=case.variant,
+        num_layers=1,
+        hidden_size=hidden,
+        ffn_hidden_size=4 * hidden,
+        num_attention_heads=_HEADS,
+        num_query_groups=_HEADS,
+        kv_channels=hidden // _HEADS,
+        vocab_size=hidden,
+        max_position_embeddings=tokens,
+    )
+    if case.variant in _EXPERTS:
+        model = replace(model, num_moe_experts=_EXPERTS[case.variant], moe_ffn_hidden_size=hidden)
+        return model, DENSE._replace(feed_forward=FeedForward.MOE)
+    if case.variant == "latent":
+        model = replace(
+            model,
+            multi_latent_attention=True,
+            qk_layernorm=True,
+            q_lora_rank=hidden // 2,
+            kv_lora_rank=hidden // 2,
+        )
+    return model, DENSE
+
+
+def host_operations(case: Case) -> int:
+    """Operations that the processor queues for its forward and backward, nothing recomputed."""
+    model, kind = host_layer(case)
+    shape = RankShape(model=as_native(model), seq_length=case.sizes[0], micro_batch_size=1)
+    return sum(layer_calls(shape, kind))

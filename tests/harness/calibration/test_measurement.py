@@ -20,10 +20,10 @@ from harness.calibration.bench.cases import (
     HOST_TIMES,
     LATENT_ATTENTION,
     Case,
+    Journal,
     Kind,
     Sample,
 )
-from harness.calibration.bench.journal import Journal
 from harness.calibration.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
 from harness.calibration.efficiencies import fit
 from harness.calibration.measurement import calibrate, smallest, stages

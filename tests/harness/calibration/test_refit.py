@@ -8,7 +8,7 @@ import yaml
 
 from advisor.base.errors import UserError
 from harness.calibration.bench.cases import Case, Kind, Sample, sample_values
-from harness.calibration.refit import refit
+from harness.calibration.conclusion import refit
 from harness.cli.main import main
 
 MACHINE = {"device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "ranks": "1"}

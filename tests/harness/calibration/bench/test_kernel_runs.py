@@ -3,12 +3,15 @@
 import pytest
 import torch
 
-from harness.calibration.bench import kernel_calls, timer
+from harness.backends.native.modules import layer as native
+from harness.backends.native.modules.latent_attention import LatentAttention
+from harness.backends.native.modules.moe.layer import MoeLayer
+from harness.backends.native.regions import replays_told
+from harness.calibration.bench import kernel_calls
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
-from harness.calibration.bench.kernel_inputs import POOL_ELEMENTS
+from harness.calibration.bench.kernel_calls import POOL_ELEMENTS
 from harness.calibration.bench.kernel_runs import ON_A_GPU, Bench
-from harness.calibration.bench.shapes import GROUPED_VARIANTS
-from harness.calibration.bench.timer import time_call
+from harness.calibration.bench.shapes import GROUPED_VARIANTS, HOST_CASES
 from harness.trial.trial import Device
 
 SMALL = {
@@ -130,19 +133,46 @@ def test_no_error_of_a_case_is_another_ones(error: Exception) -> None:
     assert list(fresh.refused) == ["add:4x4"]
 
 
-def test_queueing_is_told_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    ticks = iter(range(100))
-    monkeypatch.setattr(timer.time, "perf_counter", lambda: float(next(ticks)))
-    timing = timer.time_queueing(calls.append, Device.CPU, calls=4)
-    assert timing.seconds == 0.25
-    assert timing.spread == 0.0
-    assert calls == [0, 1, *[0, 1, 2, 3] * timing.runs]
+@pytest.mark.parametrize("made_of", [c.variant for c in HOST_CASES if c.kind is Kind.HOST_LAYER])
+def test_a_layer_is_of_its_kind_and_gives_its_gradients(
+    bench: Bench, made_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[native.TransformerLayer] = []
+
+    class Seen(native.TransformerLayer):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            made.append(self)
+
+    monkeypatch.setattr(kernel_calls, "TransformerLayer", Seen)
+    call = kernel_calls._layer(
+        bench.inputs, Case(kind=Kind.HOST_LAYER, sizes=(16, 64), variant=made_of)
+    )
+    gradients = call(0)
+    (layer,) = made
+    assert isinstance(layer.mlp, MoeLayer) == (made_of in ("moe", "many_experts"))
+    assert isinstance(layer.self_attention, LatentAttention) == (made_of == "latent")
+    assert isinstance(gradients, tuple)
+    assert gradients[0].shape == (1, 16, 64)
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    assert len(call(1)) == len(gradients)  # type: ignore[arg-type]
 
 
-def test_a_long_call_is_timed_a_few_times_and_a_short_one_often() -> None:
-    calls: list[int] = []
-    few = time_call(calls.append, Device.CPU, wanted_seconds=0.0)
-    assert few.runs == 5
-    assert calls == [0, 1, 0, 1, 2, 3, 4], "two to warm up"
-    assert time_call(calls.append, Device.CPU, wanted_seconds=1.0).runs == 100
+def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:
+    replays: list[bool] = []
+    for kind in (Kind.HOST_LAYER, Kind.HOST_REPLAY):
+        call = kernel_calls._layer(bench.inputs, Case(kind=kind, sizes=(16, 64), variant="dense"))
+        with replays_told(replays.append):
+            call(0)
+    assert replays == [True, False]
+
+
+def test_a_launch_is_one_addition(bench: Bench) -> None:
+    result = kernel_calls._launch(bench.inputs, Case(kind=Kind.HOST_LAUNCH, sizes=(7,)))(0)
+    assert isinstance(result, torch.Tensor)
+    assert result.shape == (7,)
+
+
+def test_launches_stay_below_what_a_gpu_queues() -> None:
+    assert kernel_calls.HOST_CALLS[Kind.HOST_LAUNCH] < 1024

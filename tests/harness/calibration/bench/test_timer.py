@@ -1,12 +1,11 @@
-"""A kernel under lasting load: when it is timed, and what is read of the GPU meanwhile."""
+"""Calls by the host's clock, and under lasting load: what is read of the GPU meanwhile."""
 
 from typing import Any
 
 import pytest
 
-from harness.calibration.bench import sustained as module
-from harness.calibration.bench.sustained import time_sustained
-from harness.calibration.bench.timer import Timing
+from harness.calibration.bench import timer
+from harness.calibration.bench.timer import Timing, time_call, time_sustained
 from harness.measure.nvml import GpuIdentity, GpuReading
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
@@ -40,9 +39,9 @@ class Heating:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     gpu = Heating()
-    monkeypatch.setattr(module, "time_call", lambda *_, **__: Timing(0.01, 0.0, 5))
-    monkeypatch.setattr(module.time, "perf_counter", lambda: gpu.now)
-    monkeypatch.setattr(module, "stopwatch", lambda _: module_watch(gpu))
+    monkeypatch.setattr(timer, "time_call", lambda *_, **__: Timing(0.01, 0.0, 5))
+    monkeypatch.setattr(timer.time, "perf_counter", lambda: gpu.now)
+    monkeypatch.setattr(timer, "stopwatch", lambda _: module_watch(gpu))
     return gpu
 
 
@@ -75,3 +74,21 @@ def test_without_nvml_the_rate_alone_is_known(gpu: Any) -> None:
     timing, seen = time_sustained(gpu.call, Device.CPU, hold_seconds=1.0, gpu=None)
     assert timing.seconds == pytest.approx(0.0125)
     assert seen == GpuLoad()
+
+
+def test_queueing_is_told_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    ticks = iter(range(100))
+    monkeypatch.setattr(timer.time, "perf_counter", lambda: float(next(ticks)))
+    timing = timer.time_queueing(calls.append, Device.CPU, calls=4)
+    assert timing.seconds == 0.25
+    assert timing.spread == 0.0
+    assert calls == [0, 1, *[0, 1, 2, 3] * timing.runs]
+
+
+def test_a_long_call_is_timed_a_few_times_and_a_short_one_often() -> None:
+    calls: list[int] = []
+    few = time_call(calls.append, Device.CPU, wanted_seconds=0.0)
+    assert few.runs == 5
+    assert calls == [0, 1, 0, 1, 2, 3, 4], "two to warm up"
+    assert time_call(calls.append, Device.CPU, wanted_seconds=1.0).runs == 100
