@@ -4,6 +4,7 @@
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make docs                                 the documentation as a site, in build/docs
 # make newest                               the advisor's quick tests under the newest Python at hand
+# make mutants [SEED=1]                      which changed lines of core logic the tests would notice: an hour
 # make lint | make bench | make clean
 #
 # Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
@@ -38,7 +39,7 @@ INSTALL := $(PIP) install --no-compile $(addprefix --constraint ,$(CONSTRAINTS))
 # The part of the advisor's tests that needs few packages and little time: 90 of 100 tests in a fifth of the time.
 QUICK := tests/advisor tests/test_architecture.py tests/test_wording.py -m 'not slow'
 .DEFAULT_GOAL := help
-.PHONY: help advise check test oracles lint newest docs bench clean
+.PHONY: help advise check test oracles lint newest mutants docs bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -108,6 +109,9 @@ docs:
 bench: $(VENV)/.installed-test
 	@echo "== benchmarks"
 	@$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(PYTEST_ARGS)
+
+mutants: $(VENV)/.installed-test
+	@$(BIN)/python scripts/mutants.py --seed $(or $(SEED),1)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
