@@ -133,7 +133,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        if max(piece.count(".") for piece in _BETWEEN_KEYS.split(text)) > MOST_DEPTH:
+        if max(piece.count(".") for piece in re.split(_BETWEEN_KEYS, text)) > MOST_DEPTH:
             raise _RefusedError(_TOO_DEEP)  # tomllib takes the square of a dotted key's length
         values = tomllib.loads(text)
         if _too_deep(values):
@@ -167,7 +167,7 @@ def read_csv(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]:
         raise _not_valid("CSV", path, reason) from None
 
 
-_BETWEEN_KEYS: Final = re.compile(r"[=\n{},\[\]]")
+_BETWEEN_KEYS: Final = r"[=\n{},\[\]]"
 
 
 def _text_of(source: Path | str, file: object, most: int) -> tuple[str, object]:
@@ -241,15 +241,13 @@ def _constant(text: str) -> float:
     raise _RefusedError(f"{text} is not a JSON number")
 
 
-_JSON_TOKEN: Final = re.compile(
-    r'"(?:[^"\\]|\\.)*"\s*:?|[][{}]|-?\d[\d.eE+-]*|NaN|-?Infinity', re.DOTALL
-)
+_JSON_TOKEN: Final = r'(?s:"(?:[^"\\]|\\.)*"\s*:?|[][{}]|-?\d[\d.eE+-]*|NaN|-?Infinity)'
 
 
 def _json_fault(text: str) -> str:
     """Place and reason of what the hooks refuse: they are not told where they are."""
     keys: list[set[str]] = []
-    for match in _JSON_TOKEN.finditer(text):
+    for match in re.finditer(_JSON_TOKEN, text):
         token, reason = match[0], ""
         if token in "[{":
             keys.append(set())

@@ -28,13 +28,13 @@ _BYTE_UNITS: Final = {
 }
 _SHOWN: Final = 24
 _MOST_GPUS: Final = 1_000_000
-_QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+_QUANTITY: Final = r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*"
 _GPUS: Final = re.compile(r"([0-9]+)\s*[xX*]\s*(\S+)")
 
 
 def parse_bytes(text: str, field: str) -> int:
     """Bytes of a quantity such as ``76GiB`` or ``80GB``; the unit is required."""
-    match = _QUANTITY.fullmatch(text)
+    match = re.fullmatch(_QUANTITY, text)
     scale = _BYTE_UNITS.get(match.group(2).upper()) if match else None
     if match is None or scale is None:
         raise UserError(field, text, "is not a quantity of bytes", "write e.g. 76GiB or 80GB")

@@ -8,7 +8,6 @@ only where it differs. Other frameworks list rows by key, the path in their conf
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from inspect import get_annotations
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 
@@ -295,7 +294,7 @@ class Options:
     def __init_subclass__(cls, title: str = "", home: str = "model") -> None:
         """Name the rows, and leave each one's default in its place."""
         super().__init_subclass__()
-        types = get_annotations(cls)
+        types = cls.__annotations__
         rows = [(name, row) for name, row in vars(cls).items() if isinstance(row, Row)]
         cls.title = title
         cls.rows = tuple(row.named(name, types[name], home) for name, row in rows)

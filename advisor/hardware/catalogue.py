@@ -133,20 +133,27 @@ def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
 
 def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
     """Full name of a type, e.g. ``a100-40gb`` -> ``A100-SXM-40GB``."""
-    names, wanted = gpu_names(config_dir), _parts(gpu_type)
-    hits = [name for name in names if name.lower() == gpu_type.lower()]
-    hits = hits or [name for name in names if _matches(wanted, _parts(name))]
-    if not hits and "mig" in wanted:
+    names = gpu_names(config_dir)
+    if found := full_name(gpu_type, names):
+        return found
+    if "mig" in _parts(gpu_type):
         raise UserError(
             _FLAG,
             gpu_type,
             "is a slice of a GPU (MIG), which has no preset",
             "use the whole GPU, or describe the slice in --config-dir DIR/hardware/NAME.yaml",
         )
-    if not hits:
-        near = f"{nearest_names(gpu_type, names)} {_OTHERS}"
-        raise UserError(_FLAG, show(gpu_type), "unknown GPU type", near)
-    return min(hits, key=_preference)
+    near = f"{nearest_names(gpu_type, names)} {_OTHERS}"
+    raise UserError(_FLAG, show(gpu_type), "unknown GPU type", near)
+
+
+@cache
+def full_name(gpu_type: str, names: tuple[str, ...]) -> str:
+    """The one of `names` that a type means; empty where it is none of them."""
+    wanted = _parts(gpu_type)
+    hits = [name for name in names if name.lower() == gpu_type.lower()]
+    hits = hits or [name for name in names if _matches(wanted, _parts(name))]
+    return min(hits, key=_preference, default="")
 
 
 def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:

@@ -317,8 +317,8 @@ def _check_ways(layout: ParallelLayout) -> None:
             )
 
 
-_GROUP = re.compile(r"\(([^)]+)\)\*(\d+)")
-_SINGLE = re.compile(r"(.)\*(\d+)")
+_GROUP = r"\(([^)]+)\)\*(\d+)"
+_SINGLE = r"(.)\*(\d+)"
 _FIELD = "layout.pipeline_model_parallel_layout"
 
 
@@ -339,7 +339,7 @@ def chunk_texts(text: str) -> list[str]:
     """
     text = text.replace(",", "")
     for pattern in (_GROUP, _SINGLE):
-        text = pattern.sub(_repeated, text)
+        text = re.sub(pattern, _repeated, text)
         if len(text) > _MOST_LAYERS:
             raise UserError(_FIELD, f"{text[:20]}…", f"must have at most {_MOST_LAYERS:,} layers")
     unknown = sorted(set(text) - set("EtmL|"))

@@ -98,7 +98,10 @@ class CachingAllocator:
                 self.empty_cache()
                 block = self._fresh(pool, size)
         if block.size - size >= pool.smallest_rest:
-            pool.add(self._split(block, size))
+            rest = _split(block, size)
+            key_of_rest = rest.size << _ADDRESS_BITS | rest.address
+            pool.blocks[key_of_rest] = rest
+            insort(pool.free, key_of_rest)
         block.free = False
         self.requests += 1
         self.allocated += block.size
@@ -110,7 +113,7 @@ class CachingAllocator:
         """Take a block back, merged with free neighbours; the driver gets nothing back."""
         self.allocated -= block.size
         block.free = True
-        self._settle(block)
+        _settle(block)
 
     def empty_cache(self) -> None:
         """Return to the driver what lies free: whole segments, or whole pages of expandable ones.
@@ -140,17 +143,19 @@ class CachingAllocator:
     def _best_fit(self, pool: _Pool, size: int) -> Block | None:
         """The smallest free block that is large enough; one that can grow counts with what it can
         grow to, so that it comes last."""
-        free = pool.free
-        index = bisect_left(free, size << _ADDRESS_BITS)
-        if index == len(free):
+        free, blocks = pool.free, pool.blocks
+        index, count = bisect_left(free, size << _ADDRESS_BITS), len(free)
+        if index == count:
             return None
-        if self._expandable:
-            while index + 1 < len(free):
-                here, following = pool.blocks[free[index]], pool.blocks[free[index + 1]]
-                if _can_grow_to(following) >= _can_grow_to(here):
-                    break
-                index += 1
-        return pool.blocks.pop(free.pop(index))
+        block = blocks[free[index]]
+        beyond = block.next
+        while beyond is not None and not beyond.mapped and index + 1 < count:
+            following = blocks[free[index + 1]]
+            if _can_grow_to(following) >= block.size + beyond.size:
+                break
+            index, block, beyond = index + 1, following, following.next
+        del blocks[free.pop(index)]
+        return block
 
     def _fresh(self, pool: _Pool, size: int) -> Block:
         """Memory from the driver for `size` bytes."""
@@ -188,10 +193,10 @@ class CachingAllocator:
         pool = block.pool
         pool.unmapped.remove((block.address, block))
         if wanted < block.size:
-            rest = self._split(block, wanted)
+            rest = _split(block, wanted)
             insort(pool.unmapped, (rest.address, rest))
         block.mapped = True
-        return self._settle(block)
+        return _settle(block)
 
     def _unmap(self, block: Block) -> None:
         """Give the whole pages of a free block back."""
@@ -203,10 +208,10 @@ class CachingAllocator:
             return
         pool.remove(block)
         if start > block.address:
-            front, block = block, self._split(block, start - block.address)
+            front, block = block, _split(block, start - block.address)
             pool.add(front)
         if end < block.address + block.size:
-            pool.add(self._split(block, end - block.address))
+            pool.add(_split(block, end - block.address))
         block.mapped = False
         self.reserved -= block.size
         for beside in (block.previous, block.next):
@@ -224,35 +229,37 @@ class CachingAllocator:
         self.reserved += num_bytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
-    @staticmethod
-    def _split(block: Block, size: int) -> Block:
-        """Cut `block` to `size`; the rest, in no list yet."""
-        rest = Block(
-            block.address + size,
-            block.size - size,
-            block.pool,
-            mapped=block.mapped,
-            previous=block,
-            next=block.next,
-        )
-        if block.next is not None:
-            block.next.previous = rest
-        block.next, block.size = rest, size
-        return rest
 
-    @staticmethod
-    def _settle(block: Block) -> Block:
-        """List `block` as free, merged with its free neighbours."""
-        pool = block.pool
-        before, behind = block.previous, block.next
-        if before is not None and before.free and before.mapped:
-            pool.remove(before)
-            block = _joined(before, block)
-        if behind is not None and behind.free and behind.mapped:
-            pool.remove(behind)
-            block = _joined(block, behind)
-        pool.add(block)
-        return block
+def _split(block: Block, size: int) -> Block:
+    """Cut `block` to `size`; the rest, in no list yet."""
+    following = block.next
+    rest = Block(
+        block.address + size, block.size - size, block.pool, True, block.mapped, block, following
+    )
+    if following is not None:
+        following.previous = rest
+    block.next, block.size = rest, size
+    return rest
+
+
+def _settle(block: Block) -> Block:
+    """List `block` as free, merged with its free neighbours. Half of a simulation runs through
+    here, so that the pool's lists are changed in place."""
+    pool = block.pool
+    free, blocks = pool.free, pool.blocks
+    before, following = block.previous, block.next
+    if before is not None and before.free and before.mapped:
+        key = before.size << _ADDRESS_BITS | before.address
+        del blocks[key], free[bisect_left(free, key)]
+        block = _joined(before, block)
+    if following is not None and following.free and following.mapped:
+        key = following.size << _ADDRESS_BITS | following.address
+        del blocks[key], free[bisect_left(free, key)]
+        block = _joined(block, following)
+    key = block.size << _ADDRESS_BITS | block.address
+    blocks[key] = block
+    insort(free, key)
+    return block
 
 
 def _joined(first: Block, second: Block) -> Block:

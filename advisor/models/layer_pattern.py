@@ -1,9 +1,12 @@
 """Which layers of a model have a property: Megatron's `moe_layer_freq` and its like."""
 
-import ast
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from advisor.base.errors import UserError
+
+if TYPE_CHECKING:
+    import ast
 
 _MOST_ENTRIES = 10_000
 
@@ -59,6 +62,10 @@ _FORMS = "write e.g. 2, [0,1,1,1] or ([0]*3+[1]*58)"
 @lru_cache(maxsize=256)
 def _entries(pattern: str, where: str) -> int | tuple[bool, ...]:
     """The number, or the list written out."""
+    if pattern in tuple("123456789"):  # nearly always: Python's parser takes a while to load
+        return int(pattern)
+    import ast
+
     try:
         value = _evaluate(ast.parse(pattern, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -72,8 +79,10 @@ def _entries(pattern: str, where: str) -> int | tuple[bool, ...]:
     return tuple(entry == 1 for entry in value)
 
 
-def _evaluate(node: ast.expr) -> int | list[int]:
+def _evaluate(node: "ast.expr") -> int | list[int]:
     """Integers, lists of them, list + list, list * integer; ValueError on anything else."""
+    import ast
+
     match node:
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return number

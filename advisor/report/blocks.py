@@ -361,8 +361,8 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
             continue
         if line:
             yield line.rstrip()
-        while len(word) > width and not _LOCATION.fullmatch(word):
-            joint = _JOINT.match(word, 0, width)
+        while len(word) > width and not re.fullmatch(_LOCATION, word):
+            joint = re.match(_JOINT, word[:width])
             cut = joint.end() if joint else width
             yield word[:cut]
             piece, word = piece[cut:], word[cut:]
@@ -378,7 +378,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 _WORDS: Final = re.compile(r"\S+\s*")
 _QUANTITIES: Final = re.compile(r"\S*\d (?:%|[KMG]i?B|m?s)(?!\w)\S*\s*|\S+\s*")
-_LOCATION: Final = re.compile(r"\S+:\d+:\d+:?|\S*/\S+:(\d+:?)?")
+_LOCATION: Final = r"\S+:\d+:\d+:?|\S*/\S+:(\d+:?)?"
 """``path:line:column`` and the like: it is clicked on, and is never broken."""
-_JOINT: Final = re.compile(r".*[/_.,=:+-]")
+_JOINT: Final = r".*[/_.,=:+-]"
 """Where a word may break that no line holds."""

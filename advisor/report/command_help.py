@@ -52,7 +52,7 @@ class Flag(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """Its spellings."""
-        return tuple(_NAME.findall(self.spelled))
+        return tuple(re.findall(_NAME, self.spelled))
 
     @property
     def value(self) -> str:
@@ -72,7 +72,7 @@ class Flag(Struct, frozen=True):
         return f"{self.names[0]}{blank}{self.value}".strip(), self.text + others
 
 
-_NAME: Final = re.compile(r"(?<!\S)--?[a-z][\w-]*")
+_NAME: Final = r"(?<!\S)--?[a-z][\w-]*"
 
 
 class Topic(Struct, frozen=True):

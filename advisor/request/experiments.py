@@ -27,7 +27,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_fields, read_record
 from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
 from advisor.frameworks.registry import RECIPE_FRAMEWORKS, framework_of_recipe
-from advisor.hardware.catalogue import load_gpu, resolve_gpu
+from advisor.hardware.catalogue import full_name, gpu_names, load_gpu, resolve_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
@@ -295,10 +295,7 @@ def _is_job(preset: Experiment, config_dir: Path | None) -> bool:
 
 
 def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
-    try:
-        return resolve_gpu(kind, config_dir) == wanted
-    except UserError:  # a preset of the user's own, for a type that nothing describes
-        return False
+    return full_name(kind, gpu_names(config_dir)) == wanted
 
 
 def _read(document: Document) -> Experiment:
