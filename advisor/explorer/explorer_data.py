@@ -38,7 +38,7 @@ from advisor.report.job_changes import apart, layout_cells, options_apart
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
 from advisor.report.wording import remedy_line
-from advisor.request.harness_line import harness_line
+from advisor.request.differences import harness_line
 from advisor.request.request import Request
 from advisor.search.evaluate import Evaluator
 from advisor.search.measured_rows import measured_note

@@ -12,17 +12,17 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
 from advisor.models.spec import ModelSpec
-from advisor.request.experiments import Experiment
 from advisor.request.given import Given
 from advisor.request.recipe_choice import RecipeChoice
+from advisor.request.recipes import Experiment
 from advisor.time.network.links import node_size
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """A job on its way, as far as words about it need it.
+    """A job on its way, as far as the page's lines about it need it.
 
-    layout: None where a search chooses it. first_framework: the one that nobody needs to be told
-    of.
+    layout: None where a search chooses it. first_framework: the one that is not named, as it is the
+    usual one.
     """
 
     given: Given
@@ -35,15 +35,15 @@ class Facts(Struct, frozen=True, kw_only=True):
     first_framework: str
 
 
-def said_assumptions(facts: Facts) -> tuple[str, ...]:
-    """All of them, in the page's order."""
+def assumed_lines(facts: Facts) -> tuple[str, ...]:
+    """Of all that the request leaves open, in the page's order."""
     of_job = (*_of_framework(facts), *_of_source(facts), *_of_options(facts), *_of_model(facts))
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
 def _of_framework(facts: Facts) -> Iterator[str]:
     framework = facts.config.framework
-    if facts.given.framework is None and framework != facts.first_framework:
+    if "framework" not in facts.given.job_fields and framework != facts.first_framework:
         yield f"framework {framework}"
 
 
@@ -52,7 +52,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
     preset = facts.choice.preset
     if preset is None:
         yield from _of_batch(facts)
-    elif not facts.choice.whole:
+    elif facts.choice.as_it_stands is None:
         yield f"batch of preset {preset.name}"
     else:
         yield f"preset {preset.name}"
@@ -77,7 +77,7 @@ def _of_batch(facts: Facts) -> Iterator[str]:
 
 
 def _of_lent(facts: Facts) -> Iterator[str]:
-    """Whose options are in force; those that no other line tells."""
+    """Whose options are in force; those that no other line says."""
     lent = facts.choice.lent
     if lent is None or not (lent.layout or lent.job or lent.model):
         return

@@ -16,7 +16,7 @@ from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import ModelSource
 from advisor.models.spec import ModelSpec
-from advisor.request.experiments import Experiment
+from advisor.request.recipes import Experiment
 from advisor.request.request import Request, SearchScope
 
 GROUPS: Final[dict[str, type[Struct]]] = {
@@ -48,21 +48,6 @@ class Given(Struct, frozen=True, kw_only=True):
     unsaid: frozenset[str] = frozenset()
     layout_is_free: bool = False
     config_dir: Path | None = None
-
-    @property
-    def seq_length(self) -> int | None:
-        """Tokens of one sequence, where they are given."""
-        return self.job_fields.get("seq_length")
-
-    @property
-    def precision(self) -> Precision | None:
-        """Training precision, where it is given."""
-        return self.job_fields.get("precision")
-
-    @property
-    def framework(self) -> str | None:
-        """The framework, where it is named."""
-        return self.job_fields.get("framework")
 
 
 def read_given(request: Request) -> Given:

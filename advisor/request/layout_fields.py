@@ -7,16 +7,13 @@ from typing import Any, Final
 from msgspec.structs import asdict, replace
 
 from advisor.base.errors import UserError
-from advisor.base.record import defaults
 from advisor.base.units import nearest_divisors
+from advisor.job.job import Optimizer
 from advisor.job.layout import EVEN, ParallelLayout
 from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly, virtual_degrees
-from advisor.request.experiments import Experiment
-from advisor.request.lent_options import LentOptions
-from advisor.request.origin import GIVEN, Origin, assumed, recipe
 
 LONG_CONTEXT: Final = 16384
 """Sequence length from which context parallelism is tried unasked."""
@@ -116,7 +113,7 @@ def _drop_what_follows(values: dict[str, Any], given: dict[str, Any]) -> None:
         values.pop(_VPP)
 
 
-def completed(
+def made_legal(
     layout: ParallelLayout, given: dict[str, Any], model: ModelSpec, *, as_text: bool
 ) -> ParallelLayout:
     """`layout` with what would make it illegal, and nobody said, settled: its layers split as
@@ -135,47 +132,6 @@ def completed(
     if layout.expert_model_parallel_size > 1 and stage % ranks and _ETP not in given:
         layout = replace(layout, expert_tensor_parallel_size=1)
     return layout
-
-
-def layout_origins(
-    layout: ParallelLayout | None,
-    given: Mapping[str, Any],
-    preset: Experiment | None,
-    lent: LentOptions | None,
-    default: Origin,
-) -> dict[str, Origin]:
-    """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's
-    or over what is lent; what none of them says follows from the rest. Empty where the layout is
-    yet to be chosen."""
-    if layout is None:
-        return {}
-    found = {}
-    usual = defaults(ParallelLayout)
-    for name in layout.__struct_fields__:
-        value = getattr(layout, name)
-        if name in given:
-            origin = GIVEN
-        elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
-            origin = recipe(preset.name)
-        elif lent is not None and name in lent.layout and value == lent.layout[name]:
-            origin = lent.origin
-        elif value == usual.get(name):
-            origin = default
-        else:
-            origin = assumed(_FOLLOWS.get(name, "required by the other values"))
-        found[f"layout.{name}"] = origin
-    return found
-
-
-_FOLLOWS: Final = {
-    "data_parallel_size": "number of GPUs / (TP x CP x PP)",
-    "sequence_parallel": "TP is above 1",
-    "cp_comm_type": "the framework's default",
-    "pipeline_model_parallel_layout": "layers split as evenly as possible",
-    "num_layers_in_first_pipeline_stage": "layers split as evenly as possible",
-    "num_layers_in_last_pipeline_stage": "layers split as evenly as possible",
-    "expert_tensor_parallel_size": "EP x TP does not divide the ranks of a pipeline stage",
-}
 
 
 def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int) -> int:
@@ -197,3 +153,14 @@ def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int
             f"nearest: {nearest_divisors(num_gpus, product)}",
         )
     return num_gpus // product
+
+
+def whole_tensors(optimizer: Optimizer) -> dict[str, Any]:
+    """What an optimizer of whole tensors needs of the layout, where the request says nothing.
+
+    Megatron-LM 0.16 and 0.17 refuse overlapped reductions with plain muon (arguments.py).
+    """
+    if not optimizer.is_muon:
+        return {}
+    reduced = {"overlap_grad_reduce": False} if optimizer is Optimizer.MUON else {}
+    return {"use_distributed_optimizer": False, **reduced}

@@ -1,11 +1,10 @@
 """Where each value of a job comes from: data that pages, JSON and the API read."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import replace
 
 from advisor.base.record import defaults
 
@@ -58,34 +57,8 @@ def assumed(why: str) -> Origin:
     return Origin(OriginKind.ASSUMED, why)
 
 
-class Sourced(Struct, Generic[T], frozen=True):
-    """A value whose fields know their origins; a field without one has its default."""
-
-    value: T
-    origins: Mapping[str, Origin]
-
-    def with_fields(self, origin: Origin, values: Mapping[str, Any]) -> "Sourced[T]":
-        """The value with other fields, all set at once."""
-        if not values:
-            return self
-        changed = dict.fromkeys(values, origin)
-        return Sourced(replace(self.value, **values), {**self.origins, **changed})
-
-    def turned_into(self, value: T, origin: Origin) -> "Sourced[T]":
-        """`value`, whose differing fields come from `origin`."""
-        changed = dict.fromkeys(changed_fields(self.value, value), origin)
-        return Sourced(value, {**self.origins, **changed})
-
-    def named(self, group: str, default: Origin) -> dict[str, Origin]:
-        """``GROUP.FIELD`` -> origin, of every field."""
-        return {
-            f"{group}.{name}": self.origins.get(name, default)
-            for name in self.value.__struct_fields__
-        }
-
-
 def stated_fields(value: Struct, besides: Collection[str] = ()) -> dict[str, Any]:
-    """Fields that differ from their class's defaults, but for those of `besides`."""
+    """Fields that differ from their class's defaults, except those of `besides`."""
     usual = defaults(type(value))
     return {
         name: stated

@@ -1,35 +1,81 @@
-"""Which published recipe a job builds on: by model, GPU, number of GPUs, precision, framework and
-sequence length."""
+"""Which published recipe a job builds on, by model, GPU, number of GPUs, precision, framework and
+sequence length; and what a recipe lends that is not for the job as it stands.
+"""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from math import log2
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.frameworks.registry import adapter_of, runs_recipes
-from advisor.models.spec import ModelSpec
-from advisor.request.experiments import (
-    Experiment,
-    Wanted,
-    find_experiment,
-    nearest_experiment,
-    nearest_recipe,
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.base.record import defaults
+from advisor.base.units import parse_gpus
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import (
+    RECIPE_FRAMEWORKS,
+    adapter_of,
+    framework_of_recipe,
+    runs_recipes,
 )
+from advisor.hardware.catalogue import full_name, gpu_names, resolve_gpu
+from advisor.job.job import JobConfig, Optimizer
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
 from advisor.request.layout_fields import LONG_CONTEXT, open_degrees
-from advisor.request.lent_options import LentOptions, in_another_precision, lent_options
-from advisor.request.optimizer_change import under_optimizer
-from advisor.request.recipes import Recipe
+from advisor.request.origin import Origin, OriginKind
+from advisor.request.origin import recipe as of_recipe
+from advisor.request.recipes import (
+    OPTIONS,
+    Experiment,
+    Recipe,
+    experiment_names,
+    is_job,
+    load_experiment,
+    load_recipes,
+    preset_of,
+    with_split,
+)
+
+_NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What a recipe is looked for by; None where the request does not say.
+
+    model, gpu_type: names. num_gpus: of the whole job.
+    """
+
+    model: str
+    num_gpus: int
+    gpu_type: str
+    precision: Precision | None = None
+    framework: str | None = None
+    seq_length: int | None = None
+    config_dir: Path | None = None
+
 
 DEFAULT_SEQ_LENGTH: Final = 4096
 
 
-class RecipeChoice(Struct, frozen=True, kw_only=True):
-    """The recipe that was chosen, or none.
+class LentOptions(Struct, frozen=True, kw_only=True):
+    """Fields of the three parts of a job, and whose they are."""
 
-    whole: the framework runs it as it stands; else only its batch is taken.
+    origin: Origin
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RecipeChoice(Struct, frozen=True, kw_only=True):
+    """The recipe that was chosen, or none, and the framework that runs the job.
+
+    as_it_stands: the recipe, where the framework runs it so; else only its batch is taken.
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
     on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
@@ -37,67 +83,75 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     for this job, in a line each.
     """
 
+    framework: str = ""
     preset: Experiment | None = None
-    whole: bool = False
+    as_it_stands: Experiment | None = None
     left_open: tuple[str, ...] = ()
     borrowed: bool = False
     lends_optimizer: Recipe | None = None
     lent: LentOptions | None = None
     differs: tuple[str, ...] = ()
 
-    @property
-    def as_it_stands(self) -> Experiment | None:
-        """The recipe where the framework runs it as it stands."""
-        return self.preset if self.whole else None
 
-
-def choose_recipe(
-    given: Given,
-    wanted: Wanted,
-    model: ModelSpec,
-    framework: str,
-) -> RecipeChoice:
+def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
     """The recipe for the job, or for its GPUs in another number; where there is none, or it says
     degrees alone, what the recipes of `framework` have in common."""
     adapter = adapter_of(framework)
     runs = runs_recipes(adapter)
-    choice = replace(_chosen(given, wanted, model, runs=runs), whole=runs)
-    preset = choice.preset
-    says_all = preset is not None and (preset.states_options or not runs)
-    if says_all and preset is not None and runs and given.precision is not None:
-        if preset.config.precision is given.precision:
-            return choice
-        frameworks = (framework,) if given.framework else adapter.shown
-        lent = in_another_precision(given, given.precision, model, frameworks)
-        return replace(choice, lent=lent)
-    if says_all or not given.takes_recipe:
-        return choice
-    precision = preset.config.precision if preset and not given.precision else given.precision
-    own = replace(wanted, framework=framework, precision=precision)
-    return replace(choice, lent=lent_options(given, own, model, adapter))
+    choice = _chosen(given, wanted, model, runs=runs)
+    preset, lent = choice.preset, None
+    if preset is None or (runs and not preset.states_options):
+        if given.takes_recipe:
+            precision = wanted.precision or (preset.config.precision if preset else None)
+            own = replace(wanted, framework=framework, precision=precision)
+            lent = lent_options(given, own, model, adapter)
+    elif runs and wanted.precision not in (None, preset.config.precision):
+        frameworks = (framework,) if wanted.framework else adapter.shown
+        lent = _in_another_precision(given, wanted.precision, model, frameworks)
+    return replace(
+        choice,
+        framework=_framework(given, wanted, preset, framework),
+        as_it_stands=preset if runs else None,
+        lent=lent,
+    )
+
+
+def _framework(given: Given, wanted: Wanted, preset: Experiment | None, usual: str) -> str:
+    """Where no framework is named, a recipe may say which one of a family it is, except for one
+    that lacks an option that is given."""
+    if wanted.framework is not None or preset is None:
+        return usual
+    its = adapter_of(usual).for_recipe(preset.framework)
+    try:
+        adapter_of(its).check_options(
+            replace(preset.config, **{**given.job_fields, "framework": its})
+        )
+    except UserError:
+        return usual
+    return its
 
 
 def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> RecipeChoice:
     if given.recipe is not None:
-        return _of(given.recipe, given, wanted)
+        return _choice_of(given.recipe, given, wanted)
     if not given.takes_recipe:
         return RecipeChoice()
     layout_fields = dict(given.layout_fields)
     preset = find_experiment(wanted, complete=not layout_fields)
-    if preset is not None and runs and _too_short(preset, given):
+    if preset is not None and runs and _too_short(preset, wanted):
         preset = _for_context(wanted, preset)
     if preset is not None or not runs:
-        return _of(preset, given, wanted)
-    left_open = open_degrees(layout_fields, model, given.seq_length or DEFAULT_SEQ_LENGTH)
+        return _choice_of(preset, given, wanted)
+    left_open = open_degrees(layout_fields, model, wanted.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open else None
     if nearest is None:
         return RecipeChoice(left_open=left_open, lends_optimizer=nearest_recipe(wanted))
-    return replace(_of(nearest, given, wanted), left_open=left_open, borrowed=True)
+    return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
-def _too_short(preset: Experiment, given: Given) -> bool:
+def _too_short(preset: Experiment, wanted: Wanted) -> bool:
     """Whether a preset for short sequences stands in for one of long context."""
-    asked = given.seq_length or 0
+    asked = wanted.seq_length or 0
     return asked >= LONG_CONTEXT and log2(asked / preset.config.seq_length) >= _FAR
 
 
@@ -114,11 +168,36 @@ _FAR: Final = 2.0
 """Doublings of the sequence from which another recipe's layout is no guide (a judgement)."""
 
 
-def _of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
+def _under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
+    """`preset` with another optimizer, and without what only its own one has it set: Muon whole
+    tensors, Adam the options that are its alone."""
+    if optimizer.is_muon == preset.config.optimizer.is_muon:
+        return preset
+    if not optimizer.is_muon:
+        layout = replace(preset.layout, use_distributed_optimizer=True)
+        return replace(preset, layout=layout, config=replace(preset.config, optimizer=optimizer))
+    usual = defaults(JobConfig)
+    adams: dict[str, Any] = {name: usual[name] for name in _ADAMS_ALONE}
+    return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
+
+
+_ADAMS_ALONE: Final = frozenset(
+    {
+        "use_precision_aware_optimizer",
+        "main_params_dtype",
+        "exp_avg_dtype",
+        "exp_avg_sq_dtype",
+        "optimizer_cpu_offload",
+    }
+)
+"""Options of JobConfig that Muon does not take (megatron-core 0.16.1 optimizer_config.py)."""
+
+
+def _choice_of(preset: Experiment | None, given: Given, wanted: Wanted) -> RecipeChoice:
     """A choice with the recipe under the request's optimizer, and what sets it apart."""
     optimizer = given.job_fields.get("optimizer")
     if preset is not None and optimizer is not None:
-        preset = under_optimizer(preset, optimizer)
+        preset = _under_optimizer(preset, optimizer)
     differs = () if preset is None else tuple(_differences(preset, wanted))
     return RecipeChoice(preset=preset, differs=differs)
 
@@ -132,3 +211,208 @@ def _differences(preset: Experiment, wanted: Wanted) -> Iterator[str]:
         yield f"recipe {preset.name} is for {config.seq_length} tokens, not {wanted.seq_length}"
     if preset.framework and wanted.framework not in (None, preset.framework):
         yield f"recipe {preset.name} is {preset.framework}'s, not {wanted.framework}'s"
+
+
+def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | None:
+    """The preset of a model on so many GPUs of a type; None where there is none.
+
+    With a precision the preset for it comes first, a file or a row that pretrains, then the file
+    that names none. Files come before tables; of a table's rows, those of the sequence length and
+    precision that are asked for, of the framework that is named, pretraining, and the frameworks in
+    the order of RECIPE_FRAMEWORKS. A recipe for long context is for that context only.
+    complete: passes over rows that make no job as they stand.
+    """
+    rows = [recipe for recipe in _rows_on(wanted) if recipe.num_gpus == wanted.num_gpus]
+    rows.sort(key=lambda recipe: _preference(recipe, wanted))
+    files = _files_of(wanted)
+    name = files.get(wanted.precision) or (
+        None if any(_is_meant(recipe, wanted) for recipe in rows) else files.get(None)
+    )
+    if name is not None:
+        return load_experiment(name, wanted.config_dir)
+    presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
+    return next((p for p in presets if not complete or is_job(p, wanted.config_dir)), None)
+
+
+def nearest_experiment(wanted: Wanted) -> Experiment | None:
+    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold.
+
+    The global batch grows and shrinks with the replicas, so that each does what it did. None where
+    no recipe's replicas fill the GPUs, or none makes a job.
+    """
+    rows = [recipe for recipe in _rows_on(wanted) if recipe.runs_on(wanted.num_gpus)]
+    rows.sort(key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)))
+    presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
+    return next((preset for preset in presets if is_job(preset, wanted.config_dir)), None)
+
+
+def experiments_on(wanted: Wanted) -> Iterator[Experiment]:
+    """Every recipe for these GPUs, in so many of them or in another number whose replicas fill
+    them, that makes a job."""
+    for name in _files_of(wanted).values():
+        yield load_experiment(name, wanted.config_dir)
+    for recipe in _rows_on(wanted):
+        if recipe.runs_on(wanted.num_gpus):
+            preset = _on_these_gpus(recipe, wanted)
+            if is_job(preset, wanted.config_dir):
+                yield preset
+
+
+def nearest_recipe(wanted: Wanted) -> Recipe | None:
+    """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
+    return min(
+        _rows_on(wanted),
+        key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)),
+        default=None,
+    )
+
+
+def nearest_stating(wanted: Wanted) -> Recipe | None:
+    """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
+    first, then those for the nearest number."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+
+    def rank(recipe: Recipe) -> tuple[bool, float, tuple[bool, bool, bool, bool, int]]:
+        same = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        return not same, _distance(recipe, wanted), _preference(recipe, wanted)
+
+    stating = (
+        recipe
+        for recipe in load_recipes(wanted.model, wanted.config_dir)
+        if framework_of_recipe(recipe.framework) == wanted.framework
+        and any(name in recipe.values for name in OPTIONS)
+    )
+    return min(stating, key=rank, default=None)
+
+
+def _distance(recipe: Recipe, wanted: Wanted) -> float:
+    """Doublings between a recipe's number of GPUs and the one asked for."""
+    return abs(log2(recipe.num_gpus / wanted.num_gpus))
+
+
+def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:
+    return with_split(preset_of(recipe, wanted.num_gpus, wanted.gpu_type), wanted.config_dir)
+
+
+_LONG_CONTEXT = 8193
+"""Tokens from which a recipe is one for long context."""
+
+
+def _files_of(wanted: Wanted) -> dict[str | None, str]:
+    """The files of configs/experiment for a job, by the precision that each names."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    found: dict[str | None, str] = {}
+    for name in experiment_names(wanted.config_dir):
+        match = _NAME.fullmatch(name)
+        if match is None or match["model"] != wanted.model:
+            continue
+        count, kind = parse_gpus(match["gpus"])
+        if count == wanted.num_gpus and _is_gpu(kind, gpu, wanted.config_dir):
+            found[match["precision"]] = name
+    return found
+
+
+def _is_meant(recipe: Recipe, wanted: Wanted) -> bool:
+    """Whether the recipe pretrains in the 8 or 4 bits that are asked for, in this framework."""
+    precision, asked = recipe.precision, wanted.precision
+    return (
+        recipe.task == "pretrain"
+        and precision == asked
+        and precision not in (Precision.BF16, Precision.FP16)
+        and wanted.framework in (None, framework_of_recipe(recipe.framework))
+        and wanted.seq_length in (None, recipe.seq_length)
+    )
+
+
+def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
+    """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    precisions = (wanted.precision, Precision.BF16, Precision.FP16)
+    for recipe in load_recipes(wanted.model, wanted.config_dir):
+        named = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == wanted.seq_length
+        if named and usual and recipe.precision in precisions:
+            yield recipe
+
+
+def _preference(recipe: Recipe, wanted: Wanted) -> tuple[bool, bool, bool, bool, int]:
+    """Smallest for the recipe that says most about the job."""
+    framework, names = framework_of_recipe(recipe.framework), tuple(RECIPE_FRAMEWORKS)
+    return (
+        wanted.seq_length not in (None, recipe.seq_length),
+        recipe.precision != (wanted.precision or Precision.BF16),
+        wanted.framework not in (None, framework),
+        recipe.task != "pretrain",
+        names.index(recipe.framework) if recipe.framework in names else 0,
+    )
+
+
+def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
+    return full_name(kind, gpu_names(config_dir)) == wanted
+
+
+_OVERLAP: Final = "tp_comm_overlap"
+
+_GATHER: Final = "fp8_param_gather"
+
+_PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
+
+
+def lent_options(
+    given: Given, wanted: Wanted, model: ModelSpec, adapter: FrameworkAdapter
+) -> LentOptions | None:
+    """What the framework's own recipes have, under what the nearest one of the model states; None
+    where a job starts from no recipe. Nothing that is given, and no overlap without TP."""
+    precision = wanted.precision or Precision.BF16
+    release = adapter.version(given.job_fields.get("framework_version", ""), model)
+    own = adapter.recipe_options(model, precision, release)
+    if own is None:
+        return None
+    nearest = nearest_stating(wanted)
+    values = {**own, **(_stated(nearest, precision) if nearest else {})}
+    if not _may_overlap(given):
+        values.pop(_OVERLAP, None)
+    of_all = Origin(OriginKind.DEFAULT, f"the recipes of {wanted.framework} {release}")
+    return LentOptions(
+        origin=of_recipe(nearest.name) if nearest else of_all,
+        layout=_left(values, ParallelLayout, given.layout_fields),
+        job=_left(values, JobConfig, given.job_fields),
+        model=_left(values, ModelSpec, given.model_fields),
+    )
+
+
+def _in_another_precision(
+    given: Given, precision: Precision, model: ModelSpec, frameworks: tuple[str, ...]
+) -> LentOptions | None:
+    """Whether linear layers keep their weights in 8 bits alone, where a recipe is for another
+    precision than is asked for: as the recipes of the first of `frameworks` that has any."""
+    for name in frameworks:
+        adapter = adapter_of(name)
+        release = adapter.version("", model)
+        own = adapter.recipe_options(model, precision, release)
+        if own is not None and _GATHER in own and _GATHER not in given.job_fields:
+            origin = Origin(OriginKind.DEFAULT, f"the recipes of {name} {release}")
+            return LentOptions(origin=origin, job={_GATHER: own[_GATHER]})
+    return None
+
+
+def _stated(nearest: Recipe, precision: Precision) -> dict[str, Any]:
+    """The recipe's values of these fields; parameters in 8 bits where it is in this precision."""
+    names = (*OPTIONS, _GATHER) if nearest.precision == precision else OPTIONS
+    found = {name: value for part in _PARTS for name, value in nearest.fields_of(part).items()}
+    return {name: found[name] for name in names if name in found}
+
+
+def _may_overlap(given: Given) -> bool:
+    """It needs TP and sequence parallelism."""
+    layout = given.layout_fields
+    tp = layout.get("tensor_model_parallel_size", 2)
+    return tp > 1 and layout.get("sequence_parallel") is not False
+
+
+def _left(
+    values: Mapping[str, Any], part: type[Struct], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those that are fields of `part` and not given."""
+    names = part.__struct_fields__
+    return {name: value for name, value in values.items() if name in names and name not in given}

@@ -1,12 +1,17 @@
-"""Published training recipes: one table a model (configs/recipe), one row a recipe.
+"""Published training recipes: rows of a model's table (configs/recipe), and job presets in files of
+their own (configs/experiment).
 
-The columns are fields of ParallelLayout, JobConfig and ModelSpec under their own names, beside what
-a recipe is (name, framework, task, gpus), the recompute setting that it ships with, and where it
-was read. An empty cell means the default. Megatron Bridge's rows hold what is in force after its
-own validation: the distributed optimizer where the switch of DDP or that of the optimizer is on,
-and gradients in the type that a named mixed precision reduces them in (training/config.py
+A table's columns are fields of ParallelLayout, JobConfig and ModelSpec under their own names, next
+to what a recipe is (name, framework, task, gpus), the recompute setting that it ships with, and
+where it was read. An empty cell means the default. Megatron Bridge's rows hold what is in force
+after its own validation: the distributed optimizer where the switch of DDP or that of the optimizer
+is on, and gradients in the type that a named mixed precision reduces them in (training/config.py
 _validate_and_sync_distributed_optimizer_settings, training/mixed_precision.py). Only the table of
 the model that is asked for is opened, and only the row that is chosen is converted.
+
+A file is called MODEL_COUNTxGPU, e.g. ``llama3_70b_32xh100``; with ``_PRECISION`` at its end it is
+the one for that precision. So the preset of a job is found by listing one folder and reading one
+table.
 """
 
 from collections.abc import Mapping
@@ -15,15 +20,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from advisor.base.configuration import Group, config_folders
+from advisor.base.configuration import (
+    Document,
+    Group,
+    config_folders,
+    config_names,
+    load_config,
+)
 from advisor.base.documents import read_csv
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, parse, show
-from advisor.base.units import parse_gpus
-from advisor.job.job import JobConfig
+from advisor.base.fields import convert, field_types, parse, read_fields, read_record, show
+from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
+from advisor.frameworks.registry import framework_of_recipe
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
+from advisor.plan.split import split_evenly
 
 ABOUT: Final = frozenset(
     {"name", "framework", "task", "gpus", "shipped_recompute", "source", "notes"}
@@ -38,14 +54,18 @@ _DEGREES: Final = {
     "EP": "expert_model_parallel_size",
     "ETP": "expert_tensor_parallel_size",
 }
+
 _COUNTS: Final = (*_DEGREES.values(), "seq_length", "global_batch_size")
 """Columns that are computed with before a row is chosen."""
+
 SUFFIX: Final = ".csv"
+
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """One row: gpu_types are those that the source names, shipped_recompute is a SPEC.
+    """One row: gpu_types are those that the source names, precision is as the table spells it,
+    shipped_recompute is a SPEC.
 
     values: the cells that are not empty, by column, unconverted.
     """
@@ -56,20 +76,12 @@ class Recipe(Struct, frozen=True, kw_only=True):
     task: str
     num_gpus: int
     gpu_types: tuple[str, ...]
+    precision: str
+    seq_length: int
     shipped_recompute: str
     source: str
     notes: str
     values: Mapping[str, str]
-
-    @property
-    def precision(self) -> str:
-        """Precision as the table spells it."""
-        return self.values["precision"]
-
-    @property
-    def seq_length(self) -> int:
-        """Tokens of one sequence."""
-        return int(self.values["seq_length"])
 
     @property
     def model_parallel_size(self) -> int:
@@ -135,11 +147,11 @@ def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ..
     for folder in config_folders(config_dir):
         path = folder / Group.RECIPE / (model + SUFFIX)
         if path.is_file() and path.parent == folder / Group.RECIPE:
-            return _read(path)
+            return _read_rows(path)
     return ()
 
 
-def _read(path: Path) -> tuple[Recipe, ...]:
+def _read_rows(path: Path) -> tuple[Recipe, ...]:
     columns, rows = read_csv(path)
     known = ABOUT | {name for cls in _GROUPS for name in field_types(cls)}
     for column in columns:
@@ -165,8 +177,166 @@ def _recipe(path: Path, row: dict[str, str]) -> Recipe:
         task=row.get("task", ""),
         num_gpus=count,
         gpu_types=(kind, *others),
+        precision=row["precision"],
+        seq_length=int(row["seq_length"]),
         shipped_recompute=row.get("shipped_recompute", ""),
         source=row.get("source", ""),
         notes=row.get("notes", ""),
         values={name: text for name, text in row.items() if text and name not in ABOUT},
     )
+
+
+OPTIONS: Final = ("main_grads_dtype", "tp_comm_overlap", "cross_entropy_fusion")
+"""Options that a recipe of degrees alone leaves to its framework's own."""
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """One published job: what runs, on what, how it is laid out, and who says so.
+
+    model: a model preset; model_options: fields of it that this job sets, as pairs.
+    gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: SPEC of the recompute
+    setting that it comes with, where it states one. framework: whose recipe it is, where that is
+    known. splits_as_published: False where its PP and VPP do not divide the layers, no table says
+    how they are split, and the layout does it evenly. states_options: whether it says anything of
+    OPTIONS.
+    """
+
+    name: str
+    model: str
+    gpus: str
+    layout: ParallelLayout
+    config: JobConfig
+    model_options: tuple[tuple[str, Any], ...] = ()
+    source: str = ""
+    notes: str = ""
+    shipped: str = ""
+    framework: str | None = None
+    splits_as_published: bool = True
+    states_options: bool = True
+
+    def configure(self, model: ModelSpec) -> ModelSpec:
+        """`model` with the options that this job sets."""
+        return replace(model, **dict(self.model_options))
+
+
+def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
+    """Names of all job presets, sorted."""
+    return config_names(Group.EXPERIMENT, config_dir)
+
+
+def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
+    """A job preset by name; UserError with the nearest names where there is none."""
+    return _read(load_config(Group.EXPERIMENT, name, config_dir, "experiment"))
+
+
+def named_experiment(name: str, config_dir: Path | None = None) -> Experiment:
+    """A file of configs/experiment or a row of configs/recipe by its name; UserError with the
+    nearest names where there is neither."""
+    files = experiment_names(config_dir)
+    if name in files:
+        return load_experiment(name, config_dir)
+    rows = {
+        recipe.name: recipe
+        for model in recipe_models(config_dir)
+        for recipe in load_recipes(model, config_dir)
+    }
+    if name not in rows:
+        raise UserError("recipe", name, "unknown recipe", nearest_names(name, (*files, *rows)))
+    return with_split(preset_of(rows[name]), config_dir)
+
+
+def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experiment:
+    """The recipe as a preset, on its own GPUs or on `num_gpus` with more or fewer replicas."""
+    num_gpus, gpu_type = num_gpus or recipe.num_gpus, gpu_type or recipe.gpu_types[0]
+    replicas, published = (n // recipe.model_parallel_size for n in (num_gpus, recipe.num_gpus))
+    degrees = recipe.fields_of(ParallelLayout)
+    degrees.setdefault("expert_tensor_parallel_size", 1 if recipe.has_experts else None)
+    layout = ParallelLayout(**degrees, data_parallel_size=replicas)
+    config = JobConfig(**recipe.fields_of(JobConfig))
+    options = recipe.fields_of(ModelSpec)
+    return Experiment(
+        name=recipe.name,
+        model=recipe.model,
+        gpus=f"{num_gpus}x{gpu_type}",
+        layout=layout,
+        config=replace(config, global_batch_size=config.global_batch_size * replicas // published),
+        model_options=tuple(options.items()),
+        source=recipe.source,
+        notes=recipe.notes,
+        shipped=recipe.shipped_recompute,
+        framework=framework_of_recipe(recipe.framework),
+        states_options=any(name in recipe.values for name in OPTIONS),
+    )
+
+
+def with_split(preset: Experiment, config_dir: Path | None = None) -> Experiment:
+    """`preset` with its layers split, where they do not divide and its table does not say how."""
+    model = preset.configure(load_model(preset.model, config_dir))
+    layout = split_evenly(model, preset.layout)
+    return replace(preset, layout=layout, splits_as_published=layout == preset.layout)
+
+
+def is_job(preset: Experiment, config_dir: Path | None) -> bool:
+    """Whether the preset's layout and batch are legal for its model."""
+    num_gpus, gpu_type = parse_gpus(preset.gpus)
+    try:
+        Job(
+            model=preset.configure(load_model(preset.model, config_dir)),
+            layout=preset.layout,
+            config=preset.config,
+            gpu=load_gpu(gpu_type, config_dir),
+            num_gpus=num_gpus,
+        )
+    except UserError:
+        return False
+    return True
+
+
+def _read(document: Document) -> Experiment:
+    return read_experiment(document.name, document.values, str(document.path))
+
+
+def read_experiment(name: str, values: Mapping[str, object], where: str) -> Experiment:
+    """Experiment from the keys of its file: model, gpus, layout, model_options, shipped_recompute,
+    source, notes, and the fields of JobConfig; UserError, which begins with `where`."""
+    values = dict(values)
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
+    shipped = convert(values.pop("shipped_recompute", ""), str, where, "shipped_recompute")
+    for key in ("model", "gpus"):
+        if not about[key]:
+            raise UserError(f"{where}: {key}", "(none)", "is missing")
+    layout = _mapping(values.pop("layout", {}), where, "layout")
+    options = _mapping(values.pop("model_options", {}), where, "model_options")
+    return Experiment(
+        name=name,
+        **about,
+        layout=_layout(layout, parse_gpus(about["gpus"])[0], where),
+        config=read_record(JobConfig, values, where),
+        model_options=tuple(read_fields(ModelSpec, options, where, "model_options.").items()),
+        shipped=shipped,
+        states_options=any(name in {**values, **layout, **options} for name in OPTIONS),
+    )
+
+
+def _mapping(value: object, where: str, key: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
+    return value
+
+
+def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLayout:
+    """Layout of all GPUs: data parallelism is what the other degrees leave."""
+    layout = read_record(ParallelLayout, values, where, "layout.")
+    if "data_parallel_size" in values:
+        return layout
+    if num_gpus % layout.world_size:
+        raise UserError(
+            f"{where}: layout",
+            f"TP x CP x PP = {layout.world_size}",
+            f"must divide {num_gpus} GPUs",
+            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
+        )
+    return replace(layout, data_parallel_size=num_gpus // layout.world_size)
+
+
+_ABOUT = ("model", "gpus", "source", "notes")

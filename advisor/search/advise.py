@@ -34,7 +34,7 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
     calibration = _calibration(request, resolution)
     advice = told(_advise(request, resolution, calibration, watch), calibration, request)
     if request.search is SearchScope.LAYOUT and advice.usual is not None:
-        from advisor.request.given_back import beside_degrees
+        from advisor.request.differences import beside_degrees
 
         advice = replace(advice, beside_degrees=beside_degrees(request, advice.usual))
     if advice.recipe != resolution.recipe:

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of, runs_recipes
 from advisor.job.job import Job
-from advisor.request.experiments import experiments_on
 from advisor.request.layout_fields import SEARCHED
+from advisor.request.recipe_choice import experiments_on
 from advisor.request.resolve import Resolution
 
 

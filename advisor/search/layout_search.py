@@ -24,7 +24,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout, has_whole_heads
 from advisor.plan.recompute_plan import Setting
-from advisor.request.optimizer_change import whole_tensors
+from advisor.request.layout_fields import whole_tensors
 from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import Root, roots, variants

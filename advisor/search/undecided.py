@@ -71,7 +71,7 @@ def _lines(
     model: str,
     config_dir: Path | None,
 ) -> list[str]:
-    from advisor.request.harness_line import harness_line
+    from advisor.request.differences import harness_line
 
     specs: dict[int, list[str]] = {}
     jobs = [row.evaluation.job for row in rows]

@@ -44,13 +44,14 @@ _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def _host(job: Job, calibration: Calibration, graphed: frozenset[Module], beside: float) -> Host:
-    """The processor beside the job's GPU; the first of all passes has no other microbatch."""
+def _host(
+    job: Job, calibration: Calibration, graphed: frozenset[Module], beside: float, passes: int
+) -> Host:
+    """The processor next to the job's GPU; the first of all `passes` has no other microbatch."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
     wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
-    passes = job.num_microbatches * job.layout.virtual_pipeline_model_parallel_size
     return Host(
         call_seconds=slower * call,
         module_seconds=slower * calibration.host_module_seconds,
@@ -135,7 +136,8 @@ class JobTime:
         precision = job.config.precision
         self.network = first_equal(network(layout, job.gpu, calibration, job.model))
         self._beside = hidden_beside(job, calibration, self.network)
-        host = _host(job, calibration, graphed, self._beside)
+        passes = self._microbatches * self._vpp
+        host = _host(job, calibration, graphed, self._beside, passes)
         self.machine = machine(
             job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
         )

@@ -16,7 +16,7 @@ from advisor.base.units import parse_gpus
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.request.experiments import Experiment, experiment_names, named_experiment
+from advisor.request.recipes import Experiment, experiment_names, named_experiment
 from harness.judge.identity import workload_key
 from harness.trial.codec import decode_result
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus

@@ -17,9 +17,9 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
-from advisor.request.experiments import Experiment, named_experiment, read_experiment
+from advisor.request.differences import bare_experiment
 from advisor.request.given import Given
-from advisor.request.harness_line import bare_experiment
+from advisor.request.recipes import Experiment, named_experiment, read_experiment
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank

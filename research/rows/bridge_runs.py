@@ -19,8 +19,7 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl
 from advisor.models.options import TokenDispatcher
 from advisor.models.presets import load_model
-from advisor.request.experiments import Experiment, preset_of
-from advisor.request.recipes import Recipe, load_recipes
+from advisor.request.recipes import Experiment, Recipe, load_recipes, preset_of
 from research.rows.row import RowJob, resolved
 
 Values = Mapping[str, Any]

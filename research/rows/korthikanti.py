@@ -13,7 +13,7 @@ from advisor.job.job import Job
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import recomputes
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from research.rows.row import PUBLISHED, Row, read_rows, setting_of
 from research.rows.targets import Quantity, Target
 

@@ -15,8 +15,8 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.presets import ModelSource
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.request.experiments import Experiment
 from advisor.request.given import Given
+from advisor.request.recipes import Experiment
 from advisor.request.resolve import resolve_given
 
 _RESULTS: Final = Path(__file__).resolve().parents[2] / "results"

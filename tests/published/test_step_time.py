@@ -16,7 +16,7 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.models.presets import load_model
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from research.rows import all_targets
 from research.rows.korthikanti import korthikanti_targets

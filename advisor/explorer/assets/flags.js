@@ -25,7 +25,7 @@ function Block({ text, label }) {
   return html`<div class="paste"><pre tabindex="0" aria-label=${label}>${text.split(/([ \n]+)/).map((part, i) => i % 2 ? part : html`<span>${part}</span>`)}</pre><${Copy} text=${text} label=${label} /></div>`;
 }
 
-/* What Hydra's grammar reads as text without quotes (advisor/request/harness_line.py). */
+/* What Hydra's grammar reads as text without quotes (advisor/request/differences.py). */
 const PLAIN = /^[A-Za-z_][\w.:=+-]*$/;
 
 /* One `harness run` where both settings are of one job, else one each. */

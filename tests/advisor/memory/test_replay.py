@@ -13,7 +13,7 @@ from advisor.memory.replay import GraphTraces, Held, Replayed, replay
 from advisor.memory.static import StaticMemory
 from advisor.memory.trace import ChunkTrace
 from advisor.models.presets import load_model
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import JobMemory
 from tests.advisor.frameworks.torch.jobs import stack_job

@@ -7,8 +7,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts, pipeline_stages
 from advisor.models.presets import load_model
 from advisor.plan.split import balanced_text, split_evenly, virtual_degrees
-from advisor.request.experiments import preset_of
-from advisor.request.recipes import load_recipes
+from advisor.request.recipes import load_recipes, preset_of
 from tests.advisor.toys import LLAMA
 
 PUBLISHED = [

@@ -13,15 +13,14 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
-from advisor.request.experiments import (
+from advisor.request.recipe_choice import Wanted, find_experiment
+from advisor.request.recipes import (
     Experiment,
-    Wanted,
     experiment_names,
-    find_experiment,
     load_experiment,
+    load_recipes,
     named_experiment,
 )
-from advisor.request.recipes import load_recipes
 
 
 def job_of(experiment: Experiment) -> Job:

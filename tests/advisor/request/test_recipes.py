@@ -19,17 +19,17 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
-from advisor.request.experiments import (
+from advisor.request.recipe_choice import Wanted, find_experiment, nearest_experiment
+from advisor.request.recipes import (
     Experiment,
-    Wanted,
+    Recipe,
     experiment_names,
-    find_experiment,
     load_experiment,
-    nearest_experiment,
+    load_recipes,
     preset_of,
+    recipe_models,
     with_split,
 )
-from advisor.request.recipes import Recipe, load_recipes, recipe_models
 
 RECIPES = [recipe for model in recipe_models() for recipe in load_recipes(model)]
 MODELLED = [recipe for recipe in RECIPES if recipe.model in model_names()]

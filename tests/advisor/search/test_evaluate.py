@@ -11,7 +11,7 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator, evaluate
 
 

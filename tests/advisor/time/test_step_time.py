@@ -16,7 +16,7 @@ from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.data_parallel import DataParallelWork, ShardedWork

@@ -13,7 +13,7 @@ from advisor.base.errors import UserError
 from advisor.base.record import as_dict
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from advisor.request.experiments import load_experiment
+from advisor.request.recipes import load_experiment
 from harness.judge.comparison import compare
 from harness.judge.identity import workload_key
 from harness.judge.results import load_results, quoted_setting, reproduction_command

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.request.harness_line import harness_line
+from advisor.request.differences import harness_line
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise

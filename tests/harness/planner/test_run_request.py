@@ -9,7 +9,7 @@ pytest.importorskip("hydra")
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.request.experiments import experiment_names as presets
+from advisor.request.recipes import experiment_names as presets
 from harness.planner.run_request import RecomputeChoice, compose
 from harness.trial.trial import Backend, MeasurementPlan
 

@@ -1,0 +1,337 @@
+"""The recipe's values under what is given, completed: model, options and layout of a job as its
+framework runs them, each value with its origin."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.errors import UserError
+from advisor.base.record import defaults
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.gpu import Gpu, Vendor, check_budget
+from advisor.job.job import JobConfig, check_precision
+from advisor.job.layout import ParallelLayout
+from advisor.models.options import AttentionBackend, CrossEntropyFusion, PositionEmbedding
+from advisor.models.spec import ModelSpec
+from advisor.request.given import Given
+from advisor.request.layout_fields import (
+    divides_gpus,
+    made_legal,
+    reshaped,
+    whole_tensors,
+    without_degrees,
+)
+from advisor.request.origin import (
+    GIVEN,
+    Origin,
+    OriginKind,
+    assumed,
+    changed_fields,
+    recipe,
+    stated_fields,
+)
+from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, LentOptions, RecipeChoice
+from advisor.request.recipes import Experiment, Recipe
+
+T = TypeVar("T", bound=Struct)
+
+_DEFAULT_BATCH: Final = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
+_BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+_FRAMEWORKS_OWN: Final = ("framework", "framework_version")
+
+
+class Sourced(Struct, Generic[T], frozen=True):
+    """A value whose fields know their origins; a field without one has its default."""
+
+    value: T
+    origins: Mapping[str, Origin]
+
+    def with_fields(self, origin: Origin, values: Mapping[str, Any]) -> "Sourced[T]":
+        """The value with other fields, all set at once."""
+        if not values:
+            return self
+        changed = dict.fromkeys(values, origin)
+        return Sourced(replace(self.value, **values), {**self.origins, **changed})
+
+    def turned_into(self, value: T, origin: Origin) -> "Sourced[T]":
+        """`value`, whose differing fields come from `origin`."""
+        changed = dict.fromkeys(changed_fields(self.value, value), origin)
+        return Sourced(value, {**self.origins, **changed})
+
+    def named(self, group: str, default: Origin) -> dict[str, Origin]:
+        """``GROUP.FIELD`` -> origin, of every field."""
+        return {
+            f"{group}.{name}": self.origins.get(name, default)
+            for name in self.value.__struct_fields__
+        }
+
+
+class Completed(Struct, frozen=True, kw_only=True):
+    """A job but for its GPUs; `layout` None means: choose one. layout_fields: what flags, KEY=VALUE
+    and recipes say of it. origins: of every field, ``GROUP.FIELD``."""
+
+    model: ModelSpec
+    config: JobConfig
+    layout: ParallelLayout | None
+    layout_fields: dict[str, Any]
+    origins: dict[str, Origin]
+
+
+def completed(
+    given: Given, choice: RecipeChoice, shape: ModelSpec, gpu: Gpu, num_gpus: int
+) -> Completed:
+    """What is given, over the recipe, over what is usual; `shape` is the model as its preset has
+    it. UserError where that makes no job."""
+    adapter, its = adapter_of(choice.framework), choice.as_it_stands
+    model = _model(shape, given, choice)
+    config = _job_config(num_gpus, given, choice, model.value)
+    repeats = config.value.deterministic_mode
+    if repeats and "cross_entropy_fusion" not in given.model_fields:
+        unfused = replace(model.value, cross_entropy_fusion=CrossEntropyFusion.NONE)
+        model = model.turned_into(unfused, _REPEATS)
+    _check_asked(model.value, config.value, gpu)
+    config = _completed_config(config, adapter, given, choice, model.value)
+    model, config = _as_framework_runs(model, config, adapter, gpu, given)
+    lent = choice.lent.layout if choice.lent else {}
+    alone = {"tp_comm_overlap": False} if repeats else {}
+    fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
+    free = given.layout_is_free
+    layout = adapter.layout(fields, num_gpus)
+    if layout is None:
+        by_text = adapter.splits(config.value).by_text
+        layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, free=free)
+    default = _default(config.value)
+    origins = {
+        **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
+        **_layout_origins(layout, given.layout_fields, its, choice.lent, default),
+        **config.named("job", default),
+        **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
+        **dict.fromkeys(given.unsaid, default),
+    }
+    return Completed(
+        model=model.value,
+        config=config.value,
+        layout=layout,
+        layout_fields=fields,
+        origins=origins,
+    )
+
+
+_REPEATS: Final = assumed("off under deterministic_mode")
+
+
+def _layout_origins(
+    layout: ParallelLayout | None,
+    given: Mapping[str, Any],
+    preset: Experiment | None,
+    lent: LentOptions | None,
+    default: Origin,
+) -> dict[str, Origin]:
+    """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's
+    or over what is lent; what none of them says follows from the rest. Empty where the layout is
+    yet to be chosen."""
+    if layout is None:
+        return {}
+    found = {}
+    usual = defaults(ParallelLayout)
+    for name in layout.__struct_fields__:
+        value = getattr(layout, name)
+        if name in given:
+            origin = GIVEN
+        elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
+            origin = recipe(preset.name)
+        elif lent is not None and name in lent.layout and value == lent.layout[name]:
+            origin = lent.origin
+        elif value == usual.get(name):
+            origin = default
+        else:
+            origin = assumed(_FOLLOWS.get(name, "required by the other values"))
+        found[f"layout.{name}"] = origin
+    return found
+
+
+_FOLLOWS: Final = {
+    "data_parallel_size": "number of GPUs / (TP x CP x PP)",
+    "sequence_parallel": "TP is above 1",
+    "cp_comm_type": "the framework's default",
+    "pipeline_model_parallel_layout": "layers split as evenly as possible",
+    "num_layers_in_first_pipeline_stage": "layers split as evenly as possible",
+    "num_layers_in_last_pipeline_stage": "layers split as evenly as possible",
+    "expert_tensor_parallel_size": "EP x TP does not divide the ranks of a pipeline stage",
+}
+
+
+def _lent_optimizer(
+    config: JobConfig, recipe: Recipe | None, adapter: FrameworkAdapter
+) -> JobConfig:
+    """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
+    own options do not go with that."""
+    wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None
+    if wanted is None:
+        return config
+    try:
+        lent = replace(config, optimizer=wanted)
+        adapter.check_options(lent)
+    except UserError:
+        return config
+    return lent
+
+
+_NO_FRAMEWORKS: Final = {
+    "memory_budget_bytes": assumed("all of the GPU's memory"),
+    "moe_load_imbalance": assumed("balanced experts; fit probabilities allow for imbalance"),
+    "transformer_engine_version": assumed("the newest known release"),
+    "expandable_segments": assumed("off, torch's default"),
+    "mean_packed_length": assumed("sequences are not packed"),
+}
+"""Fields of a job that no framework has a default for."""
+
+
+def _model(shape: ModelSpec, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
+    """The model's shape, with the recipe's options of it, and what is given."""
+    model, its = Sourced(shape, {}), choice.as_it_stands
+    if choice.lent is not None:
+        model = model.with_fields(choice.lent.origin, choice.lent.model)
+    if its is not None:
+        model = model.with_fields(recipe(its.name), dict(its.model_options))
+    return model.with_fields(GIVEN, given.model_fields)
+
+
+def _job_config(
+    num_gpus: int, given: Given, choice: RecipeChoice, model: ModelSpec
+) -> Sourced[JobConfig]:
+    """Batch, precision and options: what is given over the recipe's, all at once, or over what is
+    assumed where there is none."""
+    base = _base_config(num_gpus, choice, model)
+    chosen: dict[str, Any] = {"framework": choice.framework}
+    if base.value.framework != choice.framework:
+        chosen["framework_version"] = ""  # of the other framework
+    origins = {"framework": assumed("the framework that builds the model")}
+    if choice.lent is not None:
+        chosen |= choice.lent.job
+        origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
+    over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)
+    return Sourced(
+        over.value, {**over.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)}
+    )
+
+
+def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
+    """The recipe's options, or those of its batch alone where another framework ran it; else
+    what is usual."""
+    preset = choice.preset
+    if preset is None:
+        config = JobConfig(
+            seq_length=min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
+            micro_batch_size=1,
+            global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
+        )
+        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe states it")))
+    its = recipe(preset.name)
+    if choice.as_it_stands is not None:
+        stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
+        return Sourced(preset.config, dict.fromkeys(stated, its))
+    batch = max(1, preset.config.global_batch_size // num_gpus) * num_gpus
+    config = JobConfig(
+        seq_length=preset.config.seq_length,
+        micro_batch_size=preset.config.micro_batch_size,
+        global_batch_size=batch,
+        precision=preset.config.precision,
+    )
+    return Sourced(config, dict.fromkeys(_BATCH, its))
+
+
+def _completed_config(
+    config: Sourced[JobConfig],
+    adapter: FrameworkAdapter,
+    given: Given,
+    choice: RecipeChoice,
+    model: ModelSpec,
+) -> Sourced[JobConfig]:
+    """With the framework's release, and the optimizer that the model's recipes have."""
+    release = adapter.version(config.value.framework_version, model)
+    if release != config.value.framework_version:
+        newest = assumed("the newest release that has the model")
+        config = config.with_fields(newest, {"framework_version": release})
+    whole = given.layout_fields.get("use_distributed_optimizer") is not True
+    unsaid = "optimizer" not in given.job_fields and choice.preset is None
+    if unsaid and whole:
+        lent = _lent_optimizer(config.value, choice.lends_optimizer, adapter)
+        config = config.turned_into(lent, assumed("as in the nearest recipe"))
+    return config
+
+
+def _as_framework_runs(
+    model: Sourced[ModelSpec],
+    config: Sourced[JobConfig],
+    adapter: FrameworkAdapter,
+    gpu: Gpu,
+    given: Given,
+) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
+    """Model and options as the framework makes them; UserError where it cannot run them."""
+    own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
+    run_model, run_config = adapter.configure(model.value, config.value, own)
+    run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
+    origin = _default(run_config)
+    return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
+
+
+def _with_attention_of(gpu: Gpu, model: ModelSpec, *, asked: bool) -> ModelSpec:
+    """Without cuDNN's attention where there is no cuDNN: flash attention, to which torch turns then
+    (SDPBackend.CUDNN_ATTENTION is none of ROCm's)."""
+    if model.attention_backend is not AttentionBackend.FUSED or gpu.vendor is Vendor.NVIDIA:
+        return model
+    if asked:
+        raise UserError(
+            "model.attention_backend",
+            model.attention_backend,
+            f"is cuDNN's attention, which does not run on {gpu.name}",
+            "model.attention_backend=flash",
+        )
+    return replace(model, attention_backend=AttentionBackend.FLASH)
+
+
+def _default(config: JobConfig) -> Origin:
+    release = f"{config.framework} {config.framework_version}".strip()
+    return Origin(OriginKind.DEFAULT, release)
+
+
+def _layout(
+    fields: dict[str, Any],
+    choice: RecipeChoice,
+    model: ModelSpec,
+    num_gpus: int,
+    *,
+    by_text: bool,
+    free: bool,
+) -> ParallelLayout | None:
+    """The recipe's layout under given `fields`, completed; None where nothing says anything about
+    it. free: the recipe's degrees give way where they do not go with those that are given.
+    by_text: whether the framework's release reads a split of the layers as text."""
+    base = choice.preset.layout if choice.preset is not None else None
+    if base is not None and free and not divides_gpus(fields, base, num_gpus):
+        base = without_degrees(base)
+    layout = reshaped(fields, base, num_gpus)
+    return layout and made_legal(layout, fields, model, as_text=by_text)
+
+
+def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
+    """UserError on what positions, tensor cores or memory do not allow."""
+    _check_positions(model, config)
+    check_precision(config.precision, gpu)
+    check_budget(config.memory_budget_bytes, gpu, "--memory-budget")
+
+
+def _check_positions(model: ModelSpec, config: JobConfig) -> None:
+    learned = model.position_embedding_type is PositionEmbedding.LEARNED
+    if learned and config.seq_length > model.max_position_embeddings:
+        raise UserError(
+            "job.seq_length",
+            config.seq_length,
+            f"must not exceed max_position_embeddings = {model.max_position_embeddings} of "
+            "learned positions",
+            f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
+        )
