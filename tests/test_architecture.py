@@ -119,7 +119,6 @@ def test_a_folder_says_its_idea_in_a_line(path: Path) -> None:
 # for theirs; every other name stands once.
 SAME_ROLE = frozenset(
     [
-        "adapter",
         "attention",
         "block",
         "checks",
@@ -129,11 +128,13 @@ SAME_ROLE = frozenset(
         "experts",
         "family",
         "flags",
+        "framework",
         "golden",
         "latent_attention",
         "layer",
         "linear",
         "main",
+        "memory_model",
         "mlp",
         "model",
         "moe",
@@ -148,6 +149,7 @@ SAME_ROLE = frozenset(
         "setting",
         "static",
         "step",
+        "supported_jobs",
     ]
 )
 

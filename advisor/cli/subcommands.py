@@ -155,24 +155,24 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
-    from advisor.frameworks.registry import adapter_of, known_framework
+    from advisor.frameworks.registry import known_framework, parts_of
     from advisor.report.rules_page import rules_page
     from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments)
     name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
-    overview = adapter_of(name).rules_overview(wanted.framework_version or "")
+    overview = parts_of(name).settings.rules_overview(wanted.framework_version or "")
     return Outcome(text=on_screen(rules_page(overview, wanted.word)))
 
 
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
-    from advisor.frameworks.registry import adapter_of
+    from advisor.frameworks.registry import parts_of
     from advisor.report.keys_page import keys_page
     from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments, "keys")
-    options = adapter_of(wanted.framework or "").option_names()
+    options = parts_of(wanted.framework or "").spelling.option_names()
     return Outcome(text=on_screen(keys_page(options, wanted.word)))
 
 

@@ -24,7 +24,7 @@ from advisor.explorer.pack import (
     units,
 )
 from advisor.explorer.step_numbers import layer_numbers, schedule_numbers, step_numbers
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
@@ -151,7 +151,9 @@ class _Page(Struct, frozen=True):
                 [[units(one.weights), units(one.gradients), units(one.optimizer)] for one in held]
             ),
             "flags": self.pool.number(list(all_job_flags(first).values())),
-            "unsaid": self.pool.number([adapter_of(one).unsaid(job) for one in self.frameworks]),
+            "unsaid": self.pool.number(
+                [parts_of(one).spelling.omitted(job) for one in self.frameworks]
+            ),
             "measure": self.pool.number(self._measure(job)),
             "schedule": schedule_numbers(self.pool, job),
         }
@@ -229,5 +231,5 @@ class _Page(Struct, frozen=True):
         }
 
     def _notes(self, evaluation: Evaluation) -> Sequence[str]:
-        stack = adapter_of(evaluation.job.config.framework)
-        return list(stack.notes(evaluation.setting, evaluation.job))
+        stack = parts_of(evaluation.job.config.framework)
+        return list(stack.settings.notes(evaluation.setting, evaluation.job))

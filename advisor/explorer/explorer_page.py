@@ -17,7 +17,7 @@ from advisor.base.errors import UserError
 from advisor.explorer.explorer_data import document
 from advisor.explorer.grid import grid
 from advisor.explorer.pack import packed
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import label_of, parts_of
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.wording import chosen
@@ -58,7 +58,7 @@ def _static(answer: Answer) -> str:
     layout, environment = all_job_flags(evaluation), environment_words(evaluation)
     flags = {}
     for name, setting in all_flags(evaluation).items():
-        unsaid = adapter_of(name).unsaid(evaluation.job)
+        unsaid = parts_of(name).spelling.omitted(evaluation.job)
         label = " · ".join(filter(None, [label_of(name), unsaid]))
         flags[label] = " ".join(filter(None, [layout[name], setting]))
     if environment:

@@ -8,8 +8,7 @@ from msgspec import Struct
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.explorer.nearby import nearby
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.learning.learned import LearnedCalibration
@@ -57,13 +56,13 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     searched = request.search is SearchScope.LAYOUT
     most = _MOST_ROWS_OF_SEARCH if searched else _MOST_ROWS
     near = nearby(own, resolve(request), _NEAR_OF_SEARCH if searched else _NEAR)
-    stack, calibration = adapter_of(own.config.framework), best.evaluation.calibration
+    calibration = best.evaluation.calibration
     count, seen = len(answer.candidates), {apart(job, own) for job in found}
     for job in near:
         if count >= most:
             break
         words = apart(job, own)
-        if words not in seen and (rows := _rows(job, stack, calibration)):
+        if words not in seen and (rows := _rows(job, calibration)):
             seen.add(words)
             found[job] = rows
             count += len(rows)
@@ -72,12 +71,13 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     return Grid(own, tuple((job, tuple(rows)) for job, rows in found.items()))
 
 
-def _rows(job: Job, stack: FrameworkAdapter, calibration: Calibration) -> list[Evaluation]:
+def _rows(job: Job, calibration: Calibration) -> list[Evaluation]:
     """No recompute, and what no other setting of the job beats; none of an illegal job."""
     evaluator = Evaluator(job, calibration)
     if evaluator.is_hopeless:
         return []
-    found: Iterable[Evaluation] = map(evaluator.evaluate, stack.candidates(job))
+    settings = parts_of(job.config.framework).settings.candidates(job)
+    found: Iterable[Evaluation] = map(evaluator.evaluate, settings)
     if isinstance(calibration, LearnedCalibration):
         found = (whole(row, calibration) for row in found)
     ranked = sorted(found, key=order)

@@ -7,20 +7,7 @@ from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.job.job import JobConfig
 
-MUON: Final = "optimizer"
-HOST_OPTIMIZER: Final = "optimizer_cpu_offload"
-HOST_PARAMETERS: Final = "param_cpu_offload"
-SYNC_EACH_BATCH: Final = "sync_each_batch"
-QUANTIZED_ADAM: Final = "quantized_adam"
-WEIGHTS_DTYPE: Final = "weights_dtype"
-ADAM_KERNELS: Final = "optimizer_implementation"
-STEP_IN_BACKWARD: Final = "optimizer_in_backward"
-COMPILE: Final = "torch_compile"
-ATTENTION: Final = "attn_implementation"
-LIGER: Final = "use_liger_kernel"
-TILED_MLP: Final = "tiled_mlp"
-FLAT_PARAMETERS: Final = "flat_parameters"
-MEGATRONS: Final = (
+_MEGATRONS: Final = (
     "cuda_graph_impl",
     "cuda_graph_modules",
     "use_precision_aware_optimizer",
@@ -28,39 +15,38 @@ MEGATRONS: Final = (
     "transformer_engine_version",
 )
 """Of Megatron and what it is built on."""
-PACKED: Final = "mean_packed_length"
-
-DETERMINISTIC: Final = "deterministic_mode"
-
 _LEAVE_OUT: Final = "leave it out, or --framework megatron_lm"
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _TRANSFORMERS: Final = "--framework huggingface, or leave it out"
 _REFUSALS: Final = {
-    **dict.fromkeys(MEGATRONS, ("is an option of Megatron, and not modelled for {}", _LEAVE_OUT)),
-    PACKED: ("is not modelled for {}", _LEAVE_OUT),
-    MUON: (
+    **dict.fromkeys(_MEGATRONS, ("is an option of Megatron, and not modelled for {}", _LEAVE_OUT)),
+    "mean_packed_length": ("is not modelled for {}", _LEAVE_OUT),
+    "optimizer": (
         "is Megatron's and is not modelled for {}",
         "--framework megatron_lm, or job.optimizer=adam",
     ),
-    HOST_OPTIMIZER: ("is not modelled for {}", "--framework deepspeed"),
-    HOST_PARAMETERS: (
+    "optimizer_cpu_offload": ("is not modelled for {}", "--framework deepspeed"),
+    "param_cpu_offload": (
         "is DeepSpeed's offload_param, which {} does not have",
         "--framework deepspeed",
     ),
-    SYNC_EACH_BATCH: ("is an option of Accelerate", _TRANSFORMERS),
-    QUANTIZED_ADAM: ("is from bitsandbytes or torchao, and is not modelled for {}", _PLAIN),
-    WEIGHTS_DTYPE: ("cannot be set: {} chooses the type of the weights", _PLAIN),
-    ADAM_KERNELS: ("belongs to torch.optim, which {} does not use", _PLAIN),
-    STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
-    COMPILE: ("is not modelled for {}", "leave it out, or --framework huggingface or fsdp2"),
-    LIGER: ("replaces layers of transformers, which {} does not use", _TRANSFORMERS),
-    FLAT_PARAMETERS: ("belongs to FSDP1, which {} does not use", _PLAIN),
-    TILED_MLP: (
+    "sync_each_batch": ("is an option of Accelerate", _TRANSFORMERS),
+    "quantized_adam": ("is from bitsandbytes or torchao, and is not modelled for {}", _PLAIN),
+    "weights_dtype": ("cannot be set: {} chooses the type of the weights", _PLAIN),
+    "optimizer_implementation": ("belongs to torch.optim, which {} does not use", _PLAIN),
+    "optimizer_in_backward": ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
+    "torch_compile": (
+        "is not modelled for {}",
+        "leave it out, or --framework huggingface or fsdp2",
+    ),
+    "use_liger_kernel": ("replaces layers of transformers, which {} does not use", _TRANSFORMERS),
+    "flat_parameters": ("belongs to FSDP1, which {} does not use", _PLAIN),
+    "tiled_mlp": (
         "replaces the MLP in layers of transformers, which {} does not use",
         _TRANSFORMERS,
     ),
-    DETERMINISTIC: ("is Megatron's and is not modelled for {}", "leave it out"),
-    ATTENTION: ("is an option of transformers, which {} does not use", _TRANSFORMERS),
+    "deterministic_mode": ("is Megatron's and is not modelled for {}", "leave it out"),
+    "attn_implementation": ("is an option of transformers, which {} does not use", _TRANSFORMERS),
 }
 _DEFAULTS: Final = defaults(JobConfig)
 
@@ -68,7 +54,7 @@ _DEFAULTS: Final = defaults(JobConfig)
 def refuse_options(config: JobConfig, framework: str, has: Collection[str]) -> None:
     """Raise UserError on the first option of `config` that `framework` has not."""
     for option, (relation, nearest) in _REFUSALS.items():
-        field = MUON if option == QUANTIZED_ADAM else option
+        field = "optimizer" if option == "quantized_adam" else option
         value = getattr(config, field)
         match option:
             case "optimizer":

@@ -10,38 +10,36 @@ from msgspec import Struct
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import likely_names
+from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.models.spec import ModelSpec
 
 
 class _Registration(Struct, frozen=True):
-    """label: what pages call it. load: makes its adapter."""
+    """label: what pages call it. load: makes its parts."""
 
     label: str
-    load: Callable[[], FrameworkAdapter]
+    load: Callable[[], FrameworkParts]
 
 
-def _shipped(label: str, folder: str, adapter: str, *arguments: Any) -> _Registration:
-    def load() -> FrameworkAdapter:
-        made: FrameworkAdapter = getattr(
-            import_module(f"advisor.frameworks.{folder}.adapter"), adapter
-        )(*arguments)
+def _shipped(label: str, module: str, *arguments: Any) -> _Registration:
+    def load() -> FrameworkParts:
+        made: FrameworkParts = import_module(f"advisor.frameworks.{module}").parts(*arguments)
         return made
 
     return _Registration(label, load)
 
 
 _KNOWN: Final[dict[str, _Registration]] = {
-    Framework.MEGATRON_LM: _shipped("Megatron-LM", "megatron", "Megatron", Framework.MEGATRON_LM),
+    Framework.MEGATRON_LM: _shipped("Megatron-LM", "megatron.framework", Framework.MEGATRON_LM),
     Framework.MEGATRON_BRIDGE: _shipped(
-        "Megatron Bridge", "megatron", "Megatron", Framework.MEGATRON_BRIDGE
+        "Megatron Bridge", "megatron.framework", Framework.MEGATRON_BRIDGE
     ),
-    Framework.NEMO: _shipped("NeMo", "megatron", "Megatron", Framework.NEMO),
-    Framework.TORCHTITAN: _shipped("torchtitan", "torchtitan", "TorchTitan"),
-    Framework.FSDP2: _shipped("PyTorch", "torch", "Fsdp2"),
-    Framework.DEEPSPEED: _shipped("DeepSpeed", "deepspeed", "DeepSpeed"),
-    Framework.HUGGINGFACE: _shipped("Hugging Face", "huggingface", "HuggingFace"),
+    Framework.NEMO: _shipped("NeMo", "megatron.framework", Framework.NEMO),
+    Framework.TORCHTITAN: _shipped("torchtitan", "torchtitan.framework"),
+    Framework.FSDP2: _shipped("PyTorch", "torch.fsdp2"),
+    Framework.DEEPSPEED: _shipped("DeepSpeed", "deepspeed.framework"),
+    Framework.HUGGINGFACE: _shipped("Hugging Face", "huggingface.framework"),
 }
 _BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)
 """Who builds a model where no framework is named: the first of these that has its layers."""
@@ -55,10 +53,10 @@ RECIPE_FRAMEWORKS: Final = {
 """Frameworks as the tables of configs/recipe call them, the ones whose recipes come first first."""
 
 
-def register(name: str, label: str, load: Callable[[], FrameworkAdapter]) -> None:
+def register(name: str, label: str, load: Callable[[], FrameworkParts]) -> None:
     """Make a framework known by `name`, which `--framework` and ``job.framework`` then take."""
     _KNOWN[name] = _Registration(label, load)
-    adapter_of.cache_clear()
+    parts_of.cache_clear()
 
 
 def framework_names() -> tuple[str, ...]:
@@ -81,8 +79,8 @@ def label_of(name: str) -> str:
 
 
 @cache
-def adapter_of(name: str) -> FrameworkAdapter:
-    """The adapter of a framework; of no name, that of a request that names none."""
+def parts_of(name: str) -> FrameworkParts:
+    """The parts of a framework; of no name, those of a request that names none."""
     return _KNOWN[known_framework(name or _BUILDERS[0])].load()
 
 
@@ -90,13 +88,13 @@ def default_framework(model: ModelSpec | None) -> str:
     """The framework of a request that names none; of no model in particular the first."""
     if model is None:
         return _BUILDERS[0]
-    return next((name for name in _BUILDERS if adapter_of(name).builds(model)), _BUILDERS[0])
+    return next((name for name in _BUILDERS if parts_of(name).jobs.builds(model)), _BUILDERS[0])
 
 
-def runs_recipes(adapter: FrameworkAdapter) -> bool:
+def runs_recipes(framework: str) -> bool:
     """Whether recipes are published for its family: those it runs as they stand, of another's jobs
     only the batch is its own."""
-    return not set(RECIPE_FRAMEWORKS.values()).isdisjoint(adapter.family)
+    return not set(RECIPE_FRAMEWORKS.values()).isdisjoint(parts_of(framework).family)
 
 
 def framework_of_recipe(name: str) -> str | None:

@@ -13,7 +13,7 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_record, show_path
 from advisor.base.limits import LARGEST
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
@@ -191,12 +191,12 @@ def _job(
 
 
 def _setting(job: Job, workload: Mapping[str, Any]) -> Setting:
-    stack = adapter_of(job.config.framework)
+    stack = parts_of(job.config.framework)
     try:
-        setting = stack.parse(str(workload.get("recompute"))).promoted
+        setting = stack.settings.parse(str(workload.get("recompute"))).promoted
     except UserError:
         raise _LeftOutError("with a recompute setting that advise cannot read") from None
-    if stack.check(setting, job):
+    if stack.settings.check(setting, job):
         raise _LeftOutError("with a recompute setting that the framework refuses")
     return setting
 

@@ -7,7 +7,7 @@ from typing import Any
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.fields import key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report.blocks import (
@@ -134,8 +134,8 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     rows = table(columns)
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
-    by = adapter_of(job.config.framework).rehearsed_by(len(found))
-    unverified = adapter_of(job.config.framework).unverified(job)
+    by = parts_of(job.config.framework).harness.rehearsed_by(len(found))
+    unverified = parts_of(job.config.framework).harness.unverified(job)
     without = f" ({unverified} not verified)" if unverified else ""
     head = f"Rehearsed by {by} on fake tensors{without}: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)

@@ -7,7 +7,7 @@ from advisor.answer.advice import ReadFile, ReadOption, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import spelled
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration
@@ -53,7 +53,7 @@ def same_as_now(advice: Answer, recompute: str | None) -> list[RankedEvaluation]
     """Rows of the setting that a file has, best first."""
     if recompute is None:
         return []
-    setting = adapter_of(advice.job.config.framework).parse(recompute).promoted
+    setting = parts_of(advice.job.config.framework).settings.parse(recompute).promoted
     return [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
 
 
@@ -109,13 +109,13 @@ def _instead(best: Evaluation, file: ReadFile) -> tuple[str, str]:
     that what the file switches on has to go."""
     if best.setting.spec == file.recompute:
         return "is what the file sets: nothing to change", ""
-    stack, job = adapter_of(best.job.config.framework), best.job
-    flags = stack.setting_flags(best.setting, job)
+    stack, job = parts_of(best.job.config.framework), best.job
+    flags = stack.spelling.setting_flags(best.setting, job)
     if not flags:
         return "needs none of these options: remove them", ""
     if file.recompute is None or recomputes(best.setting):
         return "set instead:", flags
-    own = stack.setting_flags(stack.parse(file.recompute), job)
+    own = stack.spelling.setting_flags(stack.settings.parse(file.recompute), job)
     drops = (
         "remove these options and set:" if {*flags.split()} <= {*own.split()} else "set instead:"
     )

@@ -5,7 +5,7 @@ from typing import Final
 
 from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
@@ -182,7 +182,7 @@ def graph_words(config: JobConfig) -> str:
 
 def framework_words(job: Job) -> str:
     """``Megatron Core 0.19 with Transformer Engine``."""
-    return adapter_of(job.config.framework).words(job)
+    return parts_of(job.config.framework).spelling.title(job)
 
 
 def _budget(advice: Answer, has_bars: Callable[[int], bool]) -> Fitted:

@@ -1,7 +1,7 @@
 """The page of `advise rules`: what a release accepts, replaces and refuses."""
 
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import RulesOverview
+from advisor.frameworks.part_types import RulesOverview
 from advisor.report.blocks import Block, Indented, beside, group
 
 _MARGIN = 18

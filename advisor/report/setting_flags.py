@@ -5,7 +5,7 @@ from typing import Final
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report.blocks import Block, Fitted, wrapped
 from advisor.report.breaking import command_lines, packed
@@ -30,26 +30,26 @@ def all_job_flags(evaluation: Evaluation) -> dict[str, str]:
 
 def _family(job: Job) -> tuple[str, ...]:
     """Frameworks that take the job's settings and build its model."""
-    family = adapter_of(job.config.framework).family
-    return tuple(name for name in family if adapter_of(name).builds(job.model))
+    family = parts_of(job.config.framework).family
+    return tuple(name for name in family if parts_of(name).jobs.builds(job.model))
 
 
 def shown_frameworks(job: Job) -> tuple[str, ...]:
     """Frameworks whose flags a page shows: of the job's family those that everybody uses, and the
     job's own."""
     family, own = _family(job), job.config.framework
-    usual = (*adapter_of(own).shown, own)
+    usual = (*parts_of(own).shown, own)
     return tuple(dict.fromkeys(name for name in usual if name in family))
 
 
 def framework_flags(evaluation: Evaluation, framework: str) -> str:
     """The setting's flags for one framework, to be pasted behind its launch command."""
-    return adapter_of(framework).setting_flags(evaluation.setting, evaluation.job)
+    return parts_of(framework).spelling.setting_flags(evaluation.setting, evaluation.job)
 
 
 def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
-    return adapter_of(framework).layout_flags(evaluation.job)
+    return parts_of(framework).spelling.layout_flags(evaluation.job)
 
 
 def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False) -> bool:
@@ -65,7 +65,7 @@ def framework_job_flags(
     rests on."""
     if is_written_out(advice, framework, with_layout=with_layout):
         return framework_layout_flags(evaluation, framework)
-    return adapter_of(framework).assumed_flags(evaluation.job)
+    return parts_of(framework).spelling.assumed_flags(evaluation.job)
 
 
 def framework_block(
@@ -80,7 +80,7 @@ def framework_block(
 
 def copied_block(framework: str, job: Job, label: str, words: str, comment: str = "") -> Block:
     """What a framework reads, to be copied: a command line, or statements below the label."""
-    if adapter_of(framework).takes_flags(job):
+    if parts_of(framework).spelling.takes_flags(job):
         return command_block(label, words, comment)
     return Fitted(partial(_code, label, words))
 
@@ -91,7 +91,7 @@ def beside_flags(
     """What of the job the flags do not say, and the recipe that they are put behind; empty where
     they say all."""
     if is_written_out(advice, framework, with_layout=with_layout):
-        return adapter_of(framework).unsaid(evaluation.job)
+        return parts_of(framework).spelling.omitted(evaluation.job)
     return f"on top of recipe {advice.recipe}"
 
 
@@ -133,8 +133,8 @@ def _code(label: str, text: str, width: int) -> list[str]:
 
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
-    stack = adapter_of(evaluation.job.config.framework)
-    return " ".join(stack.environment(evaluation.setting, evaluation.job))
+    stack = parts_of(evaluation.job.config.framework)
+    return " ".join(stack.spelling.environment(evaluation.setting, evaluation.job))
 
 
 def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
@@ -170,5 +170,5 @@ def file_report(advice: Answer) -> str:
     if best is None:
         return ""
     evaluation = best.evaluation
-    stack = adapter_of(evaluation.job.config.framework)
-    return stack.config_file(evaluation.setting, evaluation.job)
+    stack = parts_of(evaluation.job.config.framework)
+    return stack.spelling.config_file(evaluation.setting, evaluation.job)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import Gpu, Vendor, check_budget
 from advisor.job.job import JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
@@ -85,7 +85,7 @@ def completed(
 ) -> Completed:
     """What is given, over the recipe, over what is usual; `shape` is the model as its preset has
     it. UserError where that makes no job."""
-    adapter, its = adapter_of(choice.framework), choice.as_it_stands
+    jobs, its = parts_of(choice.framework).jobs, choice.as_it_stands
     model = _model(shape, given, choice)
     config = _job_config(num_gpus, given, choice, model.value)
     repeats = config.value.deterministic_mode
@@ -93,15 +93,15 @@ def completed(
         unfused = replace(model.value, cross_entropy_fusion=CrossEntropyFusion.NONE)
         model = model.turned_into(unfused, _REPEATS)
     _check_asked(model.value, config.value, gpu)
-    config = _completed_config(config, adapter, given, choice, model.value)
-    model, config = _as_framework_runs(model, config, adapter, gpu, given)
+    config = _completed_config(config, jobs, given, choice, model.value)
+    model, config = _as_framework_runs(model, config, jobs, gpu, given)
     lent = choice.lent.layout if choice.lent else {}
     alone = {"tp_comm_overlap": False} if repeats else {}
     fields = {**lent, **whole_tensors(config.value.optimizer), **alone, **given.layout_fields}
     free = given.layout_is_free
-    layout = adapter.layout(fields, num_gpus)
+    layout = jobs.layout(fields, num_gpus)
     if layout is None:
-        by_text = adapter.splits(config.value).by_text
+        by_text = jobs.splits(config.value).by_text
         layout = _layout(fields, choice, model.value, num_gpus, by_text=by_text, free=free)
     default = _default(config.value)
     origins = {
@@ -165,7 +165,7 @@ _FOLLOWS: Final = {
 
 
 def _lent_optimizer(
-    config: JobConfig, recipe: Recipe | None, adapter: FrameworkAdapter
+    config: JobConfig, recipe: Recipe | None, jobs: JobSupport
 ) -> JobConfig:
     """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
     own options do not go with that."""
@@ -174,7 +174,7 @@ def _lent_optimizer(
         return config
     try:
         lent = replace(config, optimizer=wanted)
-        adapter.check_options(lent)
+        jobs.check_options(lent)
     except UserError:
         return config
     return lent
@@ -246,20 +246,20 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
 
 def _completed_config(
     config: Sourced[JobConfig],
-    adapter: FrameworkAdapter,
+    jobs: JobSupport,
     given: Given,
     choice: RecipeChoice,
     model: ModelSpec,
 ) -> Sourced[JobConfig]:
     """With the framework's release, and the optimizer that the model's recipes have."""
-    release = adapter.version(config.value.framework_version, model)
+    release = jobs.version(config.value.framework_version, model)
     if release != config.value.framework_version:
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
     unsaid = "optimizer" not in given.job_fields and choice.preset is None
     if unsaid and whole:
-        lent = _lent_optimizer(config.value, choice.lends_optimizer, adapter)
+        lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
         config = config.turned_into(lent, assumed("as in the nearest recipe"))
     return config
 
@@ -267,13 +267,13 @@ def _completed_config(
 def _as_framework_runs(
     model: Sourced[ModelSpec],
     config: Sourced[JobConfig],
-    adapter: FrameworkAdapter,
+    jobs: JobSupport,
     gpu: Gpu,
     given: Given,
 ) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
-    run_model, run_config = adapter.configure(model.value, config.value, own)
+    run_model, run_config = jobs.configure(model.value, config.value, own)
     run_model = _with_attention_of(gpu, run_model, asked="attention_backend" in own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.base.units import parse_gpus
-from advisor.frameworks.registry import adapter_of, default_framework
+from advisor.frameworks.registry import parts_of, default_framework
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.request.given import Given, read_given
@@ -119,7 +119,7 @@ def harness_line(
     ):
         words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
     words.append(f"recompute.settings={_spelled(list(specs))}")
-    words += adapter_of(job.config.framework).harness_words(job)
+    words += parts_of(job.config.framework).harness.overrides(job)
     if job.num_gpus > _GPUS_OF_A_SERVER:
         words.append("launcher=slurm")
     return " ".join(["harness run", *map(_quoted, words)])
@@ -132,7 +132,7 @@ def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[
     sure: tuple[str, ...] = _BATCH
     if recipe:
         first, base, sure = f"recipe={recipe}", named_experiment(recipe, config_dir), ()
-    if (base.framework or default_framework(None)) not in adapter_of(job.config.framework).family:
+    if (base.framework or default_framework(None)) not in parts_of(job.config.framework).family:
         sure = (*sure, "framework")
     given = {name: getattr(job.config, name) for name in sure}
     degrees = {name: getattr(job.layout, name) for name in _DEGREES if not recipe}

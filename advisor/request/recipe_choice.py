@@ -15,10 +15,10 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
 from advisor.base.units import parse_gpus
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import (
     RECIPE_FRAMEWORKS,
-    adapter_of,
+    parts_of,
     framework_of_recipe,
     runs_recipes,
 )
@@ -96,17 +96,16 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
 def choose_recipe(given: Given, wanted: Wanted, model: ModelSpec, framework: str) -> RecipeChoice:
     """The recipe for the job, or for its GPUs in another number; where there is none, or it says
     degrees alone, what the recipes of `framework` have in common."""
-    adapter = adapter_of(framework)
-    runs = runs_recipes(adapter)
+    its, runs = parts_of(framework), runs_recipes(framework)
     choice = _chosen(given, wanted, model, runs=runs)
     preset, lent = choice.preset, None
     if preset is None or (runs and not preset.states_options):
         if given.takes_recipe:
             precision = wanted.precision or (preset.config.precision if preset else None)
             own = replace(wanted, framework=framework, precision=precision)
-            lent = lent_options(given, own, model, adapter)
+            lent = lent_options(given, own, model, its.jobs)
     elif runs and wanted.precision not in (None, preset.config.precision):
-        frameworks = (framework,) if wanted.framework else adapter.shown
+        frameworks = (framework,) if wanted.framework else its.shown
         lent = _in_another_precision(given, wanted.precision, model, frameworks)
     return replace(
         choice,
@@ -121,9 +120,9 @@ def _framework(given: Given, wanted: Wanted, preset: Experiment | None, usual: s
     that lacks an option that is given."""
     if wanted.framework is not None or preset is None:
         return usual
-    its = adapter_of(usual).for_recipe(preset.framework)
+    its = parts_of(usual).jobs.for_recipe(preset.framework)
     try:
-        adapter_of(its).check_options(
+        parts_of(its).jobs.check_options(
             replace(preset.config, **{**given.job_fields, "framework": its})
         )
     except UserError:
@@ -359,13 +358,13 @@ _PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
 
 
 def lent_options(
-    given: Given, wanted: Wanted, model: ModelSpec, adapter: FrameworkAdapter
+    given: Given, wanted: Wanted, model: ModelSpec, jobs: JobSupport
 ) -> LentOptions | None:
     """What the framework's own recipes have, under what the nearest one of the model states; None
     where a job starts from no recipe. Nothing that is given, and no overlap without TP."""
     precision = wanted.precision or Precision.BF16
-    release = adapter.version(given.job_fields.get("framework_version", ""), model)
-    own = adapter.recipe_options(model, precision, release)
+    release = jobs.version(given.job_fields.get("framework_version", ""), model)
+    own = jobs.recipe_options(model, precision, release)
     if own is None:
         return None
     nearest = nearest_stating(wanted)
@@ -387,9 +386,9 @@ def _in_another_precision(
     """Whether linear layers keep their weights in 8 bits alone, where a recipe is for another
     precision than is asked for: as the recipes of the first of `frameworks` that has any."""
     for name in frameworks:
-        adapter = adapter_of(name)
-        release = adapter.version("", model)
-        own = adapter.recipe_options(model, precision, release)
+        jobs = parts_of(name).jobs
+        release = jobs.version("", model)
+        own = jobs.recipe_options(model, precision, release)
         if own is not None and _GATHER in own and _GATHER not in given.job_fields:
             origin = Origin(OriginKind.DEFAULT, f"the recipes of {name} {release}")
             return LentOptions(origin=origin, job={_GATHER: own[_GATHER]})

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.units import parse_gpus
-from advisor.frameworks.registry import adapter_of, default_framework
+from advisor.frameworks.registry import parts_of, default_framework
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
@@ -112,7 +112,7 @@ def resolve_given(given: Given) -> Resolution:
         of_search=assumed_lines(replace(facts, layout=None)),
         micro_batch_is_free="micro_batch_size" not in given.job_fields,
         open_degrees=choice.left_open if preset is None else (),
-        shipped=adapter_of(choice.framework).parse(shipped) if shipped else None,
+        shipped=parts_of(choice.framework).settings.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its is not None,
         recipe=preset.name if preset is not None else "",
         recipe_framework=preset.framework if preset is not None else None,

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.plan.recompute_plan import Setting
 from advisor.request.differences import beside_precision
@@ -61,27 +60,27 @@ def _advise(
 ) -> Answer:
     if request.search is SearchScope.OPTIMUM:
         return _with_optimum(request, resolution, calibration)
-    stack = adapter_of(resolution.config.framework)
-    asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
+    parse = parts_of(resolution.config.framework).settings.parse
+    asked = tuple(dict.fromkeys(map(parse, request.recompute)))
     if request.search is SearchScope.LAYOUT:
         from advisor.search.rank_layouts import rank_layouts
 
-        return rank_layouts(resolution, stack, calibration, asked, watch)
+        return rank_layouts(resolution, calibration, asked, watch)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
-        advice = rank_settings(resolution, layout, stack, calibration, asked)
+        advice = rank_settings(resolution, layout, calibration, asked)
         if advice.fits:
             return advice
         from advisor.search.best_layout import with_another_job
 
         return with_another_job(advice, resolution, calibration, asked)
     if resolution.borrowed:
-        borrowed = _rank_borrowed(resolution, stack, calibration, asked)
+        borrowed = _rank_borrowed(resolution, calibration, asked)
         if borrowed is not None:
             return borrowed
     from advisor.search.best_layout import rank_best_layout
 
-    return rank_best_layout(resolution, stack, calibration, asked)
+    return rank_best_layout(resolution, calibration, asked)
 
 
 def _with_optimum(request: Request, resolution: Resolution, calibration: Calibration) -> Answer:
@@ -106,13 +105,11 @@ def _with_optimum(request: Request, resolution: Resolution, calibration: Calibra
     usual = _advise(replace(request, search=None), resolution, calibration)
     if usual.stopped:
         return usual
-    stack = adapter_of(usual.job.config.framework)
-    return with_optimum(usual, stack, calibration)
+    return with_optimum(usual, calibration)
 
 
 def _rank_borrowed(
     resolution: Resolution,
-    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Answer | None:
@@ -120,7 +117,7 @@ def _rank_borrowed(
     if resolution.layout is None:
         return None
     try:
-        advice = rank_settings(resolution, resolution.layout, stack, calibration, asked)
+        advice = rank_settings(resolution, resolution.layout, calibration, asked)
     except UserError:
         return None
     return advice if advice.fits else None

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import recomputes
@@ -24,9 +23,13 @@ def answer_of(
     remedies: tuple[Remedy, ...],
 ) -> Answer:
     """The answer of what was ranked of a job, as it was resolved."""
+    remarks = parts_of(job.config.framework).settings.remarks(job)
     return Answer(
         job=job,
-        assumptions=(*resolution.assumptions, *adapter_of(job.config.framework).remarks(job)),
+        assumptions=(
+            *resolution.assumptions,
+            *remarks,
+        ),
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -53,7 +56,7 @@ def _known_error(job: Job, calibration: Calibration) -> str:
 
 
 def notes_on(
-    evaluations: Sequence[Evaluation], stack: FrameworkAdapter
+    evaluations: Sequence[Evaluation],
 ) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 
@@ -64,9 +67,10 @@ def notes_on(
     alone = len({id(e.job) for e in evaluations}) == 1
 
     def notes(evaluation: Evaluation) -> tuple[str, ...]:
-        said = list(stack.notes(evaluation.setting, evaluation.job))
-        none = without.get(id(evaluation.job))
-        if none is not None and recomputes(evaluation.setting):
+        job, setting = evaluation.job, evaluation.setting
+        said = list(parts_of(job.config.framework).settings.notes(setting, job))
+        none = without.get(id(job))
+        if none is not None and recomputes(setting):
             more = evaluation.usual_reserved_bytes - none.usual_reserved_bytes
             if more >= 0:
                 figure = f": peak {human_bytes(more)} above that of none" if alone and more else ""

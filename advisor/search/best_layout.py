@@ -6,7 +6,6 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import LIKELY
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
-from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.hardware.calibration import Calibration
 from advisor.plan.recompute_plan import Setting
 from advisor.request.layout_fields import DEGREES, degree_words, freed
@@ -22,7 +21,6 @@ from advisor.search.remedies import other_job
 
 def rank_best_layout(
     resolution: Resolution,
-    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Answer:
@@ -48,7 +46,7 @@ def rank_best_layout(
         config=best.config,
         assumptions=(*resolution.of_search, *batch, _chosen(resolution, searched)),
     )
-    advice = rank_settings(found, best.layout, stack, calibration, asked)
+    advice = rank_settings(found, best.layout, calibration, asked)
     advice = replace(
         advice,
         evaluated=advice.evaluated + searched.evaluated,

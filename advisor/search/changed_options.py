@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import Effect, JobChange
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Effect, JobChange
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, ParallelLayout
 from advisor.request.layout_fields import SEARCHED
@@ -28,7 +28,7 @@ def changes(job: Job, effects: frozenset[Effect] = frozenset(Effect)) -> Iterato
             lambda: replace(job, config=replace(job.config, expandable_segments=True)),
             Effect.FREE,
         )
-    for change in adapter_of(job.config.framework).job_changes(job):
+    for change in parts_of(job.config.framework).jobs.job_changes(job):
         if change.effect in effects:
             yield change
 
@@ -37,14 +37,14 @@ def variants(
     job: Job, effects: frozenset[Effect], resolution: Resolution
 ) -> Iterator[tuple[JobChange, Job]]:
     """Legal jobs with one change each, of nothing that was given."""
-    stack = adapter_of(job.config.framework)
+    settings = parts_of(job.config.framework).settings
     for change in changes(job, effects):
         try:
             other = change.make()
         except UserError:
             continue
         given = is_given(job, other, resolution)
-        if other != job and not given and not stack.check(stack.none, other):
+        if other != job and not given and not settings.check_job(other):
             yield change, other
 
 

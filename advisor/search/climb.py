@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -46,7 +46,7 @@ class Climb:
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
         self._found, self._options = found, options
-        self._stack = adapter_of(resolution.config.framework)
+        self._settings = parts_of(resolution.config.framework).settings
 
     def descend(self, job: Job) -> None:
         """From a job to its neighbour that may need least, and on, until one fits: only then is
@@ -78,7 +78,7 @@ class Climb:
                 return
 
     def _refuses(self, job: Job) -> bool:
-        return bool(self._stack.check(self._stack.none, job))
+        return bool(self._settings.check_job(job))
 
     def _is_open(self, job: Job) -> bool:
         """Whether a job has all that was given."""

@@ -17,7 +17,7 @@ from advisor.answer.evaluation import (
     TimeBreakdown,
 )
 from advisor.base.sharing import first_equal
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import (
@@ -65,14 +65,17 @@ class Evaluator:
     def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:
         self.job = job
         self.calibration = calibration
-        self._stack = adapter_of(job.config.framework)
-        self.shape = first_equal(self._stack.shape(job, rank_shape(job)))
+        parts = parts_of(job.config.framework)
+        self._none, self._model = parts.settings.none, parts.memory
+        self.shape = first_equal(self._model.shape(job, rank_shape(job)))
         self.stages = stages or pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
-        parts, stack = (job, self.shape, self.stages, self._pipeline), self._stack
-        self._time = JobTime(*parts, calibration, stack.graphed_modules(job), stack.reductions(job))
+        graphed, reductions = self._model.graphed_modules(job), self._model.reductions(job)
+        self._time = JobTime(
+            job, self.shape, self.stages, self._pipeline, calibration, graphed, reductions
+        )
         self.step_time_error = step_time_error(job.model, calibration)
         self.learned = _learned(job, calibration)
         self._model_flops = model_flops(
@@ -94,16 +97,16 @@ class Evaluator:
         return self._at_least(host=False)
 
     def _at_least(self, *, host: bool) -> float:
-        least = self._time.at_least(self._plans(self._stack.none), host=host)
+        least = self._time.at_least(self._plans(self._none), host=host)
         return least if self.learned is None else least * self.learned.least_factor
 
     @cached_property
     def _none_seconds(self) -> float:
-        return self.seconds(self._stack.none)
+        return self.seconds(self._none)
 
     @cached_property
     def _memory(self) -> JobMemory:
-        return JobMemory(self.job, self.shape, self.stages, self._pipeline, self._stack)
+        return JobMemory(self.job, self.shape, self.stages, self._pipeline, self._model)
 
     @property
     def at_least_bytes(self) -> int:
@@ -114,7 +117,7 @@ class Evaluator:
     def mean_static_bytes(self) -> int:
         """Weights, gradients and optimizer of a stage, the mean over all: however layers are split
         over so many stages, one of them holds as much."""
-        fixed = (self._stack.fixed_memory(self.job, self.shape, held) for held in self.stages)
+        fixed = (self._model.fixed_memory(self.job, self.shape, held) for held in self.stages)
         return sum(one.static.total for one in fixed) // len(self.stages)
 
     @property
@@ -168,7 +171,7 @@ class Evaluator:
         none can, whatever they are."""
         if self.learned is not None:
             return True
-        none, memory = self._plans(self._stack.none), self._memory
+        none, memory = self._plans(self._none), self._memory
         kept = [kept_bytes(self.shape, plan) for plan in none]
         stages = range(self.job.layout.pipeline_model_parallel_size)
         held = [sum(kept[group] * n for group, n in memory.in_flight(stage)) for stage in stages]
@@ -311,7 +314,7 @@ class Evaluator:
         ]
 
     def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
-        return self._stack.plan(setting, self.shape, layers, self.job)
+        return self._model.plan(setting, self.shape, layers, self.job)
 
     def _plans(self, setting: Setting) -> list[RecomputePlan]:
         """The plan of each group of layers."""

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.request.origin import changed_fields
 from advisor.request.resolve import Resolution
@@ -28,7 +28,7 @@ def with_fewest_changes(row: Evaluation, resolution: Resolution) -> Evaluation:
 def _reverted(job: Job, part: str, name: str, value: object) -> Job | None:
     try:
         other = replace(job, **{part: replace(getattr(job, part), **{name: value})})
-        adapter_of(job.config.framework).check_options(other.config)
+        parts_of(job.config.framework).jobs.check_options(other.config)
     except UserError:
         return None
     return other
@@ -36,7 +36,7 @@ def _reverted(job: Job, part: str, name: str, value: object) -> Job | None:
 
 def _better(row: Evaluation, job: Job | None) -> Evaluation:
     """The row on `job`, or as it is where that is illegal, slower or less likely to fit."""
-    if job is None or adapter_of(job.config.framework).check(row.setting, job):
+    if job is None or parts_of(job.config.framework).settings.check(row.setting, job):
         return row
     evaluator = Evaluator(job, row.calibration)
     timed = evaluator.timed(row.setting)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -219,7 +219,7 @@ class Floors:
     ) -> dict[LayerKind, float]:
         """Of one layer of each kind, what its experts take, or all else."""
         job, chip, found = self._job, self._chip, {}
-        shape = adapter_of(job.config.framework).shape(job, shape)
+        shape = parts_of(job.config.framework).memory.shape(job, shape)
         hidden = hidden_beside(job, self._calibration, rates)
         if job.model.moe_shared_expert_overlap:
             hidden = max(hidden, chip.hidden_fraction)

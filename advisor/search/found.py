@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import LIKELY, Evaluation
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -113,9 +113,9 @@ class Found:
     def look_at(self, evaluator: Evaluator) -> Looked:
         """Take the fastest setting that fits, or one that nearly does."""
         job = evaluator.job
-        stack = adapter_of(job.config.framework)
+        settings = parts_of(job.config.framework).settings
         self.looked += 1
-        if stack.check(stack.none, job):
+        if settings.check_job(job):
             return Looked(unfit=False, short=True)
         looked = Looked(unfit=True, short=True)
         if not evaluator.is_hopeless:
@@ -171,11 +171,11 @@ class Found:
         job = evaluator.job
         settings = tuple(one for one in self._asked if self._is_legal(one, job))
         if not self._asked:
-            settings = adapter_of(job.config.framework).tried(job)
+            settings = parts_of(job.config.framework).settings.tried(job)
         return sorted((evaluator.timed(one) for one in settings), key=lambda one: one.time.total)
 
     def _is_legal(self, setting: Setting, job: Job) -> bool:
-        return not adapter_of(job.config.framework).check(setting, job)
+        return not parts_of(job.config.framework).settings.check(setting, job)
 
     def _take(self, found: Evaluation) -> bool:
         """Keep it where it is better than what is kept of the same layout and micro batch; whether

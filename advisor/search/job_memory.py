@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import LIKELY, MemoryBreakdown, StageMemory
 from advisor.base.dtypes import DType
 from advisor.base.sharing import first_equal
-from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
+from advisor.frameworks.framework_parts import MemoryModel
+from advisor.frameworks.part_types import FixedMemory
 from advisor.job.job import GRADIENTS_AT_ONCE, Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stage, Stages
 from advisor.layers.family import family_of
@@ -103,7 +104,7 @@ class JobMemory:
         shape: RankShape,
         stages: Stages,
         pipeline: Pipeline,
-        stack: FrameworkAdapter,
+        model: MemoryModel,
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
         self._held_chunks = stages
@@ -119,14 +120,14 @@ class JobMemory:
             pairs = config.micro_batch_size * config.seq_length**2
             self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)
         self._fixed = pipeline.of_each_stage(
-            lambda stage: stack.fixed_memory(job, shape, stages[stage])
+            lambda stage: model.fixed_memory(job, shape, stages[stage])
         )
         self._working_set = self._fixed[0].working_set  # such stacks have one stage
-        self._capture = stack.graph_capture(job)
+        self._capture = model.graph_capture(job)
         self._sided_shapes = self._sides()
         if self._capture is not None:
             self._graph_inputs = [
-                self._inputs_of_graphs(stack, number) for number in range(self._pp)
+                self._inputs_of_graphs(model, number) for number in range(self._pp)
             ]
 
     @property
@@ -398,14 +399,14 @@ class JobMemory:
         )
         return inputs + pool + max(outside, step)
 
-    def _inputs_of_graphs(self, stack: FrameworkAdapter, stage: int) -> int:
+    def _inputs_of_graphs(self, model: MemoryModel, stage: int) -> int:
         """Bytes that the graphs of a stage hold outside their pool, as many inputs among them as
         there are ever microbatches in flight."""
         job, shape, chunks = self._job, self._shape, self._held_chunks[stage]
-        each = [stack.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
+        each = [model.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
         classes = self._pipeline.stages[stage].classes
         most = most_in_flight(each, classes, self._pp, stage, self._microbatches)
-        return most + stack.graph_buffers(job, shape, chunks)
+        return most + model.graph_buffers(job, shape, chunks)
 
     def _sides(self) -> tuple[RankShape, ...]:
         """The shape as a pool of graphs has it, and as what is beside it has: none of either where

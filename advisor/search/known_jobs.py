@@ -6,7 +6,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import adapter_of, runs_recipes
+from advisor.frameworks.registry import parts_of, runs_recipes
 from advisor.job.job import Job
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.recipe_choice import experiments_on
@@ -15,9 +15,9 @@ from advisor.request.resolve import Resolution
 
 def known_jobs(resolution: Resolution) -> tuple[Job, ...]:
     """Legal ones, each once, the usual layout's first. What is given stays as it is."""
-    stack = adapter_of(resolution.config.framework)
+    settings = parts_of(resolution.config.framework).settings
     found = dict.fromkeys(_jobs(resolution))
-    return tuple(job for job in found if not stack.check(stack.none, job))
+    return tuple(job for job in found if not settings.check_job(job))
 
 
 def _jobs(resolution: Resolution) -> Iterator[Job]:
@@ -25,7 +25,7 @@ def _jobs(resolution: Resolution) -> Iterator[Job]:
     if resolution.layout is not None and not resolution.open_degrees:
         with suppress(UserError):
             yield resolution.job(resolution.layout)
-    if resolution.wanted is None or not runs_recipes(adapter_of(resolution.config.framework)):
+    if resolution.wanted is None or not runs_recipes(resolution.config.framework):
         return
     given = resolution.layout_fields
     for recipe in experiments_on(resolution.wanted):

@@ -18,8 +18,8 @@ from advisor.answer.answer import SAME_TIME, Rejection
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors, either
-from advisor.frameworks.protocols import Effect
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Effect
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout, has_whole_heads
@@ -133,7 +133,7 @@ class Search:
         watch: Watch | None = None,
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
-        self._stack = adapter_of(resolution.config.framework)
+        self._framework = parts_of(resolution.config.framework)
         self._options, self._watch, self._most = options, watch, most
         self._batch = resolution.config.global_batch_size
         self._sizes: tuple[int, ...] = (resolution.config.micro_batch_size,)
@@ -214,7 +214,7 @@ class Search:
         """Legal jobs, the first with experts and tensors cut where that is legal: of each sharding
         one with a single microbatch and one with several, as far as they are soon found."""
         refused: list[Rejection] = []
-        kinds, found = 2 * len(self._stack.degrees.shardings), dict[object, Job]()
+        kinds, found = 2 * len(self._framework.jobs.degrees.shardings), dict[object, Job]()
         looked_at = 0
         for group in sorted(groups(self._resolution), key=_cuts, reverse=True):
             for job in self._jobs_of(group, refused):
@@ -236,7 +236,7 @@ class Search:
                     job = self._resolution.job(layout, size)
                 except UserError:
                     continue
-                found = self._stack.check(self._stack.none, job)
+                found = self._framework.settings.check_job(job)
                 refused += found
                 if not found:
                     yield job

@@ -10,8 +10,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from advisor.base.units import divisors
-from advisor.frameworks.protocols import Degrees
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Degrees
+from advisor.frameworks.registry import parts_of
 from advisor.job.layout import EVEN, ParallelLayout, legal_tensor_parallel_sizes
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CpCommType
@@ -36,7 +36,7 @@ def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
 
 def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
     """What groups have in common but for the experts' degrees."""
-    degrees = adapter_of(resolution.config.framework).degrees
+    degrees = parts_of(resolution.config.framework).jobs.degrees
     gpus, given = resolution.num_gpus, resolution.layout_fields
     base = resolution.layout or ParallelLayout()
     base = replace(base, **{k: v for k, v in given.items() if k not in SEARCHED})
@@ -63,7 +63,7 @@ def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
 
 def of_group(resolution: Resolution, group: ParallelLayout) -> Iterator[ParallelLayout]:
     """Layouts of a group: every PP that leaves EP x ETP ranks together, VPP, split and sharding."""
-    degrees = adapter_of(resolution.config.framework).degrees
+    degrees = parts_of(resolution.config.framework).jobs.degrees
     base = resolution.layout or ParallelLayout()
     own = {name: resolution.layout_fields.get(name, getattr(base, name)) for name in EVEN}
     ranks = group.expert_model_parallel_size * group.expert_tensor_degree
@@ -147,7 +147,7 @@ def with_experts(resolution: Resolution, dense: ParallelLayout) -> Iterator[Para
 def expert_degrees(resolution: Resolution, tp: int) -> Iterator[tuple[int, int | None]]:
     """EP and ETP beside a TP; of a job that spreads no experts, as its layout has them."""
     experts = resolution.model.num_moe_experts
-    if experts is None or not adapter_of(resolution.config.framework).degrees.experts:
+    if experts is None or not parts_of(resolution.config.framework).jobs.degrees.experts:
         base = resolution.layout or ParallelLayout()
         yield base.expert_model_parallel_size, base.expert_tensor_parallel_size
         return
@@ -172,7 +172,7 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         yield replace(layout, virtual_pipeline_model_parallel_size=vpp)
     if any(resolution.layout_fields.get(name) for name in EVEN):
         return
-    ways = adapter_of(config.framework).splits(config)
+    ways = parts_of(config.framework).jobs.splits(config)
     plain, as_text = replace(layout, **EVEN), ways.by_text
     if model.num_layers % layout.pipeline_model_parallel_size and not ways.unevenly:
         return

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, DataParallelSharding, ParallelLayout
 from advisor.models.options import CpCommType
@@ -163,7 +163,7 @@ def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
     """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
     try."""
     layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
-    ways = adapter_of(job.config.framework).splits(job.config)
+    ways = parts_of(job.config.framework).jobs.splits(job.config)
     if not ways.unevenly or vpp not in virtual_degrees(
         job.model, layout.pipeline_model_parallel_size
     ):

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import SAME_TIME, Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -31,7 +30,6 @@ from advisor.search.settings_beyond import fastest_beyond_the_menu
 
 def rank_layouts(
     resolution: Resolution,
-    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
     watch: Watch | None,
@@ -59,7 +57,7 @@ def rank_layouts(
         stopped = again.interrupted
     rows += _without_recompute(first)
     evaluations = first_replayed(rows)
-    candidates = rank(evaluations, notes_on(evaluations, stack))
+    candidates = rank(evaluations, notes_on(evaluations))
     first = candidates[0].evaluation
     said = "every legal layout searched"
     if stopped:
@@ -72,7 +70,7 @@ def rank_layouts(
             first.job,
             calibration,
             candidates,
-            stack.rejected(first.job),
+            parts_of(first.job.config.framework).settings.rejected(first.job),
             searched.evaluated,
             () if first.fits else find_remedies(first, calibration, asked),
         ),
@@ -95,16 +93,16 @@ def _beyond_the_menu(
     runs, which move settings one by one."""
     jobs, usual = [first.job, *searched.short], _job_of(resolution)
     if usual is not None:
-        stack = adapter_of(usual.config.framework)
-        if not stack.check(stack.none, usual):
-            jobs += each_micro_batch(usual, stack, free=resolution.micro_batch_is_free)
+        settings = parts_of(usual.config.framework).settings
+        if not settings.check_job(usual):
+            jobs += each_micro_batch(usual, free=resolution.micro_batch_is_free)
     below = first.step_time_seconds if first.fits else inf
     return fastest_beyond_the_menu(jobs, calibration, below * (1 - SAME_TIME))
 
 
 def _without_recompute(row: Evaluation) -> list[Evaluation]:
     """No recompute on the job of a row that recomputes, to hold it against."""
-    none = adapter_of(row.job.config.framework).none
+    none = parts_of(row.job.config.framework).settings.none
     if not recomputes(row.setting):
         return []
     return list(evaluate_settings(row.job, (none,), row.calibration))

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
@@ -19,14 +19,14 @@ from advisor.search.remedies import find_remedies
 def rank_settings(
     resolution: Resolution,
     layout: ParallelLayout,
-    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Answer:
     """Settings of one job: those asked for, or all legal ones with the preset's own."""
     job, shipped = resolution.job(layout), resolution.shipped
+    own = parts_of(job.config.framework).settings
     if asked:
-        refused = {setting: stack.check(setting, job) for setting in asked}
+        refused = {setting: own.check(setting, job) for setting in asked}
         settings = tuple(setting for setting in asked if not refused[setting])
         rejected = tuple(rejection for found in refused.values() for rejection in found)
         if not settings:
@@ -35,15 +35,15 @@ def rank_settings(
                 "--recompute", first.setting.spec, first.reason.rstrip("."), first.fix.rstrip(".")
             )
     else:
-        settings = stack.candidates(job)
-        rejected = stack.rejected(job)
+        settings = own.candidates(job)
+        rejected = own.rejected(job)
         if shipped and not _among(shipped, settings):
-            refused_preset = stack.check(shipped, job)
+            refused_preset = own.check(shipped, job)
             settings += () if refused_preset else (shipped,)
             rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
-    if not settings and (found := stack.check(stack.none, job)):
+    if not settings and (found := own.check_job(job)):
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
-    compared = tuple(s for s in settings if s == stack.none or (shipped and _among(shipped, (s,))))
+    compared = tuple(s for s in settings if s == own.none or (shipped and _among(shipped, (s,))))
     evaluator = Evaluator(job, calibration)
     evaluations = first_replayed([evaluator.evaluate(one) for one in settings], compared)
 
@@ -54,7 +54,7 @@ def rank_settings(
         replace(candidate, preset=is_preset(candidate.evaluation))
         for candidate in rank(
             evaluations,
-            notes_on(evaluations, stack),
+            notes_on(evaluations),
             kept=lambda evaluation: bool(asked) or is_preset(evaluation),
         )
     )

@@ -4,7 +4,7 @@ from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import key_values
 from advisor.base.units import GIB
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.layout_fields import degree_words
@@ -34,9 +34,9 @@ def find_remedies(
     """
     best = best.replayed
     found: list[tuple[Order, Remedy]] = []
-    stack = adapter_of(best.job.config.framework)
+    settings = parts_of(best.job.config.framework).settings
     for change in neighbours(best.job):
-        if stack.check(stack.none, change.job):
+        if settings.check_job(change.job):
             continue
         other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
         if other is not None:
@@ -62,13 +62,13 @@ def _first_that_helps(
     evaluator: Evaluator, best: Evaluation, asked: tuple[Setting, ...]
 ) -> Evaluation | None:
     """The first of the job's ranking, its allocator replayed; None where it does not help."""
-    stack = adapter_of(evaluator.job.config.framework)
+    settings = parts_of(evaluator.job.config.framework).settings
     enough = best.step_time_seconds * (1 - SAME_TIME)
     if tier(best) == 0 and (evaluator.at_least_seconds >= enough or evaluator.is_hopeless):
         return None
     ranked: list[tuple[Order, int, Evaluation]] = []
-    for setting in asked or stack.candidates(evaluator.job):
-        if asked and stack.check(setting, evaluator.job):
+    for setting in asked or settings.candidates(evaluator.job):
+        if asked and settings.check(setting, evaluator.job):
             continue
         timed = evaluator.timed(setting)
         if tier(best) == 0 and timed.time.total >= enough:

@@ -3,8 +3,8 @@ activations to the host are among them, which a search of layouts leaves out."""
 
 from collections.abc import Iterable
 
-from advisor.frameworks.protocols import Decisions
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Decisions
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk
@@ -23,13 +23,13 @@ def fastest_beyond_the_menu(jobs: Iterable[Job], calibration: Calibration, below
     for job in dict.fromkeys(jobs):
         layers = most_layers_of_chunk(job.model, job.layout)
         if layers not in known:
-            known[layers] = adapter_of(job.config.framework).decisions(job)
+            known[layers] = parts_of(job.config.framework).optimum.decisions(job)
         decisions = known[layers]
         if decisions is not None:
             table = StageTable(job, calibration, StageSplits(job, moves=False))
             branches.append(Branch(table, table, decisions))
 
     def is_legal(setting: Setting, job: Job) -> bool:
-        return not adapter_of(job.config.framework).check(setting, job)
+        return not parts_of(job.config.framework).settings.check(setting, job)
 
     return BestFirst(branches, calibration, is_legal, below).run()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout, fits_layout
@@ -27,7 +27,7 @@ class TooLarge:
     ) -> None:
         self._roots, self._floors = roots, floors
         self._calibration, self._budget = calibration, budget_bytes
-        self._stack = adapter_of(roots[0].template.config.framework)
+        self._framework = parts_of(roots[0].template.config.framework)
         self._options = [_optimizer_options(root.template) for root in roots]
         self._states: dict[object, int] = {}
         self._may_hold: dict[object, bool] = {}
@@ -61,7 +61,7 @@ class TooLarge:
         key = (tp, group.sequence_parallel, cp, size)
         if key not in self._ends:
             job = self._roots[0].template
-            shape = self._stack.shape(job, self._floors.shape_of(group, size))
+            shape = self._framework.memory.shape(job, self._floors.shape_of(group, size))
             found = chunk_footprint(shape, _NO_LAYERS, False, True)
             self._ends[key] = max(found.forward.num_bytes, found.backward.num_bytes)
         return self._ends[key] > self._budget
@@ -78,7 +78,7 @@ class TooLarge:
             if job is None:
                 return False
             held = self._states[key] = Evaluator(job, self._calibration).mean_static_bytes
-            if held > self._budget and not self._stack.check(self._stack.none, job):
+            if held > self._budget and not self._framework.settings.check_job(job):
                 self.smallest.append((held, job))
         return self._states[key] > self._budget
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, RankedEvaluation, Toss
 from advisor.base.errors import UserError
 from advisor.base.fields import key_values
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.learning.toss import likeliest_toss
@@ -62,7 +62,7 @@ def command_for(
 
 def lost_options(job: Job) -> dict[str, Any]:
     """Options that `harness run` has another value of: ``GROUP.FIELD`` -> its value."""
-    return changed(job, adapter_of(job.config.framework).harness_job(job))
+    return changed(job, parts_of(job.config.framework).harness.job(job))
 
 
 def _lines(

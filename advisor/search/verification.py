@@ -17,7 +17,7 @@ from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.base.record import as_dict
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
 
@@ -27,7 +27,7 @@ def verify(advice: Answer, top: int, config_dir: Path | None = None) -> Answer:
 
     Raises UserError where what rehearses the framework's layers is not installed, or nothing does.
     """
-    adapter_of(advice.job.config.framework).rehearsed_by(top)
+    parts_of(advice.job.config.framework).harness.rehearsed_by(top)
     chosen = advice.candidates[:top]
     answers = _answers([_question(candidate) for candidate in chosen], config_dir)
     verified = [

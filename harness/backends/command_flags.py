@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
 
@@ -102,9 +102,9 @@ def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=text of the placeholders; UserError where the framework has no words for `spec`."""
     if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
-    stack = adapter_of(Framework(framework))
-    recompute = _option(stack.setting_flags(stack.parse(spec), job))
-    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.layout_flags(job)}")
+    stack = parts_of(Framework(framework))
+    recompute = _option(stack.spelling.setting_flags(stack.settings.parse(spec), job))
+    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.spelling.layout_flags(job)}")
 
 
 def _option(flags: str) -> str:
@@ -133,5 +133,5 @@ def variables(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=value without which the framework refuses the setting, or runs otherwise."""
     if framework == OTHER:
         return ()
-    stack = adapter_of(Framework(framework))
-    return stack.environment(stack.parse(spec), job)
+    stack = parts_of(Framework(framework))
+    return stack.spelling.environment(stack.settings.parse(spec), job)

@@ -9,7 +9,7 @@ from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, read_record
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job, Optimizer
 from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
@@ -23,7 +23,7 @@ BACKENDS_OWN: Final = ("op:", "budget:")
 
 def runs_layers_of(framework: str) -> bool:
     """Whether the backends of ours run the layers of `framework`, which are Megatron's."""
-    return framework in adapter_of(Framework.MEGATRON_LM).family
+    return framework in parts_of(Framework.MEGATRON_LM).family
 
 
 def check_layers(backend: Backend, framework: str) -> None:

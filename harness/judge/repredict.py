@@ -5,7 +5,7 @@ from typing import Any
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -27,7 +27,7 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
         return None
     try:
         evaluator = evaluator_again(trial, names[0], config_dir)
-        setting = adapter_of(evaluator.job.config.framework).parse(workload.recompute)
+        setting = parts_of(evaluator.job.config.framework).settings.parse(workload.recompute)
     except UserError:
         return None
     found: dict[str, Any] = plain(trial)

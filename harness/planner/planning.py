@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, parse_gpus
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
@@ -127,17 +127,17 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
 def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
     """Settings to run, and those asked for that a rule forbids, with the reason."""
     job = target.job
-    stack = adapter_of(job.config.framework)
+    stack = parts_of(job.config.framework)
     if not config.recompute.settings:
-        legal = stack.candidates(job)
+        legal = stack.settings.candidates(job)
         evaluator = Evaluator(job, target.calibration)
         of = {setting.spec: setting for setting in legal}
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
         return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
     framework = job.config.framework
     named = (text for text in config.recompute.settings if not is_backends_own(text, framework))
-    asked = tuple(dict.fromkeys(stack.parse(text) for text in named))
-    refused = {setting: stack.check(setting, job) for setting in asked}
+    asked = tuple(dict.fromkeys(stack.settings.parse(text) for text in named))
+    refused = {setting: stack.settings.check(setting, job) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
     if reasons and len(reasons) == len(config.recompute.settings):
         (first, *_) = next(iter(refused.values()))

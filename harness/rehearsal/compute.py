@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.layers.operators import Collective, CollectiveKind
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
@@ -43,7 +43,7 @@ def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:
     """Seconds of all microbatches through `stage` and of the optimizer, gradients reduced and
     parameters gathered by copies; without bubbles and the fixed cost of a training loop."""
     job, shape = evaluator.job, evaluator.shape
-    setting = adapter_of(job.config.framework).parse(recompute)
+    setting = parts_of(job.config.framework).settings.parse(recompute)
     machine, network = evaluator.rates
     machine = replace(machine, hidden_fraction=0.0)  # copies are kernels of the same stream
     copies = Copies(**asdict(network), memory_bytes_per_second=machine.memory_bytes_per_second)

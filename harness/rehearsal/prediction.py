@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import Reserved, reserved_memory
 from advisor.models.options import TransformerImpl
@@ -21,7 +21,7 @@ def predicted_stages(
     evaluator: Evaluator, recompute: str, stages: tuple[int, ...], device: Device
 ) -> tuple[StagePeaks, ...]:
     """The evaluator's prediction of each stage, for a job as backends.jobs.as_run gives it."""
-    setting = adapter_of(evaluator.job.config.framework).parse(recompute)
+    setting = parts_of(evaluator.job.config.framework).settings.parse(recompute)
     return tuple(
         _predicted(stage, evaluator.stage_detail(setting, stage), device) for stage in stages
     )
@@ -32,7 +32,7 @@ def reserved_alone(
 ) -> tuple[Reserved, ...]:
     """What each stage's rank takes of a GPU where nothing communicates: no NCCL."""
     job = evaluator.job
-    setting = adapter_of(job.config.framework).parse(recompute)
+    setting = parts_of(job.config.framework).settings.parse(recompute)
     details = (evaluator.stage_detail(setting, stage, replayed=True) for stage in stages)
     return tuple(
         reserved_memory(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
@@ -79,9 +79,9 @@ def rehearsal_plan(asked: Asked) -> RunPlan:
 
 def check_legal(job: Job, specs: Iterable[str]) -> None:
     """UserError for the first of `specs` that a rule of the job's release refuses."""
-    adapter = adapter_of(job.config.framework)
+    settings = parts_of(job.config.framework).settings
     for spec in specs:
-        for refused in adapter.check(adapter.parse(spec), job):
+        for refused in settings.check(settings.parse(spec), job):
             raise UserError("recompute", spec, refused.reason.rstrip("."), refused.fix.rstrip("."))
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import RecomputeSettings
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.framework_parts import RecomputeSettings
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.gpu import check_budget
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -155,7 +155,7 @@ class _Builder:
         self._trial = bare_trial(config, machine, target.job, "none")
         self._told: dict[Job, AsRun] = {}
         framework = target.job.config.framework
-        self._stack: RecomputeSettings = adapter_of(framework)
+        self._settings: RecomputeSettings = parts_of(framework).settings
         asked = config.recompute.settings
         self._own = [text for text in asked if is_backends_own(text, framework)]
         self._named = [text for text in asked if text not in self._own]
@@ -176,7 +176,7 @@ class _Builder:
         yield from ((point, legal[point]) for point in ordered if legal[point].skip)
         specs = list(dict.fromkeys(point.recompute for point in ordered))
         own = self._own
-        others = [self._stack.parse(text).spec for text in self._named]
+        others = [self._settings.parse(text).spec for text in self._named]
         for (layout, size), job in jobs.items():
             for spec in dict.fromkeys([*own, *specs, *others]):
                 if isinstance(job, str):
@@ -205,7 +205,7 @@ class _Builder:
             job = replace(base, layout=layout, config=replace(base.config, micro_batch_size=size))
         except UserError as error:
             return str(error)
-        refused = self._stack.check(self._stack.none, job)
+        refused = self._settings.check_job(job)
         return refused[0].reason if refused else job
 
     def _evaluate(self, job: Job) -> Iterator[Evaluation]:
@@ -215,16 +215,16 @@ class _Builder:
             micro_batch_size=job.config.micro_batch_size,
         )
         evaluator = Evaluator(as_run(job, workload), self._target.calibration)
-        return map(evaluator.evaluate, self._settings(job))
+        return map(evaluator.evaluate, self._to_try(job))
 
-    def _settings(self, job: Job) -> list[Setting]:
+    def _to_try(self, job: Job) -> list[Setting]:
         if not self._config.recompute.settings:
-            return list(self._stack.candidates(job))
-        named = dict.fromkeys(self._stack.parse(text) for text in self._named)
-        return [setting for setting in named if not self._stack.check(setting, job)]
+            return list(self._settings.candidates(job))
+        named = dict.fromkeys(self._settings.parse(text) for text in self._named)
+        return [setting for setting in named if not self._settings.check(setting, job)]
 
     def _refusal(self, job: Job, spec: str) -> str:
-        refused = self._stack.check(self._stack.parse(spec), job)
+        refused = self._settings.check(self._settings.parse(spec), job)
         return refused[0].reason if refused else "keeps and replays the same as another setting"
 
     def _legal(self, evaluation: Evaluation) -> tuple[Point, PlannedSetting]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.fields import field_types
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import ModelSource
@@ -81,7 +81,7 @@ def resolved(
 
 def setting_of(job: Job, spec: str = "none") -> Setting:
     """A recompute setting by its SPEC, as the job's framework runs it."""
-    return adapter_of(job.config.framework).parse(spec).promoted
+    return parts_of(job.config.framework).settings.parse(spec).promoted
 
 
 def spec_of(words: str) -> str:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from scipy import optimize
 
 from advisor.base.fields import read_record
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.learning.step_errors import BAND, WIDTHS, Shares, Widths, shares
 from advisor.learning.time_residual import shares_of
@@ -110,7 +110,7 @@ def _is_timed(result: TrialResult) -> bool:
 def _measured(result: TrialResult) -> Row:
     trial = read_record(Trial, result.trial, result.name)
     evaluator = evaluator_again(trial, result.gpu_names[0], None)
-    setting = adapter_of(evaluator.job.config.framework).parse(trial.workload.recompute)
+    setting = parts_of(evaluator.job.config.framework).settings.parse(trial.workload.recompute)
     evaluation = evaluator.evaluate(setting)
     other = predict(trial.workload, evaluation).other_seconds
     assert result.times is not None

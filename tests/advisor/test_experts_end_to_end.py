@@ -16,7 +16,7 @@ from advisor.frameworks.megatron.printing import flags_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -244,7 +244,7 @@ def test_a_dense_model_has_no_option_of_experts() -> None:
     layout = ParallelLayout(data_parallel_size=8)
     dense = replace(job(layout), model=load_model("llama3_8b"))
     for framework in (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE):
-        text = adapter_of(framework).layout_flags(dense)
+        text = parts_of(framework).spelling.layout_flags(dense)
         assert not {"expert", "moe"} & set(re.split(r"\W|_", text))
 
 

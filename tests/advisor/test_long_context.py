@@ -8,7 +8,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import JobConfig
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
@@ -100,7 +100,7 @@ def test_who_loads_a_mask(framework: Framework, packed: int | None, loads: bool)
         framework=framework,
         mean_packed_length=packed,
     )
-    _, run = adapter_of(framework).configure(load_model("llama3_8b"), config, frozenset())
+    _, run = parts_of(framework).jobs.configure(load_model("llama3_8b"), config, frozenset())
     assert run.loads_attention_mask is loads
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.request.request import Request, SearchScope
@@ -43,7 +43,10 @@ def job_of(case: str) -> Job:
 
 def one(job: Job) -> Callable[[], Any]:
     """The setting in the middle of the candidates, by an evaluator of its own."""
-    calibration, settings = load_calibration(job.gpu), adapter_of(job.config.framework).candidates
+    calibration, settings = (
+        load_calibration(job.gpu),
+        parts_of(job.config.framework).settings.candidates,
+    )
     setting = settings(job)[len(settings(job)) // 2]
     return lambda: Evaluator(job, calibration).evaluate(setting)
 

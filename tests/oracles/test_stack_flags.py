@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
     stack, job = stack_job(framework, **options)
-    return [(setting, stack, job) for setting in stack.candidates(job)]
+    return [(setting, stack, job) for setting in stack.settings.candidates(job)]
 
 
 @pytest.mark.parametrize("sharding", ["full", "gradients"])
@@ -44,11 +44,13 @@ def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
     found = _settings("torchtitan", framework_version="0.2", overrides=override)
     extra = [(budget(0.25), *found[0][1:])]
     for setting, stack, job in found + extra:
-        words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
+        words = shlex.split(
+            f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(setting, job)}"
+        )
         config = manager().parse_args(words)
         if sharding == "gradients":
             file = tmp_path / "train.toml"
-            file.write_text(stack.config_file(setting, job))
+            file.write_text(stack.spelling.config_file(setting, job))
             from_file = manager().parse_args([f"--job.config_file={file}"])
             assert from_file == replace(config, job=replace(config.job, config_file=str(file)))
         read = config.activation_checkpoint
@@ -83,11 +85,11 @@ def test_torchtitan_reads_tensor_and_expert_parallelism(tmp_path: Path) -> None:
         stack, job = stack_job(
             "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
         )
-        assert not stack.check(FULL, job)
+        assert not stack.settings.check(FULL, job)
         ep = layout.get("expert_model_parallel_size", 1)
-        config = manager().parse_args(shlex.split(stack.layout_flags(job)))
+        config = manager().parse_args(shlex.split(stack.spelling.layout_flags(job)))
         file = tmp_path / "train.toml"
-        file.write_text(stack.config_file(FULL, job))
+        file.write_text(stack.spelling.config_file(FULL, job))
         written = manager().parse_args([f"--job.config_file={file}"])
         for read in (config.parallelism, written.parallelism):
             degrees = (
@@ -147,12 +149,12 @@ def test_torchtitan_0_3_has_subcommands() -> None:
 
     expected = {"none": type(None), "full": Full, "op:torchtitan": Selective}
     stack, job = stack_job("torchtitan")
-    assert [setting.spec for setting in stack.candidates(job)] == list(expected)
-    for setting in stack.candidates(job):
-        words = shlex.split(stack.setting_flags(setting, job))
+    assert [setting.spec for setting in stack.settings.candidates(job)] == list(expected)
+    for setting in stack.settings.candidates(job):
+        words = shlex.split(stack.spelling.setting_flags(setting, job))
         read = tyro.cli(Config, args=words, default=Config())
         assert isinstance(read.activation_checkpoint, expected[setting.spec])
-    words = shlex.split(stack.setting_flags(budget(0.25), job))
+    words = shlex.split(stack.spelling.setting_flags(budget(0.25), job))
     read = tyro.cli(Config, args=words, default=Config())
     assert read.compile.enable
     assert read.activation_checkpoint == MemoryBudget(memory_budget=0.25)
@@ -165,7 +167,7 @@ def test_deepspeed_reads_every_configuration(sharding: DataParallelSharding) -> 
 
     override = (f"layout.data_parallel_sharding={sharding}",)
     for setting, stack, job in _settings("deepspeed", gpus="1xH200", overrides=override):
-        written = json.loads(stack.setting_flags(setting, job))
+        written = json.loads(stack.spelling.setting_flags(setting, job))
         config = DeepSpeedConfig(written)
         assert config.train_batch_size == 16
         assert config.train_micro_batch_size_per_gpu == 2
@@ -194,15 +196,15 @@ def test_deepspeed_reads_options_and_offloading() -> None:
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=offload)
     names = [option for option in Modifier if option is not Modifier.OFFLOAD]
     setting = with_options(FULL, *names)
-    assert not stack.check(setting, job)
-    config = DeepSpeedConfig(json.loads(stack.config_file(setting, job)))
+    assert not stack.settings.check(setting, job)
+    config = DeepSpeedConfig(json.loads(stack.spelling.config_file(setting, job)))
     section = config.activation_checkpointing_config
     assert all(getattr(section, name) for name in names)
     zero = config.zero_config
     assert (zero.offload_optimizer.device, zero.offload_param.device) == ("cpu", "cpu")
     assert zero.offload_optimizer.ratio == 0.25
     piped = with_options(uniform(3), Modifier.CPU_CHECKPOINTING)
-    written = json.loads(stack.setting_flags(piped, job))
+    written = json.loads(stack.spelling.setting_flags(piped, job))
     assert written["activation_checkpointing"]["number_checkpoints"] == 11  # ceil(32 / 3)
 
 
@@ -211,7 +213,7 @@ def test_trainer_reads_a_deepspeed_file() -> None:
     transformers = pytest.importorskip("transformers")
     override = ("model.transformer_impl=transformers",)
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=override)
-    words = shlex.split(stack.setting_flags(FULL, job))
+    words = shlex.split(stack.spelling.setting_flags(FULL, job))
     parser = transformers.HfArgumentParser(transformers.TrainingArguments)
     with pytest.warns(FutureWarning):  # the old name, which 4.x and 5.x both read
         (read,) = parser.parse_args_into_dataclasses(
@@ -241,7 +243,7 @@ def test_accelerate_reads_its_file(spec: str, tmp_path: Path) -> None:
 
     stack, job = stack_job("huggingface")
     file = tmp_path / "accelerate.yaml"
-    file.write_text(stack.config_file(parse_setting(spec), job))
+    file.write_text(stack.spelling.config_file(parse_setting(spec), job))
     read = load_config_from_file(str(file))
     assert (read.num_processes, str(read.mixed_precision)) == (8, "bf16")
     fsdp = read.fsdp_config
@@ -256,7 +258,7 @@ def test_trainer_reads_sync_each_batch() -> None:
     transformers = pytest.importorskip("transformers")
     stack, job = stack_job("huggingface", overrides=("job.sync_each_batch=true",), gpus="1xH200")
     parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-    words = shlex.split(stack.layout_flags(job))
+    words = shlex.split(stack.spelling.layout_flags(job))
     (read,) = parser.parse_args_into_dataclasses(
         [*words, "--output_dir", "out", "--use_cpu", "True"]
     )
@@ -268,7 +270,9 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
     pytest.importorskip("accelerate")
     transformers = pytest.importorskip("transformers")
     for setting, stack, job in _settings("huggingface", gpus=gpus):
-        words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
+        words = shlex.split(
+            f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(setting, job)}"
+        )
         parser = transformers.HfArgumentParser(transformers.TrainingArguments)
         (read,) = parser.parse_args_into_dataclasses(
             [*words, "--output_dir", "out", "--use_cpu", "True"]
@@ -320,7 +324,7 @@ def test_the_python_runs() -> None:
         model = nn.Module()
         model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
         with fake_ranks():
-            _ran(stack.setting_flags(setting, job), model)
+            _ran(stack.spelling.setting_flags(setting, job), model)
         kind = wrappers.OffloadWrapper if setting.offloads else wrappers.CheckpointWrapper
         wrapped = [isinstance(block, kind) for block in model.layers]
         every = setting.num_layers or 1
@@ -350,10 +354,10 @@ def test_the_python_compiles_and_chooses_the_attention(
     layers = ("model.transformer_impl=transformers",)
     stack, job = stack_job("fsdp2", gpus="1xH200", overrides=(*kernels, *layers))
     setting = parse_setting(spec)
-    assert not stack.check(setting, job)
+    assert not stack.settings.check(setting, job)
     torch._dynamo.reset()
     with functorch.patch(activation_memory_budget=1.0):
-        model = _ran(stack.setting_flags(setting, job), _small_llama())
+        model = _ran(stack.spelling.setting_flags(setting, job), _small_llama())
         assert functorch.activation_memory_budget == (setting.budget or 1.0)
     assert model.config._attn_implementation == "eager"
     assert all(block._compiled_call_impl is not None for block in model.layers)
@@ -377,7 +381,7 @@ def test_the_python_shards_flat_parameters(sharding: str) -> None:
     overrides = (f"layout.data_parallel_sharding={sharding}", "job.flat_parameters=true")
     stack, job = stack_job("fsdp2", overrides=(*overrides, "model.transformer_impl=transformers"))
     with fake_ranks():
-        model = _ran(stack.setting_flags(FULL, job), _small_llama())
+        model = _ran(stack.spelling.setting_flags(FULL, job), _small_llama())
         assert isinstance(model, FullyShardedDataParallel)
         assert all(isinstance(block, FullyShardedDataParallel) for block in model.layers)
         wrapped = [type(block._fsdp_wrapped_module).__name__ for block in model.layers]
@@ -403,7 +407,7 @@ def test_the_python_makes_the_optimizer(override: str, kernels: dict[str, bool])
     model, made = _small_llama(), []
     patched = partial(_keep, torch.optim.AdamW, made)
     scope = {"lr": 0.1, "AdamW": patched}
-    text = stack.setting_flags(FULL, job).replace("torch.optim.AdamW", "AdamW")
+    text = stack.spelling.setting_flags(FULL, job).replace("torch.optim.AdamW", "AdamW")
     model = _ran(text, model, scope)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     before = model.norm.weight.clone()
@@ -429,7 +433,7 @@ def test_the_python_names_other_libraries() -> None:
     ):
         overrides = (override, "model.transformer_impl=transformers")
         stack, job = stack_job("fsdp2", gpus="1xH200", overrides=overrides)
-        assert text in stack.setting_flags(NONE, job)
+        assert text in stack.spelling.setting_flags(NONE, job)
 
 
 def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:
@@ -438,10 +442,10 @@ def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:
     stack, job = stack_job("deepspeed", overrides=kernels[:1])
     calls = []
     engine = SimpleNamespace(compile=lambda: calls.append("compiled"))
-    exec(stack.layout_flags(job), {"engine": engine})
+    exec(stack.spelling.layout_flags(job), {"engine": engine})
     assert calls == ["compiled"]
-    json.loads(stack.setting_flags(FULL, job))
-    assert stack.assumed_flags(stack_job("deepspeed")[1]) == ""
+    json.loads(stack.spelling.setting_flags(FULL, job))
+    assert stack.spelling.assumed_flags(stack_job("deepspeed")[1]) == ""
     transformers = pytest.importorskip("transformers")
 
     @dataclass
@@ -451,11 +455,13 @@ def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:
     for framework in ("deepspeed", "huggingface"):
         overrides = (*kernels, "model.transformer_impl=transformers")
         stack, job = stack_job(framework, gpus="1xH100", overrides=overrides)
-        words = shlex.split(stack.layout_flags(job))
+        words = shlex.split(stack.spelling.layout_flags(job))
         parser = transformers.HfArgumentParser((Model, transformers.TrainingArguments))
         read = parser.parse_known_args(["--output_dir", "x", *words])[0]
         assert (read.attn_implementation, read.torch_compile) == ("eager", True)
-        (note,) = [text for text in stack.notes(FULL, job) if "attn_implementation" in text]
+        (note,) = [
+            text for text in stack.settings.notes(FULL, job) if "attn_implementation" in text
+        ]
         assert 'from_pretrained(..., attn_implementation="eager")' in note
 
 
@@ -465,7 +471,7 @@ def test_accelerates_file_compiles(tmp_path: Path) -> None:
 
     stack, job = stack_job("huggingface", overrides=("job.torch_compile=true",))
     file = tmp_path / "accelerate.yaml"
-    file.write_text(stack.config_file(FULL, job))
+    file.write_text(stack.spelling.config_file(FULL, job))
     assert load_config_from_file(str(file)).dynamo_config == {"dynamo_backend": "INDUCTOR"}
 
 
@@ -483,9 +489,11 @@ def test_torchtitan_reads_float8_compile_and_the_optimizer(tmp_path: Path) -> No
     stack, job = stack_job(
         "torchtitan", framework_version="0.2", overrides=overrides, global_batch_size=None
     )
-    words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(NONE, job)}")
+    words = shlex.split(
+        f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(NONE, job)}"
+    )
     file = tmp_path / "train.toml"
-    file.write_text(stack.config_file(NONE, job))
+    file.write_text(stack.spelling.config_file(NONE, job))
     for words_given in (words, [f"--job.config_file={file}"]):
         config = manager().parse_args(words_given)
         assert config.model.converters == ["quantize.linear.float8"]
@@ -504,7 +512,7 @@ def test_trainer_reads_the_optimizer_and_the_kernels() -> None:
         (("job.use_liger_kernel=true",), {"use_liger_kernel": True}),
     ):
         stack, job = stack_job("huggingface", gpus="1xH100", overrides=overrides)
-        words = shlex.split(stack.layout_flags(job))
+        words = shlex.split(stack.spelling.layout_flags(job))
         parser = transformers.HfArgumentParser(transformers.TrainingArguments)
         given = {action.dest: action for action in parser._actions}
         read = parser.parse_known_args(["--output_dir", "x", *words])[0]
@@ -537,7 +545,7 @@ def test_context_parallelism_of_the_python_runs() -> None:
     before = _attention._cp_options.rotate_method
     try:
         with fake_ranks():
-            scope = _run(stack.setting_flags(FULL, job), model, names)
+            scope = _run(stack.spelling.setting_flags(FULL, job), model, names)
             assert scope["both"].size() == 8
             assert _attention._cp_options.rotate_method is _attention._RotateMethod.ALL_TO_ALL
             with scope["around_step"]():
@@ -554,7 +562,7 @@ def test_accelerate_reads_context_parallelism(
     accelerate = pytest.importorskip("accelerate")
     face = ("model.transformer_impl=transformers",)
     stack, job = stack_job(framework, context_parallel_size=4, overrides=face)
-    for pair in stack.environment(FULL, job):
+    for pair in stack.spelling.environment(FULL, job):
         monkeypatch.setenv(*pair.split("=", 1))
     read = accelerate.ParallelismConfig()
     assert (read.cp_size, read.sp_size, read.dp_shard_size) == (cp, sp, 2)
@@ -571,7 +579,9 @@ def test_torchtitan_reads_context_parallelism() -> None:
 
     stack, job = stack_job("torchtitan", framework_version="0.2", context_parallel_size=4)
     manager = import_titan("config.manager").ConfigManager
-    words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(FULL, job)}")
+    words = shlex.split(
+        f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(FULL, job)}"
+    )
     read = manager().parse_args(words).parallelism
     assert (read.context_parallel_degree, read.data_parallel_shard_degree) == (4, 2)
     assert read.context_parallel_rotate_method == "allgather"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from advisor.base.fields import read_record
 from advisor.frameworks.megatron.setting import NONE
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.memory import allocator
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
@@ -49,7 +49,7 @@ def _rank(detail: StageDetail, allocated: float, reserved: float) -> Rank:
 
 
 def _detail(evaluator: Evaluator, recompute: str, stage: int) -> StageDetail:
-    setting = adapter_of(evaluator.job.config.framework).parse(recompute)
+    setting = parts_of(evaluator.job.config.framework).settings.parse(recompute)
     return evaluator.stage_detail(setting, stage, replayed=True)
 
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.frameworks.defaults import AdapterDefaults
-from advisor.frameworks.torchtitan.adapter import TorchTitan
+from advisor.frameworks.framework_parts import MemoryModel
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
@@ -54,12 +54,13 @@ def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evalu
         config=replace(job.config, torch_compile=bool(row.compile)),
     )
     evaluator = Evaluator(job, load_calibration(job.gpu))
-    return evaluator, evaluator.evaluate(stack.parse(spec)).replayed
+    return evaluator, evaluator.evaluate(stack.settings.parse(spec)).replayed
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_reserved_memory(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TorchTitan, "shape", AdapterDefaults.shape)  # a loss that is not compiled
+    memory = type(parts_of("torchtitan").memory)
+    monkeypatch.setattr(memory, "shape", MemoryModel.shape)  # a loss that is not compiled
     rows = _rows("H100", compiled=compiled)
     assert [row.num_gpus for row in rows] == [8, 128]
     for row in rows:

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.protocols import FixedMemory, StaticLabels
-from advisor.frameworks.torch.static import torch_buffers
+from advisor.frameworks.part_types import FixedMemory, StaticLabels
+from advisor.frameworks.torch.memory_model import torch_buffers
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk

@@ -6,21 +6,31 @@ from itertools import combinations
 from typing import Final
 
 from advisor.answer.answer import Rejection
+from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
-from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
-from advisor.frameworks.megatron.rules import check, without_effect
+from advisor.frameworks.megatron.revisions import (
+    Revision,
+    known_recompute_modules,
+    resolve_revision,
+    revision_of,
+)
+from advisor.frameworks.megatron.rules import check, notes, remarks, without_effect
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
     Method,
     RecomputeSetting,
+    as_megatron,
     full,
+    parse_setting,
     selective,
 )
+from advisor.frameworks.part_types import RulesOverview
 from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk, pipeline_stages
 from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import Setting
 
 _ALL_SUBSETS: Final = 3
 """Labels up to which every set of them is tried."""
@@ -172,3 +182,45 @@ def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
             reasons = check(setting, job, revision) or without_effect(setting, job, revision)
             rejected += reasons[:1]
     return tuple(rejected)
+
+
+class MegatronSettings(RecomputeSettings):
+    """What one of the three takes; its family takes the same settings."""
+
+    none: Setting = NONE
+
+    def __init__(self, framework: str) -> None:
+        self._framework = framework
+
+    def _revision(self, job: Job) -> Revision:
+        return revision_of(self._framework, job)
+
+    def parse(self, text: str) -> Setting:
+        """A SPEC of Megatron."""
+        return parse_setting(text)
+
+    def tried(self, job: Job) -> tuple[Setting, ...]:
+        """See settings_to_try."""
+        return settings_to_try(job, self._revision(job))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """See rejected_settings."""
+        return rejected_settings(job, self._revision(job))
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """The rules that refuse it."""
+        return check(as_megatron(setting), job, self._revision(job))
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """The rules that say something of it."""
+        return notes(as_megatron(setting), job, self._revision(job))
+
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """Options that have no effect together with others, or that no prediction counts."""
+        return remarks(job, self._revision(job))
+
+    def rules_overview(self, version: str) -> RulesOverview:
+        """See rules_overview.overview."""
+        from advisor.frameworks.megatron.rules_overview import overview
+
+        return overview(resolve_revision(self._framework, version))

@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.setting import (
     full,
     selective,
 )
-from advisor.frameworks.protocols import Decisions, SettingGroup
+from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.spec import ModelSpec

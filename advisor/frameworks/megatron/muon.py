@@ -14,7 +14,7 @@ from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.buffers import last_inputs, quantized_elements, stream_pools
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.protocols import FixedMemory, StaticLabels
+from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import Job, JobConfig, Optimizer
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape

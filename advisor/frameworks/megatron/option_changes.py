@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from advisor.frameworks.megatron.bridge_precision import OPTIMIZER_RECIPE
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.names import Framework
-from advisor.frameworks.protocols import Effect, JobChange
+from advisor.frameworks.part_types import Effect, JobChange
 from advisor.job.job import CudaGraphImpl, Fp8Recipe, Job
 from advisor.models.options import (
     CrossEntropyFusion,

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import either
 from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
 
 class CheckpointKind(StrEnum):
@@ -234,8 +235,8 @@ def default_version(framework: str) -> str:
 
 @lru_cache(maxsize=256)
 def resolve_revision(framework: str, version_text: str = "") -> Revision:
-    """The revision behind `version_text`; empty means the newest release, of Megatron-LM where no
-    framework is named.
+    """The revision that `version_text` means; empty means the newest release, of Megatron-LM where
+    no framework is named.
 
     Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``; of NeMo ``2`` or ``2.5``.
     Raises UserError on a version that is not in the table, naming those that are.
@@ -258,6 +259,12 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
         f"is not a known version of {framework}",
         f"use {either(revision.version for revision in known)}",
     )
+
+
+def revision_of(framework: str, job: Job) -> Revision:
+    """The job's release of its own framework; the newest one of another framework."""
+    own = (job.config.framework or Framework.MEGATRON_LM) == framework
+    return resolve_revision(framework, job.config.framework_version if own else "")
 
 
 def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:

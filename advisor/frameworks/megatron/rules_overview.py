@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from advisor.frameworks.megatron.revisions import Revision, checkpoint_kind
 from advisor.frameworks.megatron.rules import rules_in_force
-from advisor.frameworks.protocols import RulesOverview
+from advisor.frameworks.part_types import RulesOverview
 
 
 def overview(revision: Revision) -> RulesOverview:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
 from advisor.base.units import nearest_names
+from advisor.plan.recompute_plan import Setting
 
 
 class Granularity(StrEnum):
@@ -88,6 +89,12 @@ _FORMS = "none, selective:core_attn,mlp, full:uniform:4 or full:block:8"
 def selective(*modules: str) -> RecomputeSetting:
     """Selective recompute of `modules`."""
     return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=modules)
+
+
+def as_megatron(setting: Setting) -> RecomputeSetting:
+    """The setting as one of Megatron's."""
+    assert isinstance(setting, RecomputeSetting), f"{setting!r} is not a setting of Megatron"
+    return setting
 
 
 def full(method: Method, num_layers: int, *, distribute: bool = False) -> RecomputeSetting:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, Status, names_by_field
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
@@ -170,7 +170,7 @@ class KeyedReader(ABC):
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""
-        release = adapter_of(self.framework).version(version or configuration.version)
+        release = parts_of(self.framework).jobs.version(version or configuration.version)
         keys = replace(configuration.settings, release=release, num_gpus=configuration.num_gpus)
         order = list(Level)
         return Checked(

@@ -5,7 +5,7 @@ Source: torch 2.13 csrc/autograd/functions/accumulate_grad.h (run in tests/oracl
 """
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.protocols import FixedMemory, StaticLabels
+from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.frameworks.torch.adam import adam_memory, adam_words
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk

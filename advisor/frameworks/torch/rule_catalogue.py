@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar, Protocol
 
 from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
+from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.names import Framework
-from advisor.frameworks.protocols import RulesOverview
+from advisor.frameworks.part_types import RulesOverview
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
-    Granularity,
     Modifier,
     OpPolicy,
     TorchSetting,
@@ -26,36 +25,20 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
+from advisor.frameworks.torch.supported_jobs import StackFacts
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import AttnImplementation, Job
-from advisor.job.layout import DataParallelSharding
 from advisor.models.options import Activation, CpCommType, TransformerImpl
-from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.plan.recompute_plan import recomputes
 
 
-class ListedStack(Protocol):
-    """What is listed of a PyTorch stack, and how it is asked."""
-
-    framework: str
-    label: ClassVar[str]
-    granularities: ClassVar[tuple[Granularity, ...]]
-    policies: ClassVar[tuple[OpPolicy, ...]]
-    options: ClassVar[tuple[Modifier, ...]]
-    shardings: ClassVar[tuple[DataParallelSharding, ...]]
-    precisions: ClassVar[tuple[Precision, ...]]
-
-    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
-        """Why no training comes of it."""
-        ...
-
-
-def overview(stack: ListedStack, job: Job) -> RulesOverview:
+def overview(facts: StackFacts, settings: RecomputeSettings, job: Job) -> RulesOverview:
     """What the release of a stack takes, and every rule of it with an example of a setting that it
     refuses."""
     return RulesOverview(
-        label=f"{stack.label} {job.config.framework_version}",
-        facts=tuple(_takes(stack)),
-        rules=tuple(("", rule.rule, _example(rule)) for rule in known_rules(stack, job)),
+        label=f"{facts.label} {job.config.framework_version}",
+        facts=tuple(_takes(facts)),
+        rules=tuple(("", rule.rule, _example(rule)) for rule in known_rules(facts, settings, job)),
     )
 
 
@@ -64,21 +47,21 @@ def _example(rule: Rejection) -> str:
     return f"{setting}{rule.reason} ({rule.source})"
 
 
-def _takes(stack: ListedStack) -> Iterator[tuple[str, str]]:
-    yield "granularities", " ".join(stack.granularities)
-    yield "op:", " ".join(stack.policies) or "none"
-    yield "options", " ".join(f"+{option}" for option in stack.options) or "none"
-    yield "sharding", " ".join(stack.shardings)
-    titan = stack.framework == Framework.TORCHTITAN
+def _takes(facts: StackFacts) -> Iterator[tuple[str, str]]:
+    yield "granularities", " ".join(facts.granularities)
+    yield "op:", " ".join(facts.policies) or "none"
+    yield "options", " ".join(f"+{option}" for option in facts.options) or "none"
+    yield "sharding", " ".join(facts.shardings)
+    titan = facts.framework == Framework.TORCHTITAN
     degrees = "FSDP, TP, CP and EP" if titan else "data and context parallelism"
-    yield "jobs", f"{' or '.join(stack.precisions)}; dense and MoE models; {degrees}"
+    yield "jobs", f"{' or '.join(facts.precisions)}; dense and MoE models; {degrees}"
 
 
-def known_rules(stack: ListedStack, job: Job) -> tuple[Rejection, ...]:
+def known_rules(facts: StackFacts, settings: RecomputeSettings, job: Job) -> tuple[Rejection, ...]:
     """What the release of `job` refuses, one example of each rule by its name."""
     found: dict[str, Rejection] = {}
-    for one, setting in product(_jobs(stack, job), _settings(job)):
-        for rejection in stack.check(setting, one):
+    for one, setting in product(_jobs(facts, job), _settings(job)):
+        for rejection in settings.check(setting, one):
             found.setdefault(rejection.rule, rejection)
     return tuple(found[rule] for rule in sorted(found))
 
@@ -98,7 +81,7 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
     yield from (by_block((kept,)), by_block((kept,) * layers), by_block((away,) * layers))
 
 
-def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
+def _jobs(facts: StackFacts, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
     layers of transformers, an activation whose graph is not known, layouts that the stack does not
     have here or does not divide, steps in the backward, 8 bits, and experts and FlashAttention
@@ -108,10 +91,10 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(
         job, config=replace(job.config, optimizer_in_backward=True, global_batch_size=often)
     )
-    if stack.framework == Framework.DEEPSPEED:
+    if facts.framework == Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
         configs = (host, replace(host, optimizer_offload_fraction=0.5))
-        for sharding, config in product(stack.shardings, configs):
+        for sharding, config in product(facts.shardings, configs):
             layout = replace(job.layout, data_parallel_sharding=sharding)
             yield replace(job, layout=layout, config=config)
     for changes in (
@@ -126,9 +109,9 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(job, config=replace(job.config, flat_parameters=True))
     third = replace(job.config, attn_implementation=AttnImplementation.FLASH_ATTENTION_3)
     yield replace(job, config=third, gpu=_ampere(job.gpu))
-    if stack.framework == Framework.HUGGINGFACE:
+    if facts.framework == Framework.HUGGINGFACE:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
-    if stack.framework != Framework.TORCHTITAN:
+    if facts.framework != Framework.TORCHTITAN:
         return
     yield replace(job, config=replace(job.config, precision=Precision.FP8_CURRENT))
     experts = replace(job.model, num_moe_experts=8, moe_ffn_hidden_size=1024)

@@ -9,15 +9,16 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.torch.block_regimes import BlockRegime, blocks_spec, parse_blocks
+from advisor.plan.recompute_plan import Setting
 
 
 class Granularity(StrEnum):
     """What is checkpointed.
 
     full: every block. selective: every n-th block. sequential: torch's checkpoint_sequential over
-    so many segments. uniform: every n blocks share a checkpoint. op: every block, but for the
+    so many segments. uniform: every n blocks share a checkpoint. op: every block, except the
     outputs of operators that a policy keeps. budget: what torch.compile's partitioner chooses.
-    blocks: each block as it is said (block_regimes).
+    blocks: each block by itself (block_regimes).
     """
 
     NONE = "none"
@@ -110,6 +111,12 @@ _WITHOUT_SUFFIX: Final = (
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
 _SUFFIXES: Final = (*_KINDS, *Modifier)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
+
+
+def as_torch(setting: Setting) -> TorchSetting:
+    """The setting as one of the PyTorch stacks."""
+    assert isinstance(setting, TorchSetting), f"{setting!r} is not a setting of a PyTorch stack"
+    return setting
 
 
 def every(number: int) -> TorchSetting:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.units import GIB
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.breaking import spec_lines
 from advisor.report.figures.palette import (
@@ -59,7 +59,7 @@ def without_recompute(advice: Answer, evaluation: Evaluation) -> Evaluation:
         one = row.evaluation
         if one.job == evaluation.job and not recomputes(one.setting):
             return one.replayed
-    none = adapter_of(evaluation.job.config.framework).none
+    none = parts_of(evaluation.job.config.framework).settings.none
     return Evaluator(evaluation.job, evaluation.calibration).evaluate(none).replayed
 
 

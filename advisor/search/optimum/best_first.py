@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
-from advisor.frameworks.protocols import Decisions, SettingGroup
+from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors, many
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.search.optimum.best_first import Branch
@@ -22,17 +22,15 @@ _SPLIT_FIELDS = (
 )
 
 
-def branches(
-    job: Job, stack: FrameworkAdapter, calibration: Calibration, given: Collection[str] = ()
-) -> list[Branch]:
+def branches(job: Job, calibration: Calibration, given: Collection[str] = ()) -> list[Branch]:
     """One for each micro batch of `job`; `given` fields of it (``GROUP.FIELD``) stay. None where
     the framework has its menu alone."""
     found = []
-    moves = _moves_layers(job, stack, given)
-    decisions = stack.decisions(job)
+    moves = _moves_layers(job, given)
+    decisions = parts_of(job.config.framework).optimum.decisions(job)
     if decisions is None:
         return []
-    for one in each_micro_batch(job, stack, free=_MICRO_BATCH not in given):
+    for one in each_micro_batch(job, free=_MICRO_BATCH not in given):
         table = StageTable(one, calibration, StageSplits(one, moves=moves))
         fixed = table
         if table.splits.moves:
@@ -59,19 +57,20 @@ def space(found: list[Branch]) -> tuple[str, ...]:
 _MICRO_BATCH = "job.micro_batch_size"
 
 
-def _moves_layers(job: Job, stack: FrameworkAdapter, given: Collection[str]) -> bool:
+def _moves_layers(job: Job, given: Collection[str]) -> bool:
     """Whether the release reads a text of every chunk, and nobody has said how to split."""
     free = not any(f"layout.{name}" in given for name in _SPLIT_FIELDS)
     pattern = job.model.hybrid_layer_pattern is not None
-    return free and not pattern and stack.splits(job.config).by_text
+    splits = parts_of(job.config.framework).jobs.splits(job.config)
+    return free and not pattern and splits.by_text
 
 
-def each_micro_batch(job: Job, stack: FrameworkAdapter, *, free: bool) -> Iterator[Job]:
+def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
     """The job, and those with every other micro batch that divides its batch, if that is `free`."""
     yield job
     if not free:
         return
-    config = job.config
+    config, settings = job.config, parts_of(job.config.framework).settings
     for size in divisors(config.global_batch_size // job.layout.data_parallel_size):
         if size == config.micro_batch_size:
             continue
@@ -79,5 +78,5 @@ def each_micro_batch(job: Job, stack: FrameworkAdapter, *, free: bool) -> Iterat
             other = replace(job, config=replace(config, micro_batch_size=size))
         except UserError:
             continue
-        if not stack.check(stack.none, other):
+        if not settings.check_job(other):
             yield other

@@ -7,7 +7,7 @@ from math import inf
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.units import ranges
-from advisor.frameworks.protocols import SettingGroup
+from advisor.frameworks.part_types import SettingGroup
 from advisor.plan.recompute_plan import Setting
 from advisor.search.optimum.best_first import Branch, problem_of
 from advisor.search.optimum.best_split import Split

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, Optimum, OptimumRow, RankedEvaluation
 from advisor.answer.evaluation import CLEAR, Evaluation
-from advisor.frameworks.protocols import FrameworkAdapter, Solved
+from advisor.frameworks.part_types import Solved
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -25,22 +26,22 @@ SAME = 1e-9
 seconds, each off by at most one part in 10^16."""
 
 
-def with_optimum(usual: Answer, stack: FrameworkAdapter, calibration: Calibration) -> Answer:
-    """`usual` with what a search over all that the framework can be told finds, and its own solver;
+def with_optimum(usual: Answer, calibration: Calibration) -> Answer:
+    """`usual` with what a search over all that the framework can say finds, and its own solver;
     and what is proven of the first row: that nothing in the stated space is faster and fits, by the
     model's times and bytes."""
     own = Evaluator(usual.job, calibration)
-    solved = stack.solved(own)
+    solved = parts_of(own.job.config.framework).optimum.solved(own)
     menu = settled_first([candidate.evaluation for candidate in usual.candidates])
     added = [own.evaluate(setting) for setting in solved.settings] if solved else []
     settled = settled_first([*menu, *added])
     given = [path for path, origin in usual.origin.items() if origin == str(GIVEN)]
-    searched, found = _searched(usual.job, stack, calibration, given, _fastest(settled))
+    searched, found = _searched(usual.job, calibration, given, _fastest(settled))
     if found.evaluation is not None:
-        best = least_changed(found.evaluation, usual.job, stack)
+        best = least_changed(found.evaluation, usual.job)
         if all((one.job, one.setting) != (best.job, best.setting) for one in settled):
             settled.append(best)
-    candidates = _ranked(usual, settled, stack)
+    candidates = _ranked(usual, settled)
     proof = _proof(candidates, menu, solved, searched, found)
     answer = replace(
         usual,
@@ -79,18 +80,19 @@ def _fastest(settled: Sequence[Evaluation]) -> float:
 
 def _searched(
     job: Job,
-    stack: FrameworkAdapter,
     calibration: Calibration,
     given: Collection[str],
     seconds: float,
 ) -> tuple[list[Branch], Found]:
     """The space, and what is faster in it than `seconds`."""
 
+    settings = parts_of(job.config.framework).settings
+
     def is_legal(setting: Setting, job: Job) -> bool:
-        return not stack.check(setting, job)
+        return not settings.check(setting, job)
 
     try:
-        space = branches(job, stack, calibration, given)
+        space = branches(job, calibration, given)
     except KeyboardInterrupt:
         return [], Found(evaluation=None, evaluated=0, bound=0.0, stopped=True)
     return space, BestFirst(space, calibration, is_legal, seconds * (1 - SAME)).run()
@@ -109,15 +111,15 @@ def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     return found
 
 
-def _ranked(
-    usual: Answer, evaluations: list[Evaluation], stack: FrameworkAdapter
-) -> tuple[RankedEvaluation, ...]:
+def _ranked(usual: Answer, evaluations: list[Evaluation]) -> tuple[RankedEvaluation, ...]:
     """All rows best first; those of the usual answer keep what was said of them."""
     said = {(c.evaluation.job, c.evaluation.setting): c for c in usual.candidates}
 
+    settings = parts_of(usual.job.config.framework).settings
+
     def notes(evaluation: Evaluation) -> tuple[str, ...]:
         known = said.get((evaluation.job, evaluation.setting))
-        return known.notes if known else stack.notes(evaluation.setting, evaluation.job)
+        return known.notes if known else settings.notes(evaluation.setting, evaluation.job)
 
     shipped = {key for key, candidate in said.items() if candidate.preset}
 

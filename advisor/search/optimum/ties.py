@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from advisor.answer.answer import SAME_TIME
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import words_of
 from advisor.search.evaluate import Evaluator, Timed
 
 
-def least_changed(found: Evaluation, usual: Job, stack: FrameworkAdapter) -> Evaluation:
+def least_changed(found: Evaluation, usual: Job) -> Evaluation:
     """`found`, or a setting of the menu or its own, on its job or on the split of the `usual` one,
     that fits and takes the same time: of the fewest words, then on the usual split."""
     seconds = found.step_time_seconds * (1 + SAME_TIME)
@@ -22,7 +22,7 @@ def least_changed(found: Evaluation, usual: Job, stack: FrameworkAdapter) -> Eva
     tied = [
         (len(words_of(timed.setting)), place, timed.time.total, timed)
         for place, evaluator in enumerate(evaluators)
-        for timed in _timed(evaluator, found, stack)
+        for timed in _timed(evaluator, found)
         if timed.time.total <= seconds
     ]
     own = len(words_of(found.setting)), len(evaluators) - 1, found.step_time_seconds
@@ -43,8 +43,9 @@ def _jobs(job: Job, usual: Job) -> Iterator[Job]:
     yield job
 
 
-def _timed(evaluator: Evaluator, found: Evaluation, stack: FrameworkAdapter) -> Iterator[Timed]:
-    settings = dict.fromkeys((stack.none, *stack.candidates(evaluator.job), found.setting))
+def _timed(evaluator: Evaluator, found: Evaluation) -> Iterator[Timed]:
+    own = parts_of(found.job.config.framework).settings
+    settings = dict.fromkeys((own.none, *own.candidates(evaluator.job), found.setting))
     for setting in settings:
-        if not stack.check(setting, evaluator.job):
+        if not own.check(setting, evaluator.job):
             yield evaluator.timed(setting)

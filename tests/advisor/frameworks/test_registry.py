@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of, label_of
+from advisor.frameworks.registry import label_of, parts_of
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.setting_flags import all_flags, flags_report
 from advisor.request.request import Request
@@ -12,12 +12,12 @@ from advisor.search.advise import advise
 
 @pytest.mark.parametrize("framework", Framework)
 def test_every_framework_has_a_stack(framework: Framework) -> None:
-    stack = adapter_of(framework)
+    stack = parts_of(framework)
     assert framework in stack.family
     assert label_of(framework)
-    assert not recomputes(stack.none)
-    assert stack.parse("none") == stack.none
-    assert stack.version("") == stack.version(stack.version(""))
+    assert not recomputes(stack.settings.none)
+    assert stack.settings.parse("none") == stack.settings.none
+    assert stack.jobs.version("") == stack.jobs.version(stack.jobs.version(""))
 
 
 @pytest.mark.parametrize("framework", Framework)
@@ -34,7 +34,7 @@ def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
     report = flags_report(advice, with_layout=True)
     assert report.endswith("\n")
     assert report.count("\n") == 1
-    family = adapter_of(framework).family
+    family = parts_of(framework).family
     for candidate in advice.candidates:
         assert tuple(all_flags(candidate.evaluation)) == family
 
@@ -62,7 +62,10 @@ def test_spelling(framework: str, version: str, spec: str) -> None:
     from tests.advisor.frameworks.torch.jobs import stack_job
 
     stack, job = stack_job(framework, framework_version=version)
-    assert stack.setting_flags(stack.parse(spec), job) == FLAGS[framework, version, spec]
+    assert (
+        stack.spelling.setting_flags(stack.settings.parse(spec), job)
+        == FLAGS[framework, version, spec]
+    )
 
 
 def test_the_environment_names_the_allocators_option() -> None:
@@ -72,4 +75,4 @@ def test_the_environment_names_the_allocators_option() -> None:
         override = (f"job.expandable_segments={str(wanted).lower()}",)
         stack, job = stack_job("torchtitan", overrides=override)
         expected = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",) if wanted else ()
-        assert stack.environment(stack.none, job) == expected
+        assert stack.spelling.environment(stack.settings.none, job) == expected

@@ -14,8 +14,15 @@ from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli.main import main
 from advisor.frameworks import registry
-from advisor.frameworks.defaults import AdapterDefaults
-from advisor.frameworks.protocols import FixedMemory, RulesOverview, StaticLabels
+from advisor.frameworks.framework_parts import (
+    FrameworkParts,
+    HarnessRuns,
+    JobSupport,
+    MemoryModel,
+    RecomputeSettings,
+    Spelling,
+)
+from advisor.frameworks.part_types import FixedMemory, RulesOverview, StaticLabels
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -41,28 +48,8 @@ class First(Struct, frozen=True):
         return self
 
 
-class Toy(AdapterDefaults):
-    """Data parallelism with whole weights on every rank, of torchtitan's plain blocks."""
-
-    framework = "toy"
+class Settings(RecomputeSettings):
     none: Setting = First(0)
-
-    def version(self, text: str, model: ModelSpec | None = None) -> str:
-        return text or "1"
-
-    def words(self, job: Job) -> str:
-        return f"Toy {job.config.framework_version}"
-
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        return replace(model, transformer_impl=TransformerImpl.TORCH), config
-
-    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
-        return ParallelLayout(**{**given, "data_parallel_size": num_gpus})
-
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        return iter([ParallelLayout(data_parallel_size=num_gpus)])
 
     def parse(self, text: str) -> Setting:
         word, _, number = text.partition(":")
@@ -70,7 +57,7 @@ class Toy(AdapterDefaults):
             raise UserError("--recompute", text, "is no setting of toy", "none or first:N")
         return First(int(number or 0))
 
-    def candidates(self, job: Job) -> tuple[Setting, ...]:
+    def tried(self, job: Job) -> tuple[Setting, ...]:
         return tuple(First(layers) for layers in range(job.model.num_layers + 1))
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
@@ -85,6 +72,25 @@ class Toy(AdapterDefaults):
     def rules_overview(self, version: str) -> RulesOverview:
         return RulesOverview(label="toy 1", facts=(), rules=(("", "layers", "not too many"),))
 
+
+class Jobs(JobSupport):
+    """Data parallelism with whole weights on every rank, of torchtitan's plain blocks."""
+
+    framework = "toy"
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        return text or "1"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        return replace(model, transformer_impl=TransformerImpl.TORCH), config
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        return ParallelLayout(**{**given, "data_parallel_size": num_gpus})
+
+
+class Memory(MemoryModel):
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
@@ -103,6 +109,11 @@ class Toy(AdapterDefaults):
         labels = StaticLabels(weights=words, gradients=words, optimizer=words)
         return FixedMemory(static=static, words=labels, buffers=())
 
+
+class Flags(Spelling):
+    def title(self, job: Job) -> str:
+        return f"Toy {job.config.framework_version}"
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         assert isinstance(setting, First)
         return f"--replay-first {setting.layers}" if setting.layers else ""
@@ -111,12 +122,24 @@ class Toy(AdapterDefaults):
         return f"--ranks {job.num_gpus}"
 
 
+def toy() -> FrameworkParts:
+    return FrameworkParts(
+        family=("toy",),
+        shown=("toy",),
+        settings=Settings(),
+        jobs=Jobs(),
+        memory=Memory(),
+        spelling=Flags(),
+        harness=HarnessRuns("toy"),
+    )
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_KNOWN", dict(registry._KNOWN))
-    registry.register("toy", "The Toy", Toy)
+    registry.register("toy", "The Toy", toy)
     yield
-    registry.adapter_of.cache_clear()
+    registry.parts_of.cache_clear()
 
 
 ASKED = ("--model", "llama3.2_1b", "--gpus", "8xH100", "--framework", "toy")

@@ -4,7 +4,7 @@ import pytest
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Fp8Recipe, JobConfig, Optimizer
 
 
@@ -93,4 +93,4 @@ def test_options_that_a_framework_has_not(
     framework: str, fields: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        adapter_of(framework).check_options(config(framework=framework, **fields))
+        parts_of(framework).jobs.check_options(config(framework=framework, **fields))

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.units import MIB
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
@@ -83,10 +83,10 @@ def job() -> Job:
 
 def replayed(job: Job, spec: str, stage: int) -> tuple[Replayed, int]:
     """Stage `stage` of `job`, and its allocated peak by the walks."""
-    evaluator, stack = Evaluator(job, load_calibration(job.gpu)), adapter_of(job.config.framework)
-    pipeline, setting = Pipeline(evaluator.stages), stack.parse(spec)
+    evaluator, stack = Evaluator(job, load_calibration(job.gpu)), parts_of(job.config.framework)
+    pipeline, setting = Pipeline(evaluator.stages), stack.settings.parse(spec)
     memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack)
-    plans = [stack.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]
+    plans = [stack.memory.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]
     detail = evaluator.stage_detail(setting, stage)
     return memory.replay(plans, stage), detail.reserved.allocated
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.job.layout import EVEN, DataParallelSharding
 from advisor.models.options import CpCommType
@@ -151,16 +151,16 @@ def test_what_a_row_prints_says_what_its_job_changes(
     framework: str, model: str, gpus: str, key: str
 ) -> None:
     """Flags, variables, or the line that says what the flags leave to a recipe."""
-    stack = adapter_of(framework)
+    stack = parts_of(framework)
 
     def printed(value: str) -> tuple[object, ...]:
         given = (f"{key}={value}", *BESIDE.get(key, ()))
         one = job(model=model, gpus=gpus, framework=framework, overrides=given)
         return (
-            stack.layout_flags(one),
-            stack.setting_flags(stack.none, one),
-            stack.environment(stack.none, one),
-            stack.unsaid(one),
+            stack.spelling.layout_flags(one),
+            stack.spelling.setting_flags(stack.settings.none, one),
+            stack.spelling.environment(stack.settings.none, one),
+            stack.spelling.omitted(one),
         )
 
     first, second = VALUES.get(key, ("true", "false"))

@@ -7,8 +7,8 @@ from math import isclose
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.protocols import Effect
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Effect
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -25,8 +25,8 @@ def best_of_all(resolution: Resolution, calibration: Calibration) -> Evaluation:
     found: list[Evaluation] = []
     for job in all_jobs(resolution):
         evaluator = Evaluator(job, calibration)
-        stack = adapter_of(job.config.framework)
-        found += (evaluator.evaluate(setting) for setting in stack.candidates(job))
+        stack = parts_of(job.config.framework)
+        found += (evaluator.evaluate(setting) for setting in stack.settings.candidates(job))
     found.sort(key=lambda one: one.step_time_seconds)
     for one in found:
         if one.fit_probability > 1 - CLEAR and tier(one.replayed) == 0:
@@ -43,9 +43,9 @@ def same_row(found: Evaluation, best: Evaluation) -> bool:
 
 def all_jobs(resolution: Resolution) -> Iterator[Job]:
     """Legal jobs of every layout, micro batch and choice of options, each once."""
-    stack, seen = adapter_of(resolution.config.framework), set()
+    stack, seen = parts_of(resolution.config.framework), set()
     for job in _with_options(_plain_jobs(resolution), resolution):
-        if job not in seen and not stack.check(stack.none, job):
+        if job not in seen and not stack.settings.check(stack.settings.none, job):
             seen.add(job)
             yield job
 
@@ -65,7 +65,7 @@ def _with_options(jobs: Iterator[Job], resolution: Resolution) -> Iterator[Job]:
 
 
 def _plain_jobs(resolution: Resolution) -> Iterator[Job]:
-    degrees = adapter_of(resolution.config.framework).degrees
+    degrees = parts_of(resolution.config.framework).jobs.degrees
     ranks = divisors(resolution.num_gpus)
     experts = resolution.model.num_moe_experts if degrees.experts else None
     base = resolution.layout or ParallelLayout()

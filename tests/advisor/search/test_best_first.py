@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import CLEAR, Evaluation
 from advisor.base.units import GIB
-from advisor.frameworks.protocols import Decisions, SettingGroup
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.part_types import Decisions, SettingGroup
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -24,7 +24,7 @@ from advisor.search.optimum.best_first import BestFirst, Branch, Found, problem_
 from advisor.search.optimum.branches import branches
 from advisor.search.optimum.per_stage import fastest_per_stage
 
-STACK = adapter_of("megatron_lm")
+STACK = parts_of("megatron_lm")
 ROUNDING = 1e-12
 """Seconds of the same stages added in another order: see best_split.ROUNDING."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.pipeline_split import Pipeline, pipeline_stages
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
@@ -26,12 +26,12 @@ def test_stages_reserve_no_less_than_what_their_layers_keep(
     """Of every setting, offloading ones and whole checkpoints among them."""
     resolution = resolve(Request(model=model, gpus=gpus, framework=framework))
     assert resolution.layout is not None
-    job, stack = resolution.job(resolution.layout), adapter_of(framework)
-    shape, stages = stack.shape(job, rank_shape(job)), pipeline_stages(job.model, job.layout)
+    job, stack = resolution.job(resolution.layout), parts_of(framework)
+    shape, stages = stack.memory.shape(job, rank_shape(job)), pipeline_stages(job.model, job.layout)
     pipeline = Pipeline(stages)
     memory = JobMemory(job, shape, stages, pipeline, stack)
-    for setting in stack.candidates(job):
-        plans = [stack.plan(setting, shape, layers, job) for layers in pipeline.groups]
+    for setting in stack.settings.candidates(job):
+        plans = [stack.memory.plan(setting, shape, layers, job) for layers in pipeline.groups]
         found = [stage.reserved for stage in memory.each_stage(plans)]
         least = list(memory.at_least(plans))
         assert max(one.total for one in least) > max(one.total for one in found) / 3

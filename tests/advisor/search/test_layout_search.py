@@ -6,7 +6,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.plain_advice import plain_advice
@@ -48,7 +48,7 @@ def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None
     """Every 97th of all layouts and micro batches."""
     wanted = resolve(Request(model=model, gpus=gpus))
     calibration = load_calibration(wanted.gpu)
-    stack = adapter_of(wanted.config.framework)
+    stack = parts_of(wanted.config.framework)
     points = [(one, size) for one in layouts(wanted) for size in micro_batches(wanted, one)]
     floors: Floors | None = None
     for layout, size in points[:: max(97, len(points) // 150)]:
@@ -56,7 +56,7 @@ def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None
             job = wanted.job(layout, size)
         except UserError:
             continue
-        if stack.check(stack.none, job):
+        if stack.settings.check(stack.settings.none, job):
             continue
         floors = floors or Floors(job, calibration)
         least = Evaluator(job, calibration).at_least_without_host
@@ -75,8 +75,8 @@ def test_no_job_undercuts_the_floors_of_its_group(model: str, gpus: str) -> None
 def test_the_search_is_for_the_settings_that_are_asked_for() -> None:
     wanted = small(**SUITE[0])
     calibration = load_calibration(wanted.gpu)
-    stack = adapter_of(wanted.config.framework)
-    asked = (stack.parse("full:uniform:1"),)
+    stack = parts_of(wanted.config.framework)
+    asked = (stack.settings.parse("full:uniform:1"),)
     found = Search(wanted, calibration, asked).run()
     assert {e.setting for e in found.evaluations} == set(asked)
     free = Search(wanted, calibration).run().best

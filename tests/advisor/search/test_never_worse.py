@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
@@ -38,7 +38,7 @@ def compare(request: Request) -> tuple[float | None, float | None] | None:
     resolution = resolve(request)
     calibration = load_calibration(resolution.gpu)
     for job in known_jobs(resolution):
-        settings = adapter_of(job.config.framework).candidates(job)
+        settings = parts_of(job.config.framework).settings.candidates(job)
         rows += evaluate_settings(job, settings, calibration)
     searched = [candidate.evaluation for candidate in found.candidates]
     return fastest_sure(searched), fastest_sure(rows)

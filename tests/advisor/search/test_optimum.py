@@ -8,7 +8,7 @@ import pytest
 from advisor.answer.answer import SAME_TIME, Answer
 from advisor.base.errors import UserError
 from advisor.cli.main import main
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 
@@ -68,12 +68,12 @@ def test_of_what_takes_the_same_time_the_first_is_what_changes_least() -> None:
 
 def test_every_row_is_legal_and_of_the_same_batch() -> None:
     answer = ask(**PIPELINE, memory_budget="40GiB")
-    stack = adapter_of("megatron_lm")
+    stack = parts_of("megatron_lm")
     assert answer.optimum is not None
     assert answer.optimum.excluded_by_bound > 1000 * answer.optimum.evaluated
     for candidate in answer.candidates:
         evaluation = candidate.evaluation
-        assert not stack.check(evaluation.setting, evaluation.job)
+        assert not stack.settings.check(evaluation.setting, evaluation.job)
         assert evaluation.job.config.global_batch_size == PIPELINE["global_batch_size"]
 
 

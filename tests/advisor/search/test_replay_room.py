@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.memory.chunk import kept_bytes
 from advisor.request.request import Request
@@ -42,7 +42,7 @@ def test_no_setting_frees_more_in_its_seconds(
     model: str, gpus: str, fields: dict[str, Any]
 ) -> None:
     job = advise(Request(model=model, gpus=gpus, **fields)).job
-    stack, evaluator = adapter_of(job.config.framework), Evaluator(job, load_calibration(job.gpu))
+    stack, evaluator = parts_of(job.config.framework), Evaluator(job, load_calibration(job.gpu))
     shape, rates = evaluator.shape, evaluator.rates
     for held in evaluator.stages:
         layers = held[0].layers
@@ -51,10 +51,10 @@ def test_no_setting_frees_more_in_its_seconds(
             for kind, count in Counter(layers).items()
             for one in kept_by_operator(shape, *rates, kind)
         ]
-        whole = kept_bytes(shape, stack.plan(stack.none, shape, layers, job))
+        whole = kept_bytes(shape, stack.memory.plan(stack.settings.none, shape, layers, job))
         assert sum(one.num_bytes for one in made) == whole
-        for setting in stack.tried(job):
-            plan = stack.plan(setting, shape, layers, job)
+        for setting in stack.settings.tried(job):
+            plan = stack.memory.plan(setting, shape, layers, job)
             seconds = sum(
                 count * replay_seconds(shape, *rates, kind, segment.replay)
                 for segment in tallied(plan)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import asdict
 
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -28,7 +28,7 @@ def evaluator(layout: ParallelLayout) -> Evaluator:
 def test_one_rank_alone_takes_its_step_without_the_fixed_cost_of_a_loop() -> None:
     alone = evaluator(ParallelLayout())
     for spec in ("none", "full:uniform:1"):
-        setting = adapter_of(alone.job.config.framework).parse(spec)
+        setting = parts_of(alone.job.config.framework).settings.parse(spec)
         step = alone.evaluate(setting).step_time_seconds
         assert rank_seconds(alone, spec, 0) == pytest.approx(step - CALIBRATION.step_seconds)
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import FixedMemory, JobEvaluator, Solved
+from advisor.frameworks.part_types import FixedMemory, JobEvaluator, Solved
 from advisor.frameworks.torch.block_regimes import BlockRegime
 from advisor.frameworks.torch.optimum.options import FEMTOSECONDS, Rates, ways_of
 from advisor.frameworks.torch.plan import Semantics, block_segment

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from advisor.frameworks.deepspeed.config_file import STAGES
-from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.part_types import FixedMemory
 from advisor.frameworks.torch.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
@@ -23,7 +23,7 @@ def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
     override = (f"layout.data_parallel_sharding={sharding}", *more)
     stack, job = stack_job("deepspeed", overrides=override)
     (chunks,) = pipeline_stages(job.model, job.layout)
-    return stack.fixed_memory(job, rank_shape(job), chunks)
+    return stack.memory.fixed_memory(job, rank_shape(job), chunks)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_ligers_loss_has_the_output_layer_gathered_throughout() -> None:
 def test_sections_of_the_configuration(spec: str, section: str | None) -> None:
     override = ("layout.data_parallel_sharding=optimizer",)
     stack, job = stack_job("deepspeed", overrides=override)
-    written = json.loads(stack.setting_flags(parse_setting(spec), job))
+    written = json.loads(stack.spelling.setting_flags(parse_setting(spec), job))
     assert written["zero_optimization"] == {"stage": STAGES[DataParallelSharding.OPTIMIZER]}
     found = {"activation_checkpointing", "pipeline"} & written.keys()
     assert found == ({section} if section else set())
@@ -151,7 +151,7 @@ def test_a_ratio_moves_whole_sub_groups() -> None:
     full = ("layout.data_parallel_sharding=full", OFFLOAD, "job.optimizer_offload_fraction=0.5")
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=full)
     (chunks,) = pipeline_stages(job.model, job.layout)
-    static = stack.fixed_memory(job, rank_shape(job), chunks).static
+    static = stack.memory.fixed_memory(job, rank_shape(job), chunks).static
     assert (static.gradients, static.optimizer) == (4 * 4_000_000_000, 12 * 4_000_000_000)
     more = memory(DataParallelSharding.FULL, OFFLOAD, "job.optimizer_offload_fraction=0.9")
     assert more.static.optimizer == 0  # int(0.1 x 2)
@@ -159,7 +159,7 @@ def test_a_ratio_moves_whole_sub_groups() -> None:
 
 def test_bytes_on_the_host_are_told() -> None:
     stack, job = stack_job("deepspeed", overrides=(OFFLOAD, "job.param_cpu_offload=true"))
-    (said,) = stack.notes(parse_setting("none"), job)
+    (said,) = stack.settings.notes(parse_setting("none"), job)
     assert f"{ELEMENTS / 8 * (16 + 2 + 2) / 2**30:.2f} GiB of pinned host memory" in said
 
 
@@ -185,7 +185,7 @@ def test_time_of_the_host() -> None:
 def test_a_hugging_face_model_is_told_by_trainer() -> None:
     override = ("layout.data_parallel_sharding=optimizer", "model.transformer_impl=transformers")
     stack, job = stack_job("deepspeed", overrides=override)
-    words = shlex.split(stack.setting_flags(parse_setting("full"), job))
+    words = shlex.split(stack.spelling.setting_flags(parse_setting("full"), job))
     assert words[0] == "--deepspeed"
     assert "activation_checkpointing" not in json.loads(words[1])
     assert words[2:] == [

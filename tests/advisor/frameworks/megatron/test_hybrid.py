@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.layers.operators import Module
 from advisor.lint.target import lint_target
@@ -162,5 +162,5 @@ def test_a_release_without_the_fused_weighted_squared_relu_runs_without(
         seq_length=8, micro_batch_size=1, global_batch_size=1, framework_version=version
     )
     model = load_model("nemotron3_nano_30b_a3b")
-    run, _ = adapter_of(Framework.MEGATRON_LM).configure(model, config, frozenset())
+    run, _ = parts_of(Framework.MEGATRON_LM).jobs.configure(model, config, frozenset())
     assert run.use_fused_weighted_squared_relu is fused

@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import Verdict, find
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job, Optimizer
 from advisor.memory.muon_shares import fullest_share, muon_shares
@@ -74,11 +74,11 @@ def test_the_step_takes_longer_than_adams_and_the_rest_does_not_change() -> None
 
 def test_flags_and_the_pages_word() -> None:
     dealt = job()
-    flags = adapter_of(Framework.MEGATRON_LM).assumed_flags(dealt)
+    flags = parts_of(Framework.MEGATRON_LM).spelling.assumed_flags(dealt)
     assert "--optimizer dist_muon --no-use-layer-wise-param-layout" in flags
     of_0_17 = job(framework_version="0.17")
-    assert "layer-wise" not in adapter_of(Framework.MEGATRON_LM).layout_flags(of_0_17)
-    overrides = adapter_of(Framework.MEGATRON_BRIDGE).layout_flags(dealt)
+    assert "layer-wise" not in parts_of(Framework.MEGATRON_LM).spelling.layout_flags(of_0_17)
+    overrides = parts_of(Framework.MEGATRON_BRIDGE).spelling.layout_flags(dealt)
     assert "optimizer.optimizer=dist_muon ddp.use_distributed_optimizer=false" in overrides
     assert layout_words(dealt.layout, dealt.config.optimizer) == "TP 2 +SP · DP 2 · dist_muon"
 
@@ -103,12 +103,12 @@ def test_refusals_in_one_line(changes: list[str], request_: dict[str, Any], word
 
 
 def test_plain_muon_overlaps_nothing_before_0_18() -> None:
-    stack = adapter_of(Framework.MEGATRON_LM)
+    stack = parts_of(Framework.MEGATRON_LM)
     plain = job("job.optimizer=muon", framework_version="0.17")
     assert not plain.layout.overlap_grad_reduce
-    assert not stack.check(NONE, plain)
+    assert not stack.settings.check(NONE, plain)
     asked = job("job.optimizer=muon", "layout.overlap_grad_reduce=true", framework_version="0.17")
-    assert [rejection.rule for rejection in stack.check(NONE, asked)] == ["muon_overlap"]
+    assert [rejection.rule for rejection in stack.settings.check(NONE, asked)] == ["muon_overlap"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
@@ -162,14 +162,14 @@ def test_dense_models_are_told_of_no_experts(make_job) -> None:
 
 def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     job = make_job(main_grads_dtype="bfloat16", precision="fp8_current")
-    nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
+    nemo, bridge = parts_of("nemo"), parts_of("megatron_bridge")
     rest = f"sequence length {job.config.seq_length}, gradients in bfloat16"
-    assert nemo.unsaid(job) == f"set this in the recipe: precision fp8_current, {rest}"
+    assert nemo.spelling.omitted(job) == f"set this in the recipe: precision fp8_current, {rest}"
     held = "the mixed_precision.… overrides work only in recipes (perf_recipes)"
     sequence = f"sequence length {job.config.seq_length}"
-    assert f"{sequence} · {held}" in bridge.unsaid(job)
-    assert bridge.unsaid(make_job()) == f"set this in the recipe: {sequence}"
-    assert adapter_of("megatron_lm").unsaid(job) == ""
+    assert f"{sequence} · {held}" in bridge.spelling.omitted(job)
+    assert bridge.spelling.omitted(make_job()) == f"set this in the recipe: {sequence}"
+    assert parts_of("megatron_lm").spelling.omitted(job) == ""
 
 
 @pytest.mark.parametrize("text", ["1", "1.23", "1.23.0", "v1.20.0"])

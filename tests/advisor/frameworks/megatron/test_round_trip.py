@@ -9,7 +9,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.lint.request_from import read_job
 from advisor.models.options import TokenDispatcher
@@ -38,8 +38,12 @@ def differences(job: Job, model: str, folder: Path) -> dict[str, object]:
     without."""
     script = folder / "train.sh"
     framework = Framework(str(job.config.framework))
-    stack = adapter_of(framework)
-    words = (*stack.environment(NONE, job), STARTS[framework], stack.layout_flags(job))
+    stack = parts_of(framework)
+    words = (
+        *stack.spelling.environment(NONE, job),
+        STARTS[framework],
+        stack.spelling.layout_flags(job),
+    )
     script.write_text(" ".join(words) + "\n")
     given: dict[str, Any] = {"model": model, "gpus": GPUS}
     if framework == BRIDGE:  # what it leaves to the recipe
@@ -68,7 +72,7 @@ def test_the_flags_of_every_preset_are_its_job(
 def changed_jobs(model: str) -> Iterator[tuple[str, Job]]:
     job = asked(model, tensor_model_parallel_size=2, pipeline_model_parallel_size=4)
     assert job is not None
-    for change in adapter_of(LM).job_changes(job):
+    for change in parts_of(LM).jobs.job_changes(job):
         try:
             yield change.words, change.make()
         except UserError:

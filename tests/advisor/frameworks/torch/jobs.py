@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 
 
-def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[FrameworkAdapter, Job]:
+def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[FrameworkParts, Job]:
     """Llama-3 8B (or `model`) with sequences of 8192 on `gpus`, and the stack that runs it."""
     values: dict[str, Any] = {
         "model": "llama3_8b",
@@ -21,4 +21,4 @@ def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[Fra
     resolution = resolve(Request(gpus=gpus, framework=framework, **values))
     assert resolution.layout is not None
     job = resolution.job(resolution.layout)
-    return adapter_of(job.config.framework), job
+    return parts_of(job.config.framework), job

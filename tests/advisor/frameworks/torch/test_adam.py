@@ -25,12 +25,12 @@ def _alone(framework: str, *overrides: str, version: str = "") -> Job:
 
 
 def _bytes_a_parameter(framework: str, *overrides: str, version: str = "") -> float:
-    from advisor.frameworks.registry import adapter_of
+    from advisor.frameworks.registry import parts_of
 
     job = _alone(framework, *overrides, version=version)
     shape = rank_shape(job)
     ((chunk,),) = pipeline_stages(job.model, job.layout)
-    fixed = adapter_of(framework).fixed_memory(job, shape, (chunk,))
+    fixed = parts_of(framework).memory.fixed_memory(job, shape, (chunk,))
     assert stage_elements(shape, (chunk,)) == ELEMENTS
     assert job.num_microbatches > 1  # so that gradients are there throughout
     return fixed.static.total / ELEMENTS
@@ -104,11 +104,15 @@ def test_steps_in_the_backward_take_one_microbatch() -> None:
         stack, job = stack_job(
             "fsdp2", global_batch_size=batch, overrides=("job.optimizer_in_backward=true",)
         )
-        rules = {rejection.rule for rejection in stack.check(stack.parse("full"), job)}
+        rules = {
+            rejection.rule for rejection in stack.settings.check(stack.settings.parse("full"), job)
+        }
         assert rules == ({"optimizer_in_backward.accumulation"} if refused else set())
 
 
 def test_flat_parameters_are_printed_as_fsdp1() -> None:
     stack, job = stack_job("huggingface", overrides=("job.flat_parameters=true",))
-    assert '"version": 1' in stack.layout_flags(job)
-    assert "fsdp_sharding_strategy: FULL_SHARD" in stack.config_file(stack.parse("full"), job)
+    assert '"version": 1' in stack.spelling.layout_flags(job)
+    assert "fsdp_sharding_strategy: FULL_SHARD" in stack.spelling.config_file(
+        stack.settings.parse("full"), job
+    )

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.search.evaluate import Evaluator
@@ -27,19 +26,19 @@ ATTENTION_ALONE = parse_setting("blocks:8*none,24*wq/core_attention")
 )
 def test_what_is_refused(spec: str, options: dict[str, Any], rule: str) -> None:
     stack, job = stack_job("torchtitan", **options)
-    assert [problem.rule for problem in stack.check(parse_setting(spec), job)] == [rule]
+    assert [problem.rule for problem in stack.settings.check(parse_setting(spec), job)] == [rule]
 
 
 def test_other_frameworks_have_no_word_for_it() -> None:
     stack, job = stack_job("deepspeed")
-    (problem,) = stack.check(ATTENTION_ALONE, job)
+    (problem,) = stack.settings.check(ATTENTION_ALONE, job)
     assert problem.rule == "setting.unknown_to_framework"
 
 
 def test_the_file_is_python_with_the_plan_in_it() -> None:
     stack, job = stack_job("torchtitan", framework_version="0.2")
-    assert not stack.check(ATTENTION_ALONE, job)
-    text = stack.config_file(ATTENTION_ALONE, job)
+    assert not stack.settings.check(ATTENTION_ALONE, job)
+    text = stack.spelling.config_file(ATTENTION_ALONE, job)
     compile(text, "recompute_plan.py", "exec")
     assert f'SPEC = "{ATTENTION_ALONE.spec}"' in text
     assert "*[None] * 8" in text
@@ -57,30 +56,29 @@ def test_the_file_is_python_with_the_plan_in_it() -> None:
 )
 def test_flags(framework: str, version: str, flags: str) -> None:
     stack, job = stack_job(framework, framework_version=version)
-    assert flags in stack.setting_flags(ATTENTION_ALONE, job)
+    assert flags in stack.spelling.setting_flags(ATTENTION_ALONE, job)
 
 
 def test_every_nth_block_is_said_by_options() -> None:
     stack, job = stack_job("torchtitan", framework_version="0.2")
     second = parse_setting("blocks:" + ",".join(["1*none,1*full"] * 16))
-    assert stack.setting_flags(second, job) == (
+    assert stack.spelling.setting_flags(second, job) == (
         "--activation_checkpoint.mode=selective --activation_checkpoint.selective_ac_option=2 "
         "--activation_checkpoint.early_stop"
     )
-    assert "early_stop = true" in stack.config_file(parse_setting("blocks:32*full"), job)
+    assert "early_stop = true" in stack.spelling.config_file(parse_setting("blocks:32*full"), job)
 
 
 @pytest.mark.parametrize(("framework", "budget"), [("fsdp2", "48GiB"), ("torchtitan", "62GiB")])
 def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: str) -> None:
     """Nor do copies to the host make a plan slower; each plan is what its spelling says."""
     stack, job = stack_job(framework, memory_budget=budget, micro_batch_size=1)
-    assert isinstance(stack, TorchStack)
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
-    own = [evaluator.evaluate(setting).replayed for setting in stack.candidates(job)]
-    solved = stack.solved(evaluator)
+    own = [evaluator.evaluate(setting).replayed for setting in stack.settings.candidates(job)]
+    solved = stack.optimum.solved(evaluator)
     assert solved is not None
     found = [evaluator.evaluate(setting).replayed for setting in solved.settings]
-    assert all(one.fits and not stack.check(one.setting, job) for one in found)
+    assert all(one.fits and not stack.settings.check(one.setting, job) for one in found)
     assert [parse_setting(one.setting.spec) for one in found] == [*solved.settings]
     seconds = [one.step_time_seconds for one in found]
     assert seconds == sorted(seconds, reverse=True)
@@ -94,7 +92,7 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
         "torchtitan", memory_budget="40GiB", overrides=("job.torch_compile=true",)
     )
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
-    solved = stack.solved(evaluator)
+    solved = stack.optimum.solved(evaluator)
     assert solved is not None
     setting, *budgets = solved.settings
     assert "~" not in setting.spec
@@ -107,6 +105,6 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
 
 def test_a_plan_that_the_framework_has_a_word_for_is_told_by_it() -> None:
     stack, job = stack_job("fsdp2", gpus="64xH100", global_batch_size=64, micro_batch_size=1)
-    solved = stack.solved(Evaluator(job, load_calibration(job.gpu, None)))
+    solved = stack.optimum.solved(Evaluator(job, load_calibration(job.gpu, None)))
     assert solved is not None
     assert [setting.spec for setting in solved.settings] == ["none"]

@@ -135,24 +135,26 @@ def test_what_does_not_run_over_ranks_is_refused(
     framework: str, options: dict[str, Any], rule: str
 ) -> None:
     stack, job = stack_job(framework, context_parallel_size=2, **options)
-    assert rule in [rejection.rule for rejection in stack.check(NONE, job)]
+    assert rule in [rejection.rule for rejection in stack.settings.check(NONE, job)]
 
 
 def test_each_says_it_in_its_own_words() -> None:
     stack, job = stack_job("torchtitan", context_parallel_size=4)
-    assert "--parallelism.context_parallel_degree=4" in stack.layout_flags(job)
-    assert "--parallelism.context_parallel_rotate_method=allgather" in stack.layout_flags(job)
+    assert "--parallelism.context_parallel_degree=4" in stack.spelling.layout_flags(job)
+    assert "--parallelism.context_parallel_rotate_method=allgather" in stack.spelling.layout_flags(
+        job
+    )
     stack, job = stack_job("fsdp2", context_parallel_size=4)
-    assert 'context_parallel, mesh["cp"]' in stack.setting_flags(FULL, job)
+    assert 'context_parallel, mesh["cp"]' in stack.spelling.setting_flags(FULL, job)
     stack, job = stack_job("deepspeed", context_parallel_size=4, overrides=(FACE,))
-    assert '"sequence_parallel_size": 4' in stack.setting_flags(FULL, job)
-    assert "PARALLELISM_CONFIG_SP_SIZE=4" in stack.environment(FULL, job)
+    assert '"sequence_parallel_size": 4' in stack.spelling.setting_flags(FULL, job)
+    assert "PARALLELISM_CONFIG_SP_SIZE=4" in stack.spelling.environment(FULL, job)
     stack, job = stack_job("deepspeed", context_parallel_size=4)
-    assert any("DistributedAttention" in note for note in stack.notes(FULL, job))
-    assert not any("PARALLELISM" in variable for variable in stack.environment(FULL, job))
+    assert any("DistributedAttention" in note for note in stack.settings.notes(FULL, job))
+    assert not any("PARALLELISM" in variable for variable in stack.spelling.environment(FULL, job))
     stack, job = stack_job("huggingface", context_parallel_size=4)
-    assert "PARALLELISM_CONFIG_CP_COMM_STRATEGY=allgather" in stack.environment(FULL, job)
-    assert "parallelism_config_cp_size: 4" in stack.config_file(FULL, job)
+    assert "PARALLELISM_CONFIG_CP_COMM_STRATEGY=allgather" in stack.spelling.environment(FULL, job)
+    assert "parallelism_config_cp_size: 4" in stack.spelling.config_file(FULL, job)
 
 
 _DEEPSPEED = """{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 1,
@@ -194,6 +196,6 @@ def test_read_from_a_file(
 def test_what_is_printed_for_accelerate_is_read_back(tmp_path: Path) -> None:
     stack, job = stack_job("huggingface", context_parallel_size=4)
     file = tmp_path / "accelerate.yaml"
-    file.write_text(stack.config_file(FULL, job))
+    file.write_text(stack.spelling.config_file(FULL, job))
     given = {"model": "llama3_8b", "gpus": "H100", "micro_batch_size": 1, "global_batch_size": 8}
     assert resolve(read_job(str(file), given).request).layout == job.layout

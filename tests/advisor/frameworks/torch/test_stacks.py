@@ -27,12 +27,12 @@ STACKS = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
 
 def specs(framework: str, **options: Any) -> list[str]:
     stack, job = stack_job(framework, **options)
-    return [setting.spec for setting in stack.candidates(job)]
+    return [setting.spec for setting in stack.settings.candidates(job)]
 
 
 def refusals(framework: str, text: str, **options: Any) -> list[str]:
     stack, job = stack_job(framework, **options)
-    return [rejection.rule for rejection in stack.check(parse_setting(text), job)]
+    return [rejection.rule for rejection in stack.settings.check(parse_setting(text), job)]
 
 
 def test_candidates_are_each_stacks_own() -> None:
@@ -156,9 +156,9 @@ def test_refusals(framework: str, text: str, options: dict[str, Any], rule: str)
 @pytest.mark.parametrize("framework", STACKS)
 def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
     stack, job = stack_job(framework)
-    found = stack.rejected(job)
+    found = stack.settings.rejected(job)
     assert found
-    legal = {setting.spec for setting in stack.candidates(job)}
+    legal = {setting.spec for setting in stack.settings.candidates(job)}
     for rejection in found:
         assert rejection.reason
         assert rejection.fix
@@ -282,7 +282,7 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
         shape_layers = job.model.layer_kinds[:1]
         from advisor.search.rank_shape import rank_shape
 
-        plan = stack.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
+        plan = stack.memory.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
         return plan.segments[0].checkpoint
 
     assert kind("torchtitan", "0.1") is Checkpoint.EARLY_STOP
@@ -362,11 +362,11 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
 
 def test_settings_that_spare_less_save_more() -> None:
     stack, job = stack_job("fsdp2", gpus="1xH200")
-    assert stack.notes(every(2), job) == ()
-    (unsure,) = stack.notes(parse_setting("budget:0.5"), job)
+    assert stack.settings.notes(every(2), job) == ()
+    (unsure,) = stack.settings.notes(parse_setting("budget:0.5"), job)
     assert unsure.startswith("a block keeps 1.00 GiB with flash attention (assumed), or 1.12")
-    assert stack.notes(parse_setting("budget:0.8"), job) == ()
-    assert stack.check(sequential(2), job) == ()
+    assert stack.settings.notes(parse_setting("budget:0.8"), job) == ()
+    assert stack.settings.check(sequential(2), job) == ()
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,9 @@ def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, ma
     """Run on fields and classes by the names of torchtitan 0.3.0 (config/configs.py,
     distributed/activation_checkpoint.py); the package wants a GPU's libraries to be imported."""
     stack, job = stack_job("torchtitan", framework_version="0.3")
-    head, function, body = stack.config_file(stack.parse(spec), job).partition("def recompute")
+    head, function, body = stack.spelling.config_file(stack.settings.parse(spec), job).partition(
+        "def recompute"
+    )
     module = "torchtitan.distributed.activation_checkpoint"
     assert head.split("\n")[0] == (f"from {module} import {kind}" if kind else "")
     names: dict[str, Any] = {kind: SimpleNamespace(Config=lambda **given: tuple(given.values()))}
@@ -414,7 +416,7 @@ def test_accelerate_reduces_with_the_last_microbatch_unless_told_otherwise(
 ) -> None:
     stack, job = stack_job(framework, overrides=overrides, global_batch_size=64)
     assert job.num_microbatches == 4
-    assert stack.reductions(job) == (4 if each else 1)
+    assert stack.memory.reductions(job) == (4 if each else 1)
 
 
 def test_reducing_every_microbatch_takes_time_between_nodes() -> None:
@@ -458,11 +460,11 @@ def test_layers_unknown_to_the_compiler_are_said() -> None:
     stack, job = stack_job(
         "torchtitan", model="qwen3_30b_a3b", overrides=("job.torch_compile=true",)
     )
-    assert any("torch.compile is not modelled" in note for note in stack.notes(NONE, job))
+    assert any("torch.compile is not modelled" in note for note in stack.settings.notes(NONE, job))
 
 
 def test_compiled_blocks_are_printed() -> None:
     stack, job = stack_job("fsdp2", overrides=("job.torch_compile=true",))
-    flags = stack.setting_flags(parse_setting("full"), job)
+    flags = stack.spelling.setting_flags(parse_setting("full"), job)
     assert flags.index("checkpointing(model") < flags.index("block.compile()")
     assert flags.index("block.compile()") < flags.index("fully_shard")

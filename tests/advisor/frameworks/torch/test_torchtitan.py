@@ -15,7 +15,7 @@ from .jobs import stack_job
 def test_experts_take_the_newest_release_that_is_modelled() -> None:
     stack, job = stack_job("torchtitan", model="qwen3_30b_a3b")
     assert job.config.framework_version == "0.2"
-    assert stack.version("") == "0.3"
+    assert stack.jobs.version("") == "0.3"
     assert job.model.moe_router_load_balancing_type is LoadBalancing.NONE
 
 
@@ -36,15 +36,15 @@ def test_float8_is_an_option_or_left_to_the_recipe(
     options = {"framework_version": version, "precision": "fp8_current"}
     stack, job = stack_job("torchtitan", **options)
     comment = "set this in the recipe: float8 for all linear layers except the output"
-    assert stack.unsaid(job).startswith(comment) == left
-    assert (f"    # {comment}" in stack.config_file(FULL, job)) == left
-    assert ("converters" in stack.layout_flags(job)) != left
+    assert stack.spelling.omitted(job).startswith(comment) == left
+    assert (f"    # {comment}" in stack.spelling.config_file(FULL, job)) == left
+    assert ("converters" in stack.spelling.layout_flags(job)) != left
     words = ["--model", "llama3_8b", "--gpus", "8xH100", "--framework", "torchtitan"]
     version_words = ["--framework-version", version, "--precision", "fp8_current"]
     main([*words, *version_words, "--recompute", "none", "--recompute", "full"])
     assert "\nrow 1  float8: all linear layers" in capsys.readouterr().out
     _, plain = stack_job("torchtitan", framework_version=version)
-    assert not stack.unsaid(plain)
+    assert not stack.spelling.omitted(plain)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_degrees(tp: int, ep: int, etp: int, rule: str | None) -> None:
         expert_model_parallel_size=ep,
         expert_tensor_parallel_size=etp,
     )
-    assert [found.rule for found in stack.check(FULL, job)] == ([rule] if rule else [])
+    assert [found.rule for found in stack.settings.check(FULL, job)] == ([rule] if rule else [])
 
 
 def test_experts_are_cut_by_tp_only_without_expert_parallelism() -> None:
@@ -84,7 +84,7 @@ def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_t
 
     stack, job = stack_job("torchtitan", model=model, expert_model_parallel_size=8)
     shape, kind = rank_shape(job), job.model.layer_kinds[-1]
-    (segment,) = stack.plan(op(OpPolicy.TORCHTITAN), shape, (kind,), job).segments
+    (segment,) = stack.memory.plan(op(OpPolicy.TORCHTITAN), shape, (kind,), job).segments
     sent = {
         operator.name
         for operator in transformer_layer(shape, kind)
@@ -104,7 +104,7 @@ def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_t
 )
 def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> None:
     stack, job = stack_job("torchtitan", **options)
-    (found,) = stack.check(stack.parse("budget:0.5"), job)
+    (found,) = stack.settings.check(stack.settings.parse("budget:0.5"), job)
     assert found.rule == "budget.unknown_graph"
 
 
@@ -143,5 +143,5 @@ def test_asynchronous_tp_needs_a_compiler() -> None:
     stack, job = stack_job(
         "torchtitan", tensor_model_parallel_size=8, overrides=("layout.tp_comm_overlap=true",)
     )
-    rules = [found.rule for found in stack.check(FULL, job)]
+    rules = [found.rule for found in stack.settings.check(FULL, job)]
     assert rules == ["parallelism.enable_async_tensor_parallel"]

@@ -16,6 +16,7 @@ from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_
 from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
+from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
@@ -23,19 +24,14 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import (
-    ATTENTION,
-    COMPILE,
-    HOST_OPTIMIZER,
-    HOST_PARAMETERS,
-    LIGER,
-    TILED_MLP,
-)
-from advisor.frameworks.protocols import Effect, FixedMemory, JobChange
-from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
+from advisor.frameworks.torch.memory_model import TorchMemory
 from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -68,33 +64,34 @@ _COMPILED = (
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
-
-
-class DeepSpeed(TorchStack):
-    """The checkpoint function is reentrant; the pipeline engine's may be either."""
-
-    framework = Framework.DEEPSPEED
-    own_options = (
-        HOST_OPTIMIZER,
-        HOST_PARAMETERS,
-        COMPILE,
-        ATTENTION,
-        LIGER,
-        TILED_MLP,
-    )
-    versions = ("0.17", "0.18", "0.19")
-    label = "DeepSpeed"
-    key_options = OPTIONS
-    granularities = (Granularity.NONE, Granularity.FULL, Granularity.UNIFORM)
-    shardings = (
+_FACTS: Final = StackFacts(
+    framework=Framework.DEEPSPEED,
+    own_options=(
+        "optimizer_cpu_offload",
+        "param_cpu_offload",
+        "torch_compile",
+        "attn_implementation",
+        "use_liger_kernel",
+        "tiled_mlp",
+    ),
+    versions=("0.17", "0.18", "0.19"),
+    label="DeepSpeed",
+    key_options=OPTIONS,
+    granularities=(Granularity.NONE, Granularity.FULL, Granularity.UNIFORM),
+    shardings=(
         DataParallelSharding.FULL,
         DataParallelSharding.GRADIENTS,
         DataParallelSharding.OPTIMIZER,
         DataParallelSharding.NONE,
-    )
-    context_kinds = (CpCommType.A2A,)
-    options = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)
-    source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
+    ),
+    context_kinds=(CpCommType.A2A,),
+    options=tuple(option for option in Modifier if option is not Modifier.OFFLOAD),
+    source="DeepSpeed runtime/activation_checkpointing/checkpointing.py",
+)
+
+
+class _Jobs(TorchJobs):
+    """The host may hold optimizer and parameters."""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """The optimizer on the host, and in stage 3 the parameters as well."""
@@ -114,6 +111,10 @@ class DeepSpeed(TorchStack):
                 lambda: replace(job, config=away),
                 Effect.MEMORY,
             )
+
+
+class _Memory(TorchMemory):
+    """The checkpoint function is reentrant; the pipeline engine's may be either."""
 
     def semantics(self, job: Job) -> Semantics:
         """Reentrant by default; its non-reentrant function does not stop early. Of the inputs that
@@ -135,8 +136,18 @@ class DeepSpeed(TorchStack):
         whole = job.layout.data_parallel_sharding is not DataParallelSharding.FULL
         return super().compiles_blocks(job) and whole
 
-    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super()._problems(setting, job)
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """See memory.zero_memory."""
+        return zero_memory(job, shape, chunks)
+
+
+class _Settings(TorchSettings):
+    """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
+
+    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super().problems(setting, job)
         yield from offload_problems(job)
         yield from checkpoint_problems(setting, job)
         zero = job.layout.data_parallel_sharding
@@ -171,11 +182,9 @@ class DeepSpeed(TorchStack):
         if host:
             yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory per GPU"
 
-    def fixed_memory(
-        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
-        """See memory.zero_memory."""
-        return zero_memory(job, shape, chunks)
+
+class _Spelling(TorchSpelling):
+    """A JSON file, which is everything; transformers' Trainer takes it as an option."""
 
     def takes_flags(self, job: Job) -> bool:
         """Trainer's command line does."""
@@ -208,3 +217,8 @@ class DeepSpeed(TorchStack):
     def config_file(self, setting: Setting, job: Job) -> str:
         """The JSON file alone."""
         return json.dumps(json.loads(deepspeed_config(as_torch(setting), job)), indent=2) + "\n"
+
+
+def parts() -> FrameworkParts:
+    """What the registry asks for."""
+    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)

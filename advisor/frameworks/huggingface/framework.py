@@ -7,11 +7,13 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 import shlex
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.options import OPTIONS
 from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
@@ -22,24 +24,14 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import (
-    ADAM_KERNELS,
-    ATTENTION,
-    COMPILE,
-    FLAT_PARAMETERS,
-    LIGER,
-    QUANTIZED_ADAM,
-    SYNC_EACH_BATCH,
-    TILED_MLP,
-    WEIGHTS_DTYPE,
-)
-from advisor.frameworks.protocols import Effect, FixedMemory, JobChange
-from advisor.frameworks.torch.adapter import TorchStack
-from advisor.frameworks.torch.adapter import as_torch as _own
+from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
+from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
 from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting
-from advisor.frameworks.torch.static import eager_memory
+from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
+from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -49,31 +41,32 @@ from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
+_FACTS: Final = StackFacts(
+    framework=Framework.HUGGINGFACE,
+    own_options=(
+        "sync_each_batch",
+        "weights_dtype",
+        "optimizer_implementation",
+        "quantized_adam",
+        "torch_compile",
+        "attn_implementation",
+        "use_liger_kernel",
+        "tiled_mlp",
+        "flat_parameters",
+    ),
+    versions=("4", "5"),
+    newest_with_experts="5",
+    label="transformers",
+    key_options=OPTIONS,
+    impl=TransformerImpl.TRANSFORMERS,
+    granularities=(Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE),
+    options=(Modifier.OFFLOAD,),
+    source="transformers modeling_layers.py GradientCheckpointingLayer",
+)
 
 
-class HuggingFace(TorchStack):
-    """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
-
-    framework = Framework.HUGGINGFACE
-    own_options = (
-        SYNC_EACH_BATCH,
-        WEIGHTS_DTYPE,
-        ADAM_KERNELS,
-        QUANTIZED_ADAM,
-        COMPILE,
-        ATTENTION,
-        LIGER,
-        TILED_MLP,
-        FLAT_PARAMETERS,
-    )
-    versions = ("4", "5")
-    newest_with_experts = "5"
-    label = "transformers"
-    key_options = OPTIONS
-    impl = TransformerImpl.TRANSFORMERS
-    granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
-    options = (Modifier.OFFLOAD,)
-    source = "transformers modeling_layers.py GradientCheckpointingLayer"
+class _Jobs(TorchJobs):
+    """Accelerate's types, and its reduction with every microbatch."""
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
@@ -98,6 +91,10 @@ class HuggingFace(TorchStack):
                 Effect.EXCHANGE,
             )
 
+
+class _Memory(TorchMemory):
+    """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
+
     def semantics(self, job: Job) -> Semantics:
         """Layers 0, n, 2n, ... are checkpointed."""
         return Semantics(
@@ -105,30 +102,6 @@ class HuggingFace(TorchStack):
             use_reentrant=job.config.framework_version == "4",
             starts_with_first=True,
         )
-
-    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super()._problems(setting, job)
-        if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
-            reason = "transformers 4.x checkpoints every layer"
-            fix = "use full, or --framework-version 5"
-            source = "transformers 5.23.0 modeling_utils.py"
-            yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
-        if job.config.sync_each_batch and job.config.framework_version == "4":
-            yield Problem(
-                "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
-                "transformers 4.x calls no_sync for every microbatch except the last one",
-                "--framework-version 5",
-                "transformers 5.23.0 trainer.py",
-            )
-        if setting.offloads and job.config.framework_version == "4":
-            reason = "transformers 4.x passes every keyword to torch, which does not know offload"
-            fix = "use full, or --framework-version 5"
-            source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
-            yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
-
-    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """What the Trainer warns of, and Accelerate does."""
-        return tuple(_notes(_own(setting), job))
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """The loss is in the model's forward, which is compiled as a whole."""
@@ -153,9 +126,41 @@ class HuggingFace(TorchStack):
         """See fixed_memory."""
         return job.num_microbatches if job.config.sync_each_batch else 1
 
+
+class _Settings(TorchSettings):
+    """Checkpointing of decoder layers, every n-th from 5 on."""
+
+    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super().problems(setting, job)
+        if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
+            reason = "transformers 4.x checkpoints every layer"
+            fix = "use full, or --framework-version 5"
+            source = "transformers 5.23.0 modeling_utils.py"
+            yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
+        if job.config.sync_each_batch and job.config.framework_version == "4":
+            yield Problem(
+                "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+                "transformers 4.x calls no_sync for every microbatch except the last one",
+                "--framework-version 5",
+                "transformers 5.23.0 trainer.py",
+            )
+        if setting.offloads and job.config.framework_version == "4":
+            reason = "transformers 4.x passes every keyword to torch, which does not know offload"
+            fix = "use full, or --framework-version 5"
+            source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
+            yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """What the Trainer warns of, and Accelerate does."""
+        return tuple(_notes(as_torch(setting), job))
+
+
+class _Spelling(TorchSpelling):
+    """Arguments of a Trainer, or Accelerate's file."""
+
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
-        return shlex.join(training_arguments(_own(setting), job.config.framework_version))
+        return shlex.join(training_arguments(as_torch(setting), job.config.framework_version))
 
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""
@@ -168,7 +173,7 @@ class HuggingFace(TorchStack):
     def config_file(self, setting: Setting, job: Job) -> str:
         """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
         own; a Trainer's checkpointing belongs into its arguments."""
-        own = _own(setting)
+        own = as_torch(setting)
         if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
             raise UserError(
                 "--recompute",
@@ -188,3 +193,8 @@ def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
         yield _FSDP_NOTE
     if job.config.weights_dtype is DType.BF16:
         yield _UPCAST_NOTE
+
+
+def parts() -> FrameworkParts:
+    """What the registry asks for."""
+    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)

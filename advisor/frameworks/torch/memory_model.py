@@ -1,11 +1,13 @@
-"""Weights, gradients, optimizer states and buffers of a rank of eager torch."""
+"""What settings of the PyTorch stacks keep, and what a rank of eager torch holds besides:
+weights, gradients, optimizer states and buffers."""
 
 from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.protocols import FixedMemory, StaticLabels
+from advisor.frameworks.framework_parts import MemoryModel
+from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.frameworks.torch.adam import adam_memory, adam_words
 from advisor.frameworks.torch.one_device import lone_memory
 from advisor.frameworks.torch.parameter_groups import (
@@ -14,15 +16,44 @@ from advisor.frameworks.torch.parameter_groups import (
     fsdp_working_set,
     stream_pools,
 )
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.setting import as_torch
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.models.layer_kind import LayerKind
 from advisor.models.options import PositionEmbedding, TransformerImpl
+from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 _COMPLEX64_BYTES: Final = 8
+
+
+class TorchMemory(MemoryModel):
+    """Memory of a stack; subclasses say what differs."""
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """See plan.chunk_plan."""
+        how = replace(self.semantics(job), compiled=self.compiles_blocks(job))
+        return chunk_plan(as_torch(setting), shape, layers, how)
+
+    def semantics(self, job: Job) -> Semantics:
+        """How checkpoints run in the job's version."""
+        return Semantics()
+
+    def compiles_blocks(self, job: Job) -> bool:
+        """Whether a block is one graph of torch.compile."""
+        return job.config.torch_compile
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """FSDP2 with embedding and head in the root's group; one device in 16 bits."""
+        return eager_memory(job, shape, chunks, root_holds_ends=True)
 
 
 def eager_memory(
@@ -34,7 +65,7 @@ def eager_memory(
     syncs_every_microbatch: bool = True,
     upcasts: bool = False,
 ) -> FixedMemory:
-    """Memory beside the activations, under FSDP2 or on one device, where weights are in 16 bits
+    """Memory except the activations, under FSDP2 or on one device, where weights are in 16 bits
     unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
     `upcasts` them. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone."""

@@ -6,20 +6,22 @@ distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
+from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import ADAM_KERNELS, COMPILE, STEP_IN_BACKWARD
-from advisor.frameworks.protocols import Degrees, FixedMemory
-from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.part_types import FixedMemory
+from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Problem, block_shape
-from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.frameworks.torch.static import eager_memory
+from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting, as_torch
+from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.frameworks.torchtitan.flags import (
     FLOAT8_TO_SAY,
     PLAN_HOOK,
@@ -57,28 +59,33 @@ _APPLY_NOTE = (
     "torchtitan has no option for a plan of blocks: call apply_plan where parallelize calls "
     "apply_ac"
 )
-
-
-class TorchTitan(TorchStack):
-    """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
-
-    framework = Framework.TORCHTITAN
-    versions = ("0.1", "0.2", "0.3")
-    newest_with_experts = "0.2"
-    label = "torchtitan"
-    key_options = OPTIONS
-    own_options = (ADAM_KERNELS, STEP_IN_BACKWARD, COMPILE)
-    granularities = (
+_FACTS: Final = StackFacts(
+    framework=Framework.TORCHTITAN,
+    versions=("0.1", "0.2", "0.3"),
+    newest_with_experts="0.2",
+    label="torchtitan",
+    key_options=OPTIONS,
+    own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
+    granularities=(
         Granularity.NONE,
         Granularity.FULL,
         Granularity.SELECTIVE,
         Granularity.OP,
         Granularity.BUDGET,
         Granularity.BLOCKS,
-    )
-    policies = (OpPolicy.TORCHTITAN,)
-    precisions = (Precision.BF16, Precision.FP8_CURRENT)
-    source = "torchtitan distributed/activation_checkpoint.py"
+    ),
+    policies=(OpPolicy.TORCHTITAN,),
+    precisions=(Precision.BF16, Precision.FP8_CURRENT),
+    source="torchtitan distributed/activation_checkpoint.py",
+)
+
+
+class _Jobs(TorchJobs):
+    """With expandable segments, in fp32 on one GPU, with tensor and expert parallelism."""
+
+    def __init__(self, facts: StackFacts) -> None:
+        super().__init__(facts)
+        self.degrees = replace(self.degrees, tensor=True, experts=True)
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
@@ -89,10 +96,18 @@ class TorchTitan(TorchStack):
         model, config = super().configure(model, config, given)
         if "job.expandable_segments" not in given:
             config = replace(config, expandable_segments=True)
-        unsaid = model.attention_backend is AttentionBackend.AUTO
-        if unsaid and config.framework_version != "0.1":
+        automatic = model.attention_backend is AttentionBackend.AUTO
+        if automatic and config.framework_version != "0.1":
             model = replace(model, attention_backend=AttentionBackend.FUSED)
         return model, replace(config, weights_dtype=DType.FP32)
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """FSDP, TP and EP."""
+        return titan_layout(given, num_gpus, self.facts.shardings, self.facts.context_kinds)
+
+
+class _Memory(TorchMemory):
+    """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
 
     def semantics(self, job: Job) -> Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
@@ -111,20 +126,25 @@ class TorchTitan(TorchStack):
             saved_collectives=frozenset(sent),
         )
 
-    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
-        """FSDP, TP and EP."""
-        return titan_layout(given, num_gpus, self.shardings, self.context_kinds)
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """The loss is compiled with the blocks (compile.components)."""
+        return replace(shape, compiled_loss=job.config.torch_compile)
 
-    @property
-    def degrees(self) -> Degrees:
-        """Data parallelism with tensor and expert parallelism."""
-        return replace(super().degrees, tensor=True, experts=True)
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """Embedding and head are groups of their own; the head's stays between the passes."""
+        return eager_memory(job, shape, chunks, root_holds_ends=False)
 
-    def _layout_problems(self, job: Job) -> Iterator[Problem]:
-        yield from layout_problems(job, self.context_kinds)
 
-    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super()._problems(setting, job)
+class _Settings(TorchSettings):
+    """The modes of each version."""
+
+    def layout_problems(self, job: Job) -> Iterator[Problem]:
+        yield from layout_problems(job, self.facts.context_kinds)
+
+    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super().problems(setting, job)
         version, granularity = job.config.framework_version, setting.granularity
         model = job.model
         checks = model.multi_latent_attention or not model.qk_layernorm
@@ -150,7 +170,9 @@ class TorchTitan(TorchStack):
             yield Problem("mode.memory_budget", reason, fix, "torchtitan 0.1.0 config")
         if setting.use_reentrant:
             reason = "torchtitan uses only non-reentrant checkpoints"
-            yield Problem("checkpoint.reentrant", reason, "leave +use_reentrant out", self.source)
+            yield Problem(
+                "checkpoint.reentrant", reason, "leave +use_reentrant out", self.facts.source
+            )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""
@@ -165,15 +187,9 @@ class TorchTitan(TorchStack):
             said += (_APPLY_NOTE,)
         return (*said, _COMPILE_NOTE) if granularity is Granularity.BUDGET else said
 
-    def shape(self, job: Job, shape: RankShape) -> RankShape:
-        """The loss is compiled with the blocks (compile.components)."""
-        return replace(shape, compiled_loss=job.config.torch_compile)
 
-    def fixed_memory(
-        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
-        """Embedding and head are groups of their own; the head's stays between the passes."""
-        return eager_memory(job, shape, chunks, root_holds_ends=False)
+class _Spelling(TorchSpelling):
+    """A command line; a TOML file or, from 0.3 on, a Python module."""
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""
@@ -183,7 +199,7 @@ class TorchTitan(TorchStack):
         """Batch, sequence and FSDP."""
         return shlex.join(job_flags(job))
 
-    def unsaid(self, job: Job) -> str:
+    def omitted(self, job: Job) -> str:
         """Float8, of which options say nothing from 0.3 on."""
         return "" if says_float8(job.config) else FLOAT8_TO_SAY
 
@@ -197,3 +213,8 @@ class TorchTitan(TorchStack):
             return plan_file(own, block_shape(job), PLAN_HOOK if version == "0.2" else "")
         written = python_module if version == "0.3" else toml
         return written(own, job)
+
+
+def parts() -> FrameworkParts:
+    """What the registry asks for."""
+    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, jobs=_Jobs, memory=_Memory)

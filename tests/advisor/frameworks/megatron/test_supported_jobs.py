@@ -3,12 +3,12 @@
 import pytest
 
 from advisor.base.dtypes import Precision
-from advisor.frameworks.registry import adapter_of
+from advisor.frameworks.registry import parts_of
 from advisor.models.presets import load_model
 
 
 def options(framework: str, version: str, precision: Precision = Precision.BF16) -> dict[str, str]:
-    found = adapter_of(framework).recipe_options(load_model("llama3_8b"), precision, version)
+    found = parts_of(framework).jobs.recipe_options(load_model("llama3_8b"), precision, version)
     assert found is not None
     return {name: str(value) for name, value in found.items()}
 
@@ -21,9 +21,9 @@ def test_nemo_2_in_its_performance_mode() -> None:
     }
 
 
-def test_nemo_overlaps_no_tp_beside_experts() -> None:
+def test_nemo_overlaps_no_tp_with_experts() -> None:
     model = load_model("mixtral_8x7b")
-    found = adapter_of("nemo").recipe_options(model, Precision.BF16, "2")
+    found = parts_of("nemo").jobs.recipe_options(model, Precision.BF16, "2")
     assert found is not None
     assert found["tp_comm_overlap"] is False
 
@@ -54,6 +54,6 @@ def test_weights_in_eight_bits(precision: Precision, gathers: bool) -> None:
 
 @pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan", "fsdp2", "deepspeed"])
 def test_command_lines_and_scripts_have_no_recipes(framework: str) -> None:
-    adapter = adapter_of(framework)
+    jobs = parts_of(framework).jobs
     model = load_model("llama3_8b")
-    assert adapter.recipe_options(model, Precision.BF16, adapter.version("")) is None
+    assert jobs.recipe_options(model, Precision.BF16, jobs.version("")) is None

@@ -1,0 +1,211 @@
+"""Which jobs Megatron-LM, Megatron Bridge and NeMo run, and how they complete them.
+
+Sources of what recipes set: nemo_toolkit 2.5.3 collections/llm/gpt/model/base.py and recipes/
+(bf16_mixed and its 8-bit forms; pretrain_performance_optimizations, which NeMo's published step
+times were measured with); Megatron Bridge 0.3.1 models/gpt_provider.py,
+training/mixed_precision.py, training/comm_overlap.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.frameworks.framework_parts import JobSupport
+from advisor.frameworks.megatron.muon import check_release
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.names import Framework
+from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
+from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.layer_kinds import LINEAR_MIXERS
+from advisor.models.options import (
+    AttentionBackend,
+    CpCommType,
+    CrossEntropyFusion,
+    FlexBackend,
+    TokenDispatcher,
+    TransformerImpl,
+)
+from advisor.models.spec import ModelSpec
+from advisor.models.variants import of_providers
+
+_OWN: Final = (
+    "optimizer_cpu_offload",
+    "deterministic_mode",
+    "mean_packed_length",
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "use_precision_aware_optimizer",
+    "fp8_recipe",
+    "transformer_engine_version",
+)
+"""Options of a job that all three have."""
+_GATHERED: Final = (Precision.FP8_DELAYED, Precision.FP8_CURRENT, Precision.MXFP8)
+"""Recipes whose mixed precision keeps the linear layers' weights in 8 bits (fp8_param_gather)."""
+_YAML_ALONE: Final = "1"
+"""NeMo 1, whose jobs are YAML files with each option written out."""
+
+
+class MegatronJobs(JobSupport):
+    """Of one of the three. All degrees of a layout; the distributed optimizer is no sharding of the
+    other frameworks' kind. NeMo has no Muon."""
+
+    degrees = Degrees(tensor=True, pipeline=True, experts=True, context=tuple(CpCommType))
+
+    def __init__(self, framework: Framework) -> None:
+        self.framework = framework
+        self._is_lm = framework == Framework.MEGATRON_LM
+        self.own_options = _OWN if framework == Framework.NEMO else (*_OWN, "optimizer")
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """The release that `text` means."""
+        return resolve_revision(self.framework, text).version
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Megatron's own layers; those that need a provider's modules Bridge and NeMo alone."""
+        provided = next(of_providers(model), None) is not None
+        return not model.transformer_impl.is_eager and not (self._is_lm and provided)
+
+    def recipe_options(
+        self, model: ModelSpec, precision: Precision, version: str
+    ) -> Mapping[str, Any] | None:
+        """Of Megatron-LM none: it has command lines alone. The others fuse the loss and gather
+        weights in 8 bits. NeMo 2's performance mode reduces gradients in 16 bits, and overlaps the
+        communication of TP in its dense models; Bridge's recipes reduce in fp32 and overlap nothing
+        of TP unless they say so."""
+        if self._is_lm:
+            return None
+        nemo = self.framework == Framework.NEMO
+        if nemo and version == _YAML_ALONE:
+            return {}
+        options: dict[str, Any] = {"cross_entropy_fusion": CrossEntropyFusion.NATIVE}
+        if precision in _GATHERED:
+            options["fp8_param_gather"] = True
+        if nemo:
+            options["main_grads_dtype"] = DType.BF16
+            options["tp_comm_overlap"] = model.num_moe_experts is None
+        return options
+
+    def for_recipe(self, framework: str | None) -> str:
+        """NeMo builds what Bridge builds."""
+        bridge = self.framework == Framework.MEGATRON_BRIDGE
+        return Framework.NEMO if bridge and framework == Framework.NEMO else self.framework
+
+    def check_options(self, config: JobConfig) -> None:
+        """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
+        muon.check_release."""
+        super().check_options(config)
+        if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
+            raise UserError(
+                "job.optimizer_cpu_offload",
+                True,
+                "needs the precision-aware optimizer",
+                "set job.use_precision_aware_optimizer=true",
+            )
+        check_release(config, resolve_revision(self.framework, config.framework_version))
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """With the Transformer Engine that the release asks for, and without what of a recipe it
+        cannot capture or does not read."""
+        self._check_layers(model)
+        self.check_options(config)
+        revision = resolve_revision(self.framework, config.framework_version)
+        if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
+            model = replace(model, use_fused_weighted_squared_relu=False)
+        flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        if not flex and "moe_flex_dispatcher_backend" not in given:
+            model = replace(model, moe_flex_dispatcher_backend=FlexBackend.DEEPEP)
+        if config.cuda_graph_impl is not CudaGraphImpl.NONE or config.cuda_graph_modules:
+            from advisor.frameworks.megatron.job_graphs import as_captured
+
+            config = as_captured(model, config, given, revision)
+        release = config.transformer_engine_version or revision.transformer_engine
+        return model, replace(
+            config,
+            transformer_engine_version=release,
+            create_attention_mask=self._loads_attention_mask(config),
+            fp8_recipe=self._optimizer_recipe(config),
+        )
+
+    def _check_layers(self, model: ModelSpec) -> None:
+        """Refuse the blocks that only transformers has, or only Bridge and NeMo. Megatron has no
+        layers of other frameworks, and its own core attention none of multi-latent attention."""
+        field = next(of_providers(model), "")
+        foreign = model.transformer_impl.is_eager
+        if field and (foreign or self._is_lm):
+            name = "Megatron Core" if foreign else "Megatron-LM's command line"
+            raise UserError(
+                f"model.{field}",
+                getattr(model, field),
+                f"{name} has no such layers",
+                f"use --framework {'huggingface' if foreign else 'megatron_bridge'}",
+            )
+        if model.transformer_impl.is_eager:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"is not available in {self.framework}",
+                "transformer_engine or local",
+            )
+        unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+        local = model.transformer_impl is TransformerImpl.LOCAL
+        if model.multi_latent_attention and local and unfused:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                "has a core attention that does not accept the head dimensions of latent "
+                "attention (dot_product_attention.py)",
+                "use transformer_engine",
+            )
+        linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+        if local and linear:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"has no {' or '.join(sorted(linear))} layers (their specs need Transformer "
+                "Engine)",
+                "use transformer_engine",
+            )
+
+    def _optimizer_recipe(self, config: JobConfig) -> Fp8Recipe:
+        """Without FP8 the one that Megatron-LM's argument has by default, or Bridge's bf16_mixed
+        and bf16_with_nvfp4_mixed (training/mixed_precision.py, v0.2 to v0.6.2)."""
+        bridge = self.framework == Framework.MEGATRON_BRIDGE
+        default = Fp8Recipe.TENSORWISE if bridge else Fp8Recipe.DELAYED
+        return RECIPES_OF_PRECISIONS.get(config.precision, config.fp8_recipe or default)
+
+    def _loads_attention_mask(self, config: JobConfig) -> bool:
+        """In Megatron-LM alone, and not with packed sequences, where it is not said: Bridge 0.6
+        leaves it out (training/config.py, skip_getting_attention_mask_from_dataset), NeMo 2 makes
+        none with Transformer Engine (llm/gpt/data/pre_training.py)."""
+        if config.create_attention_mask is not None:
+            return config.create_attention_mask
+        return self._is_lm and config.mean_packed_length is None
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """Degrees decide; a sharding of other frameworks is refused."""
+        if given.get("data_parallel_sharding") is not None:
+            raise UserError(
+                "layout.data_parallel_sharding",
+                given["data_parallel_sharding"],
+                f"{self.framework} shards with use_distributed_optimizer",
+                "leave it out",
+            )
+        return None
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """By numbers of layers at the ends, and from 0.13 on by a text."""
+        release = resolve_revision(self.framework, config.framework_version)
+        return LayerSplits(release.splits_unevenly, release.splits_by_text)
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """See option_changes.changes."""
+        from advisor.frameworks.megatron.option_changes import changes
+
+        return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))

@@ -1,0 +1,86 @@
+"""Plain PyTorch: checkpoint_wrapper on blocks, then fully_shard on blocks and model."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from advisor.frameworks.framework_parts import FrameworkParts
+from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.recompute_settings import TorchSettings
+from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.setting import (
+    Granularity,
+    Modifier,
+    OpPolicy,
+    TorchSetting,
+    as_torch,
+)
+from advisor.frameworks.torch.snippet import snippet
+from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
+from advisor.frameworks.torch.supported_jobs import StackFacts
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+
+_FACTS: Final = StackFacts(
+    framework=Framework.FSDP2,
+    label="PyTorch FSDP2",
+    versions=("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"),
+    source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
+    own_options=(
+        "weights_dtype",
+        "optimizer_implementation",
+        "quantized_adam",
+        "optimizer_in_backward",
+        "torch_compile",
+        "attn_implementation",
+        "use_liger_kernel",
+        "tiled_mlp",
+        "flat_parameters",
+    ),
+    granularities=(
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.SEQUENTIAL,
+        Granularity.OP,
+        Granularity.BUDGET,
+        Granularity.BLOCKS,
+    ),
+    policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
+    options=(Modifier.OFFLOAD,),
+)
+
+
+class _Settings(TorchSettings):
+    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super().problems(setting, job)
+        cut = setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
+        if cut and setting.use_reentrant:
+            reason = (
+                "with use_reentrant the first replayed segment ends FSDP2's backward for all groups"
+            )
+            source = "torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback"
+            fix = "leave +use_reentrant out"
+            yield Problem("checkpoint_sequential.reentrant", reason, fix, source)
+        if cut and job.config.flat_parameters:
+            reason = "a segment spans several of FSDP1's groups, which is not modelled"
+            yield Problem("checkpoint_sequential.fsdp1", reason, "selective or full", "advisor")
+        if setting.granularity is Granularity.SEQUENTIAL and setting.options:
+            reason = "offload_wrapper takes a module, but checkpoint_sequential takes functions"
+            fix = "full+offload"
+            source = "torch 2.13 checkpoint_wrapper.py"
+            yield Problem("checkpoint_sequential.offload", reason, fix, source)
+
+
+class _Spelling(TorchSpelling):
+    def takes_flags(self, job: Job) -> bool:
+        """It is told in Python."""
+        return False
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Python: `blocks` are the model's transformer blocks."""
+        return snippet(as_torch(setting), job)
+
+
+def parts() -> FrameworkParts:
+    """What the registry asks for."""
+    return torch_parts(_FACTS, _Spelling(_FACTS), settings=_Settings, dialect="other")
