@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
@@ -44,7 +43,7 @@ def test_bench_optimum(benchmark: Any, model: str, gpus: str, budget: str) -> No
 def seconds_of_a_point(job: Any) -> float:
     """Of a plain evaluation, no allocator replayed: the mean over every setting of one split."""
     calibration = load_calibration(job.gpu)
-    (branch, *_) = branches(job, parts_of(job.config.framework), calibration)
+    (branch, *_) = branches(job, calibration)
     settings = [setting for group in branch.decisions.groups for setting in group.settings]
     evaluator = Evaluator(job, calibration)
     begun = perf_counter()

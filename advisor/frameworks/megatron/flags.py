@@ -10,11 +10,10 @@ from typing import Final
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
-from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.hybrid import Hybrid
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Parallelism

@@ -1,17 +1,117 @@
 """Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them, in parts."""
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
-from advisor.frameworks.framework_parts import FrameworkParts, OptimumSpace
+from advisor.frameworks.framework_parts import FrameworkParts, HarnessRuns, OptimumSpace, Spelling
+from advisor.frameworks.megatron.bridge import (
+    assumed_overrides,
+    bridge_layout_overrides,
+    bridge_overrides,
+    left_to_bridge,
+)
 from advisor.frameworks.megatron.candidates import MegatronSettings
+from advisor.frameworks.megatron.flags import (
+    assumed_flags,
+    environment,
+    layout_flags,
+    megatron_lm_flags,
+)
 from advisor.frameworks.megatron.memory_model import MegatronMemory
-from advisor.frameworks.megatron.on_harness import MegatronOnHarness
-from advisor.frameworks.megatron.revisions import revision_of
-from advisor.frameworks.megatron.spelling import MegatronSpelling
+from advisor.frameworks.megatron.nemo import left_to_nemo, nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.revisions import Revision, revision_of
+from advisor.frameworks.megatron.setting import RecomputeSetting, as_megatron
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import Option, names_by_field
 from advisor.frameworks.part_types import Decisions
 from advisor.job.job import Job
+from advisor.models.options import TransformerImpl
+from advisor.plan.recompute_plan import Setting
+
+
+class _Writers(NamedTuple):
+    """How one of the three is written. label: before its version; option: its name of an option;
+    settings, layout, assumed: flags; omitted: what of a job they omit."""
+
+    label: str
+    option: Callable[[Option], str]
+    settings: Callable[[RecomputeSetting, Job, Revision], str]
+    layout: Callable[[Job, Revision], str]
+    assumed: Callable[[Job, Revision], str]
+    omitted: Callable[[Job], str]
+
+
+_WRITERS: Final = {
+    Framework.MEGATRON_LM: _Writers(
+        "",
+        lambda row: row.flag or row.off,
+        megatron_lm_flags,
+        layout_flags,
+        assumed_flags,
+        lambda job: "",
+    ),
+    Framework.MEGATRON_BRIDGE: _Writers(
+        "Megatron Bridge",
+        lambda row: row.bridge,
+        bridge_overrides,
+        bridge_layout_overrides,
+        assumed_overrides,
+        left_to_bridge,
+    ),
+    Framework.NEMO: _Writers(
+        "NeMo",
+        lambda row: row.nemo,
+        nemo_overrides,
+        nemo_layout_overrides,
+        lambda job, revision: "",  # its recipes have their own
+        left_to_nemo,
+    ),
+}
+
+
+class MegatronSpelling(Spelling):
+    """Options of Megatron-LM's command line, overrides of Bridge's and NeMo's recipes."""
+
+    def __init__(self, framework: Framework) -> None:
+        self._framework, self._writers = framework, _WRITERS[framework]
+
+    def title(self, job: Job) -> str:
+        """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
+        revision, label = self._revision(job), self._writers.label
+        core = f"Megatron Core {revision.core}"
+        local = job.model.transformer_impl is TransformerImpl.LOCAL
+        layers = "local layers" if local else "Transformer Engine"
+        return f"{f'{label} {revision.version} ({core})' if label else core} with {layers}"
+
+    def _revision(self, job: Job) -> Revision:
+        return revision_of(self._framework, job)
+
+    def option_names(self) -> Mapping[str, list[str]]:
+        """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
+        return names_by_field(SETTINGS.values(), self._writers.option)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of the command line, or overrides."""
+        return self._writers.settings(as_megatron(setting), job, self._revision(job))
+
+    def assumed_flags(self, job: Job) -> str:
+        """What a prediction rests on and they do not do by themselves."""
+        return self._writers.assumed(job, self._revision(job))
+
+    def layout_flags(self, job: Job) -> str:
+        """Degrees and batch, and what else the framework takes from the command line."""
+        return self._writers.layout(job, self._revision(job))
+
+    def omitted(self, job: Job) -> str:
+        """Of a command line of Megatron-LM nothing."""
+        return self._writers.omitted(job)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """See flags.environment."""
+        return environment(as_megatron(setting), job, self._revision(job))
+
 
 _SHOWN: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
 """The two that everybody uses."""
@@ -28,6 +128,29 @@ class MegatronOptimum(OptimumSpace):
         from advisor.frameworks.megatron.expressible import decisions_of
 
         return decisions_of(job, revision_of(self._framework, job))
+
+
+class MegatronOnHarness(HarnessRuns):
+    """Megatron Core itself runs the jobs of all three."""
+
+    def overrides(self, job: Job) -> tuple[str, ...]:
+        """The backend."""
+        return "backend=megatron_core", "device=cuda"
+
+    def job(self, job: Job) -> Job:
+        """See on_harness.harness_job."""
+        from advisor.frameworks.megatron.on_harness import harness_job
+
+        return harness_job(job)
+
+    def rehearsed_by(self, number: int) -> str:
+        """The same layers under all three."""
+        return "Megatron Core"
+
+    def unverified(self, job: Job) -> str:
+        """Transformer Engine, which needs a GPU: Megatron's own layers stand in for it."""
+        engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+        return "Transformer Engine" if engine else ""
 
 
 def parts(framework: Framework) -> FrameworkParts:

@@ -1,26 +1,34 @@
 """What settings of Megatron keep, and what a rank holds whatever is recomputed."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import MemoryModel
-from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers, stream_pools
-from advisor.frameworks.megatron.muon import STATIC_LABELS, muon_memory, without_narrow_weights
+from advisor.frameworks.megatron.buffers import (
+    last_inputs,
+    quantized_elements,
+    stage_buffers,
+    stream_pools,
+)
 from advisor.frameworks.megatron.plan import (
     chunk_plan,
     copies_outputs_of,
     of_release,
     reads_full_recompute,
 )
-from advisor.frameworks.megatron.revisions import revision_of
+from advisor.frameworks.megatron.revisions import Revision, revision_of
 from advisor.frameworks.megatron.setting import NONE, Granularity, as_megatron
-from advisor.frameworks.part_types import FixedMemory
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.frameworks.part_types import FixedMemory, StaticLabels
+from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
+from advisor.memory.muon_shares import fullest_share, muon_shares
+from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
     GRADIENT_COPIES,
     STATE_COPIES,
@@ -33,6 +41,63 @@ from advisor.memory.static import (
 )
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+STATIC_LABELS: Final = StaticLabels(
+    weights=("16-bit weights", "2 bytes per parameter"),
+    gradients=("main gradients", "contiguous gradient buffer"),
+    optimizer=("master weights and Adam moments", "each in its type (fp32: 4 bytes), sharded"),
+)
+_MUON_WORDS: Final = replace(
+    STATIC_LABELS,
+    optimizer=(
+        "fp32 master weights, momentum, Adam moments",
+        "8 bytes per parameter of Muon, 12 per parameter of Adam",
+    ),
+)
+
+
+def without_narrow_weights(
+    static: StaticMemory, config: JobConfig, shape: RankShape, chunks: tuple[ModelChunk, ...]
+) -> StaticMemory:
+    """Under fp8_param_gather the 8-bit copies, which the buffers count, are the weights."""
+    if not config.fp8_param_gather:
+        return static
+    narrow = quantized_elements(shape, chunks) * DType.BF16.itemsize
+    return replace(static, weights=static.weights - narrow)
+
+
+def muon_memory(
+    job: Job,
+    revision: Revision,
+    shape: RankShape,
+    chunks: tuple[ModelChunk, ...],
+    buffers: tuple[NamedBytes, ...],
+) -> FixedMemory:
+    """Whole weights and gradients, and the states of the rank that is dealt most of them.
+
+    The step makes fp32 copies of its own 16-bit gradients, which live until the next step, and then
+    gathers everybody's weights: own tensors flattened, and a buffer for each rank (0.16 one for
+    itself as well). Left out: what the orthogonalization itself takes, some copies of one tensor.
+    """
+    config, dealt = job.config, job.config.optimizer is Optimizer.DIST_MUON
+    share = fullest_share(muon_shares(shape, chunks, job.layout, dealt=dealt))
+    whole = static_memory(stage_elements(shape, chunks), 1, config.main_grads_dtype)
+    static = replace(
+        without_narrow_weights(whole, config, shape, chunks), optimizer=share.state_bytes
+    )
+    sixteen_bit = config.main_grads_dtype is not DType.FP32 and config.copies_gradients
+    copies = share.elements * DType.FP32.itemsize if sixteen_bit else 0
+    received = share.received + (share.sent if not revision.at_least(0, 17) else 0)
+    return FixedMemory(
+        static=static,
+        words=_MUON_WORDS,
+        buffers=buffers,
+        pools=stream_pools(
+            shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
+        ),
+        optimizer_step=copies + received * DType.BF16.itemsize + last_inputs(shape, chunks),
+        step_words="the weights gathered from all ranks" if received else GRADIENT_COPIES,
+    )
 
 
 class MegatronMemory(MemoryModel):

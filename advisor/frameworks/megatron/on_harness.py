@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
-from advisor.frameworks.framework_parts import HarnessRuns
 from advisor.job.job import Job, JobConfig
-from advisor.models.options import CpCommType, TransformerImpl
+from advisor.models.options import CpCommType
 
 _PLAIN_FIELDS: Final = (
     "cuda_graph_impl",
@@ -47,24 +46,3 @@ def harness_job(job: Job) -> Job:
         routes = job.config.moe_router_force_load_balancing
         config = replace(config, moe_router_force_load_balancing=routes)
     return replace(job, config=config)
-
-
-class MegatronOnHarness(HarnessRuns):
-    """Megatron Core itself runs the jobs of all three."""
-
-    def overrides(self, job: Job) -> tuple[str, ...]:
-        """The backend."""
-        return "backend=megatron_core", "device=cuda"
-
-    def job(self, job: Job) -> Job:
-        """See harness_job."""
-        return harness_job(job)
-
-    def rehearsed_by(self, number: int) -> str:
-        """The same layers under all three."""
-        return "Megatron Core"
-
-    def unverified(self, job: Job) -> str:
-        """Transformer Engine, which needs a GPU: Megatron's own layers stand in for it."""
-        engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-        return "Transformer Engine" if engine else ""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.bridge_precision import OPTIMIZER_RECIPE
+from advisor.frameworks.megatron.bridge import OPTIMIZER_RECIPE
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, JobChange

@@ -9,19 +9,17 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.hybrid import Hybrid
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
-from advisor.frameworks.megatron.options.inference import Inference
 from advisor.frameworks.megatron.options.model_shape import Shape
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch, Loop
+from advisor.frameworks.megatron.options.training import Batch, Inference, Loop
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity
 

@@ -261,6 +261,10 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     )
 
 
+FIRST_WITH_MUON: Final = (0, 16)
+"""The release of megatron-core that has optimizer/muon.py."""
+
+
 def revision_of(framework: str, job: Job) -> Revision:
     """The job's release of its own framework; the newest one of another framework."""
     own = (job.config.framework or Framework.MEGATRON_LM) == framework

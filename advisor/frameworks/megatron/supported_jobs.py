@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.framework_parts import JobSupport
-from advisor.frameworks.megatron.muon import check_release
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Degrees, JobChange, LayerSplits
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
@@ -97,7 +96,7 @@ class MegatronJobs(JobSupport):
 
     def check_options(self, config: JobConfig) -> None:
         """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
-        muon.check_release."""
+        _check_muon."""
         super().check_options(config)
         if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
             raise UserError(
@@ -106,7 +105,7 @@ class MegatronJobs(JobSupport):
                 "needs the precision-aware optimizer",
                 "set job.use_precision_aware_optimizer=true",
             )
-        check_release(config, resolve_revision(self.framework, config.framework_version))
+        _check_muon(config, resolve_revision(self.framework, config.framework_version))
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
@@ -209,3 +208,14 @@ class MegatronJobs(JobSupport):
         from advisor.frameworks.megatron.option_changes import changes
 
         return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
+
+
+def _check_muon(config: JobConfig, revision: Revision) -> None:
+    """UserError where the release has no Muon."""
+    if config.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON):
+        raise UserError(
+            "job.optimizer",
+            config.optimizer,
+            f"is not in {revision.label}",
+            "--framework-version 0.16 or newer, or job.optimizer=adam",
+        )

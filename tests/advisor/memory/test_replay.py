@@ -85,7 +85,7 @@ def replayed(job: Job, spec: str, stage: int) -> tuple[Replayed, int]:
     """Stage `stage` of `job`, and its allocated peak by the walks."""
     evaluator, stack = Evaluator(job, load_calibration(job.gpu)), parts_of(job.config.framework)
     pipeline, setting = Pipeline(evaluator.stages), stack.settings.parse(spec)
-    memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack)
+    memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack.memory)
     plans = [stack.memory.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]
     detail = evaluator.stage_detail(setting, stage)
     return memory.replay(plans, stage), detail.reserved.allocated

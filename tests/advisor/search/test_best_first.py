@@ -24,7 +24,7 @@ from advisor.search.optimum.best_first import BestFirst, Branch, Found, problem_
 from advisor.search.optimum.branches import branches
 from advisor.search.optimum.per_stage import fastest_per_stage
 
-STACK = parts_of("megatron_lm")
+FRAMEWORK = parts_of("megatron_lm")
 ROUNDING = 1e-12
 """Seconds of the same stages added in another order: see best_split.ROUNDING."""
 
@@ -78,7 +78,7 @@ TOYS = (
 
 
 def space_of(job: Job, calibration: Calibration) -> list[Branch]:
-    return branches(job, STACK, calibration)
+    return branches(job, calibration)
 
 
 def points(space: list[Branch]) -> Iterator[tuple[Job, Setting]]:
@@ -111,7 +111,9 @@ def brute_force(space: list[Branch], calibration: Calibration) -> Evaluation | N
 
 
 def search(space: list[Branch], calibration: Calibration) -> Found:
-    return BestFirst(space, calibration, lambda setting, job: not STACK.check(setting, job)).run()
+    return BestFirst(
+        space, calibration, lambda setting, job: not FRAMEWORK.settings.check(setting, job)
+    ).run()
 
 
 def budget_of(toy: Toy, share: float) -> float:
@@ -119,7 +121,7 @@ def budget_of(toy: Toy, share: float) -> float:
     job = toy.job(70)
     evaluator = Evaluator(job, load_calibration(job.gpu))
     least = evaluator.at_least_bytes
-    most = evaluator.evaluate(STACK.none).peak_reserved_bytes
+    most = evaluator.evaluate(FRAMEWORK.settings.none).peak_reserved_bytes
     return float(least + share * (1.1 * most - least)) / GIB
 
 
@@ -138,7 +140,7 @@ def test_the_optimum_is_that_of_brute_force(toy: Toy, share: float) -> None:
     seconds = found.evaluation.step_time_seconds
     assert seconds == pytest.approx(best.step_time_seconds, rel=ROUNDING)
     assert found.bound == pytest.approx(seconds, rel=ROUNDING)
-    assert not STACK.check(found.evaluation.setting, found.evaluation.job)
+    assert not FRAMEWORK.settings.check(found.evaluation.setting, found.evaluation.job)
 
 
 def test_a_search_that_is_stopped_gives_what_fits_and_how_far_it_was() -> None:
@@ -188,7 +190,7 @@ def only(group: SettingGroup) -> Decisions:
 def test_a_group_lies_between_its_fastest_and_its_smallest(toy: Toy) -> None:
     job = toy.job(70)
     evaluator = Evaluator(job, load_calibration(job.gpu))
-    decisions = STACK.decisions(job)
+    decisions = FRAMEWORK.optimum.decisions(job)
     assert decisions is not None
     for group in decisions.groups:
         fastest = evaluator.seconds(group.fastest)

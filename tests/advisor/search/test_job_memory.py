@@ -29,7 +29,7 @@ def test_stages_reserve_no_less_than_what_their_layers_keep(
     job, stack = resolution.job(resolution.layout), parts_of(framework)
     shape, stages = stack.memory.shape(job, rank_shape(job)), pipeline_stages(job.model, job.layout)
     pipeline = Pipeline(stages)
-    memory = JobMemory(job, shape, stages, pipeline, stack)
+    memory = JobMemory(job, shape, stages, pipeline, stack.memory)
     for setting in stack.settings.candidates(job):
         plans = [stack.memory.plan(setting, shape, layers, job) for layers in pipeline.groups]
         found = [stage.reserved for stage in memory.each_stage(plans)]

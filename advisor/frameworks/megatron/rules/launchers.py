@@ -11,9 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
-from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision
 from advisor.frameworks.megatron.rules.conditions import unknown
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts, counts_on_host
 from advisor.frameworks.megatron.rules.rule import (
@@ -213,7 +212,7 @@ _ARGUMENTS: Final = "megatron-core 0.17.1 training/arguments.py:1483-1493"
 
 
 def _muon_up_to_0_17(raw: RawSettings, revision: Revision) -> bool:
-    known = revision.at_least(*FIRST_RELEASE) and not revision.at_least(0, 18)
+    known = revision.at_least(*FIRST_WITH_MUON) and not revision.at_least(0, 18)
     return known and raw.optimizer in ("muon", "dist_muon")
 
 
@@ -266,7 +265,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
     ),
     "muon_release": _muon(
         summary="muon and dist_muon came with megatron-core 0.16.",
-        when=lambda _, revision: not revision.at_least(*FIRST_RELEASE),
+        when=lambda _, revision: not revision.at_least(*FIRST_WITH_MUON),
         reason="optimizer = {raw.optimizer}: {revision.label} does not have it",
         fix="[>=0.16], or [optimizer=adam]",
         raises="SystemExit: argument --optimizer: invalid choice",
