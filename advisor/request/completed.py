@@ -164,9 +164,7 @@ _FOLLOWS: Final = {
 }
 
 
-def _lent_optimizer(
-    config: JobConfig, recipe: Recipe | None, jobs: JobSupport
-) -> JobConfig:
+def _lent_optimizer(config: JobConfig, recipe: Recipe | None, jobs: JobSupport) -> JobConfig:
     """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
     own options do not go with that."""
     wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None

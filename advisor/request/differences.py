@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
 from advisor.base.units import parse_gpus
-from advisor.frameworks.registry import parts_of, default_framework
+from advisor.frameworks.registry import default_framework, parts_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.request.given import Given, read_given

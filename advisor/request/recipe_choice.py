@@ -18,8 +18,8 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.registry import (
     RECIPE_FRAMEWORKS,
-    parts_of,
     framework_of_recipe,
+    parts_of,
     runs_recipes,
 )
 from advisor.hardware.catalogue import full_name, gpu_names, resolve_gpu

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.units import parse_gpus
-from advisor.frameworks.registry import parts_of, default_framework
+from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
