@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 # The versions that the oracle tests were written against.
 ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 # And the release that answers are for by default, whose layers are measured as well: its wheel is for a later Python
-# and runs on this one too (harness/backends/megatron_core/unpacked.py).
+# and runs on this one too (harness/backends/megatron_core/installed.py).
 NEWEST_WHEEL := .ci/megatron-core-newest.txt
 NEWEST := $(shell sed -n 's/^megatron-core==\([^ ]*\).*/\1/p' $(NEWEST_WHEEL))
 NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)

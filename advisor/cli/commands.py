@@ -17,7 +17,7 @@ from advisor.cli.outcome import Outcome
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation
     from advisor.report.blocks import Block
-    from advisor.report.row_choice import Rows
+    from advisor.report.ranking_table import Rows
     from advisor.search.layout_search import Watch
 
 _RESHAPING = (
@@ -206,7 +206,7 @@ def _page(advice: "Answer", options: Options) -> str:
 def _rows(advice: "Answer", options: Options) -> "Rows":
     """Rows that the rest of the page names are not folded: those explained or rehearsed, and the
     setting of the file that was read."""
-    from advisor.report.row_choice import Rows
+    from advisor.report.ranking_table import Rows
 
     kept = [c.rank for c in advice.candidates if c.verification is not None]
     kept += [options.explain] if options.explain else []
@@ -221,7 +221,7 @@ def _caveat(options: Options) -> str:
     """What the verdict does not hold of in the file that was read."""
     if options.read is None:
         return ""
-    from advisor.report.read_file import caveat
+    from advisor.report.changes import caveat
 
     return caveat(options.read)
 

@@ -8,14 +8,15 @@ from advisor.diagnose.catalog import (
     Catalog,
     Evidence,
     Failure,
+    Reading,
     Severity,
     Symptom,
+    Template,
     load_catalog,
     symptoms,
 )
 from advisor.diagnose.meaning import Meaning, meaning_of
 from advisor.diagnose.scan import Diagnosis, Finding, diagnose, scan
-from advisor.diagnose.template import Reading, Template
 
 __all__ = [
     "Case",

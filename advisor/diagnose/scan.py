@@ -10,8 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
-from advisor.diagnose.catalog import Failure, Severity, load_catalog
-from advisor.diagnose.template import Reading, Template
+from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20

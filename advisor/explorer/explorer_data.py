@@ -11,19 +11,21 @@ from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
 from advisor.base.fields import key_values
 from advisor.base.units import human_count
-from advisor.explorer.grid import Grid
-from advisor.explorer.pack import (
+from advisor.explorer.nearby import Grid
+from advisor.explorer.step_numbers import (
     TIMES,
     UNIT,
     Pool,
     clearance,
     columns,
+    layer_numbers,
     micros,
+    schedule_numbers,
     stage_numbers,
+    step_numbers,
     times,
     units,
 )
-from advisor.explorer.step_numbers import layer_numbers, schedule_numbers, step_numbers
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.explorer.explorer_data import document
-from advisor.explorer.grid import grid
-from advisor.explorer.pack import packed
+from advisor.explorer.nearby import grid
+from advisor.explorer.step_numbers import packed
 from advisor.frameworks.registry import label_of, parts_of
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words

@@ -22,8 +22,7 @@ from advisor.report.blocks import (
 )
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
-from advisor.report.ranking_table import Ranking
-from advisor.report.row_choice import Rows, overhead_words, remarks, shared_changes
+from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
 from advisor.report.wording import (
     against_preset,
     chosen,

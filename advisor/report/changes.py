@@ -1,6 +1,9 @@
-"""What to change in the file that `--from` read: the setting that it has, and the best one."""
+"""The file that `--from` read as plain data, and what to change in it: the setting that it has, and
+the best one.
+"""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from advisor.answer.advice import ReadFile, ReadOption, UnknownOption
@@ -8,12 +11,59 @@ from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.fields import spelled
 from advisor.frameworks.registry import parts_of
+from advisor.job.job import Job
 from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
-from advisor.reading.read_configuration import ReadConfiguration
+from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 from advisor.report.blocks import Block, Text, beside, group
-from advisor.report.read_file import read_file
 from advisor.report.setting_flags import copied_block
+
+RECOMPUTE: Final = "recompute"
+_PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
+"""Part of a job behind the first word of a KEY=VALUE."""
+
+
+def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
+    """The options of a file in their order; `job` has the values that were assumed."""
+    said = sorted(read.recompute_at, key=attrgetter("place"))
+    return ReadFile(
+        file=read.place.file,
+        line=read.place.line,
+        recompute=read.recompute,
+        recompute_options=tuple(map(_option, said)),
+        not_taken=tuple(map(_option, read.untaken)),
+        not_known=tuple(_unknown(job, one) for one in read.unknown),
+    )
+
+
+def caveat(read: ReadConfiguration | None) -> str:
+    """What the verdict does not hold of: a file that trains adapters. Empty where it holds."""
+    if read is None or not read.partial_training:
+        return ""
+    said = ", ".join(
+        f"{one.written} {one.value} in line {one.place.line}" for one in read.partial_training
+    )
+    return f"This answer is for full fine-tuning; adapters are not modelled: {said}."
+
+
+def _option(given: ReadValue) -> ReadOption:
+    value, place = given.value, given.place
+    text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return ReadOption(option=given.written, value=text, file=place.file, line=place.line)
+
+
+def _unknown(job: Job, one: UnknownValue) -> UnknownOption:
+    part, _, name = one.path.partition(".")
+    assumed = spelled(getattr(getattr(job, _PARTS[part]), name)) if part in _PARTS else None
+    return UnknownOption(
+        option=one.written,
+        value=one.text,
+        file=one.place.file,
+        line=one.place.line,
+        key="--recompute" if one.path == RECOMPUTE else one.path,
+        assumed=assumed,
+    )
+
 
 _MARGIN: Final = 11
 
@@ -27,7 +77,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     if file.not_taken:
         rows.append(("not used", Text(_untaken(file))))
     for number, one in enumerate(file.not_known):
-        rows.append(("" if number else "not known", Text(_unknown(one))))
+        rows.append(("" if number else "not known", Text(_unknown_words(one))))
     flags: list[Block] = []
     if advice.candidates:
         best = advice.candidates[0].evaluation
@@ -91,7 +141,7 @@ def _untaken(file: ReadFile) -> str:
     return ", ".join(f"{one.option} {one.value} in {_line(file, one)}" for one in file.not_taken)
 
 
-def _unknown(one: UnknownOption) -> str:
+def _unknown_words(one: UnknownOption) -> str:
     """An option without a value: where it stands, what is assumed, and how to give it."""
     words = f"{one.option} {one.value}".strip()
     where = f"{words} in line {one.line}"

@@ -24,8 +24,8 @@ from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
+from advisor.report.changes import caveat, read_file
 from advisor.report.job_changes import changes
-from advisor.report.read_file import caveat, read_file
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
 

@@ -23,7 +23,7 @@ from harness.planner.planning import machine_of, make_plan
 from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import compose
 from harness.rehearsal.trials import rehearsal_plan
-from harness.report.tracking.trackers import TrackerName, parse_trackers
+from harness.report.tracking import TrackerName, parse_trackers
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
@@ -178,7 +178,7 @@ def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[st
 def hand_over(folder: Path, trackers: tuple[TrackerName, ...], command: str = "run") -> None:
     """What `track=` asks for, at the end of a run or a sweep, which stands whatever goes wrong."""
     if trackers:
-        from harness.report.tracking.hand_over import track_and_say
+        from harness.report.tracking import track_and_say
 
         track_and_say(folder, trackers, partial(say, command=command))
 

@@ -17,12 +17,12 @@ from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.report.tracking.trackers import TrackerName, parse_trackers
-from harness.sweeps.front import pareto_front
+from harness.report.tracking import TrackerName, parse_trackers
 from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep
-from harness.sweeps.policy import Ending
+from harness.sweeps.priority import Ending
 from harness.sweeps.space import Point, Space, make_space
+from harness.sweeps.sweep_page import pareto_front
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

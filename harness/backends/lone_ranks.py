@@ -12,9 +12,13 @@ from msgspec import Struct
 
 from advisor.base.errors import install_hint
 from advisor.job.job import Job
-from harness.backends.megatron_core.installed import missing, require_megatron, under_installed
+from harness.backends.megatron_core.installed import (
+    missing,
+    nothing_compiled,
+    require_megatron,
+    under_installed,
+)
 from harness.backends.megatron_core.translate import megatron_case, runs_transformer_engine
-from harness.backends.megatron_core.uncompiled import nothing_compiled
 from harness.trial.result import PhaseTime, StagePeaks
 from harness.trial.trial import Device, MeasurementPlan, Workload
 

@@ -11,7 +11,7 @@ from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_lim
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.judge.trial_rows import Options
-from harness.report.tracking.trackers import parse_trackers
+from harness.report.tracking import parse_trackers
 
 COMMAND: Final = Command(
     usage="harness report [flags] RUN",

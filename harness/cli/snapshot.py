@@ -10,7 +10,7 @@ from advisor.base.units import human_bytes, signed_percent, unit_of
 from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.logs.snapshots.recorded_memory import Recording, read_recording, words
+from harness.logs.recorded_memory import Recording, read_recording, words
 
 COMMAND: Final = Command(
     usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",

@@ -1,22 +1,177 @@
 """One trial on this machine, from its start to its final result on disk."""
 
+import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from harness.execution.conclude import Attempt, conclude, unmeasured
-from harness.execution.launchers.launcher import Exit, Launcher, Running
-from harness.execution.launchers.local import LocalLauncher
+from harness.backends.command_flags import OTHER
+from harness.execution.launchers.local import Exit, Launcher, LocalLauncher, Running
 from harness.execution.launchers.torchrun import TorchrunLauncher
 from harness.execution.signals import StopSignals
-from harness.trial.codec import encode
-from harness.trial.failures import is_disk_full
-from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
+from harness.logs.parse import ParsedLog, parse_logs
+from harness.logs.records import LogFramework
+from harness.logs.trial_result import Question, failed, not_a_number, result_of
+from harness.logs.trial_result import unmeasured as unmeasured_log
+from harness.trial import failures
+from harness.trial.codec import encode, plain
+from harness.trial.failures import Failure, is_disk_full
+from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, failed_ranks, merge
 from harness.trial.store import TrialFolder, TrialState
-from harness.trial.trial import Trial
+from harness.trial.trial import Command, Trial
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """When a trial was started, by the calendar and by a clock that only runs forward."""
+
+    started_at: str
+    clock: float
+
+
+def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -> TrialResult:
+    """The result of `trial`; what the worker wrote stands, whatever happened to it afterwards."""
+    written = folder.result() or merged(folder, trial)
+    if written is not None:
+        return _completed(written, folder, ended)
+    if trial.command is not None:
+        told = conclude_log(folder, trial, trial.command, attempt, ended)
+        if told is not None:
+            return told
+    why = _judge(folder, trial, ended)
+    evidence = Evidence(phase=folder.state().phase, message=why.message, over_bytes=why.over_bytes)
+    return _completed(unmeasured(trial, attempt, why.status, evidence), folder, ended)
+
+
+def unmeasured(
+    trial: Trial, attempt: Attempt, status: TrialStatus, evidence: Evidence
+) -> TrialResult:
+    """The result of a trial that left none, and knows nothing of where it ran."""
+    return TrialResult(
+        name=trial.name,
+        status=status,
+        trial=plain(trial),
+        environment={},
+        started_at=attempt.started_at,
+        wall_seconds=time.monotonic() - attempt.clock,
+        evidence=evidence,
+    )
+
+
+def merged(folder: TrialFolder, trial: Trial) -> TrialResult | None:
+    """Result of all ranks; None while some are missing and none of the others failed."""
+    ranks = folder.rank_results()
+    complete = len(ranks) == trial.workload.layout.world_size
+    return merge(ranks) if ranks and (complete or failed_ranks(ranks)) else None
+
+
+def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialResult:
+    """A result; where it tells of a failure, with how the process ended and its log."""
+    if result.evidence is None or result.evidence.log_tail:
+        return result
+    evidence = replace(
+        result.evidence,
+        exit_code=ended.code,
+        signal=ended.signal,
+        log_tail=folder.log_tail(),
+    )
+    return replace(result, evidence=evidence)
+
+
+def conclude_log(
+    folder: TrialFolder, trial: Trial, command: Command, attempt: Attempt, ended: Exit
+) -> TrialResult | None:
+    """The result of a command that did what it should, or whose log names why it did not; None
+    where the way in which it ended says more than the log."""
+    framework = None if command.framework == OTHER else LogFramework(command.framework)
+    parsed = parse_logs([folder.log], framework)
+    question = Question(
+        name=trial.name,
+        trial=plain(trial),
+        plan=trial.measurement,
+        device=trial.workload.device,
+        started_at=attempt.started_at,
+        wall_seconds=time.monotonic() - attempt.clock,
+        environment=_environment(command),
+        done=ended.code == 0 and parsed.cause is None,
+    )
+    if ended.code == 0:
+        return _completed(result_of(parsed, question), folder, ended)
+    cause = _cause(parsed, trial, ended)
+    if cause is None:
+        return None
+    return _completed(failed(unmeasured_log(parsed, question), parsed, cause), folder, ended)
+
+
+def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
+    """Why a command that failed did so. One that we stopped says a lot on its way down; but ranks
+    that wait for one without memory hang, and memory it was."""
+    named, bad = parsed.cause, not_a_number(parsed)
+    if named is not None and named.status is TrialStatus.OOM:
+        return named
+    if bad is not None:
+        return bad
+    if ended.timed_out:
+        limit = trial.measurement.timeout_seconds
+        return Failure(status=TrialStatus.TIMEOUT, message=f"not done after {limit:g} s")
+    return None if ended.host_oom else named
+
+
+def _environment(command: Command) -> dict[str, Any]:
+    """What is known of where it ran: the GPU, and what the setting needed."""
+    pairs = dict(pair.split("=", 1) for pair in command.variables)
+    gpus = [{"name": command.gpu}] if command.gpu else []
+    return {"gpus": gpus, "variables": pairs}
+
+
+def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
+    """Why a trial left no result."""
+    if ended.told is not None:
+        return ended.told
+    if ended.timed_out:
+        limit = trial.measurement.timeout_seconds
+        state = folder.state()
+        where = f"at step {state.step}, phase {state.phase}"
+        return _failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
+    if ended.code == 0:
+        what = "cannot be read" if folder.has_result() else "is missing"
+        return _failure(TrialStatus.NO_DATA, f"ended without an error, but result.json {what}")
+    several = trial.workload.layout.world_size > 1  # then torchrun ends with a code of its own
+    if ended.host_oom and (several or ended.signal == signal.SIGKILL):
+        return _failure(TrialStatus.OOM, "the kernel ended a process: the host ran out of memory")
+    found = failures.of_log(folder.log_tail(50))
+    if found is not None:
+        return found
+    if ended.signal is not None:
+        return _judge_signal(ended.signal, ended.host_oom)
+    lines = folder.log_tail(1)
+    last = f": {lines[-1]}" if lines else ", and its log is empty"
+    return _failure(
+        TrialStatus.FAILED, failures.one_line(f"ended with exit code {ended.code}{last}")
+    )
+
+
+def _judge_signal(number: int, host_oom: bool | None) -> Failure:
+    """SIGKILL that is not ours is the kernel's, short of memory, unless its counts deny it."""
+    known = number in set(signal.Signals)
+    name = signal.Signals(number).name if known else f"signal {number}"
+    if number != signal.SIGKILL:
+        return _failure(TrialStatus.FAILED, f"ended by {name}")
+    if host_oom is None:
+        words = f"ended by {name}; the host may have run out of memory"
+        return _failure(TrialStatus.OOM, words)
+    return _failure(
+        TrialStatus.FAILED,
+        f"ended by {name} from outside (not by the kernel's out-of-memory killer)",
+    )
+
+
+def _failure(status: TrialStatus, message: str) -> Failure:
+    return Failure(status=status, message=message)
+
 
 GRACE_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.5

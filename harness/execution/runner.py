@@ -12,10 +12,16 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from harness.execution.conclude import merged
-from harness.execution.execute import GRACE_SECONDS, Execution, begin, keep, launcher_of, not_run
-from harness.execution.launchers.launcher import Launcher
-from harness.execution.launchers.local import end_left_over
+from harness.execution.execute import (
+    GRACE_SECONDS,
+    Execution,
+    begin,
+    keep,
+    launcher_of,
+    merged,
+    not_run,
+)
+from harness.execution.launchers.local import Launcher, end_left_over
 from harness.execution.progress import Progress
 from harness.execution.signals import StopSignals
 from harness.trial.files import exclusive

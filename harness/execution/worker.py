@@ -4,7 +4,7 @@
 
 Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and
 the result says how; under torchrun the other ranks are then stopped. Whatever ends the process
-before it can write (a signal, a full disk) is for the parent to judge (harness.execution.conclude).
+before it can write (a signal, a full disk) is for the parent to judge (harness.execution.execute).
 """
 
 import faulthandler
@@ -29,8 +29,7 @@ from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
 from harness.trial import failures
 from harness.trial.codec import encode, plain
-from harness.trial.ranks import DONE
-from harness.trial.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
+from harness.trial.result import DONE, Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
 from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
 

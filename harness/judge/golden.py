@@ -36,7 +36,7 @@ from harness.base.collections import Scalar, flatten
 from harness.judge.identity import Place, gpu_type, same_workload, workload_key
 from harness.judge.metrics import STEP_TIME, Process, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
-from harness.trial.plausible import read_number
+from harness.trial.codec import read_number
 from harness.trial.result import TrialStatus
 
 

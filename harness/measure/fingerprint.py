@@ -16,8 +16,7 @@ import torch
 from msgspec.structs import asdict
 
 from harness.measure.nvml import open_current_gpu
-from harness.trial.trial import Device
-from harness.trial.variables import recorded
+from harness.trial.trial import Device, recorded
 
 _GIT_TIMEOUT_SECONDS: Final = 10
 

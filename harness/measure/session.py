@@ -12,15 +12,12 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harness.measure.allocation_timeline import Timeline, sampled
-from harness.measure.memory import CudaAllocator, StorageMeter
+from harness.measure.memory import CudaAllocator, StorageMeter, Timeline, sampled
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
-from harness.measure.phase_times import PhaseTimes
-from harness.measure.pruning import median_at_least
+from harness.measure.phases import PhaseTimes
 from harness.measure.timing import differences, slowest_rank, stopwatch
 from harness.measure.training_step import Measured, Silent, TrainingStep
-from harness.measure.trust import Evidence, concerns
-from harness.measure.warmup import is_warm
+from harness.measure.trust import Evidence, concerns, is_warm, median_at_least
 from harness.trial.result import MemoryPeak, PhaseTime, StepTimes, TimelinePoint
 from harness.trial.trial import Device, MeasurementPlan
 

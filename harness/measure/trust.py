@@ -2,15 +2,51 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
+from math import comb
 from statistics import median, quantiles
 from typing import Final
 
 from msgspec import Struct
 
 from harness.measure.nvml import GpuReading
-from harness.measure.warmup import settled
 from harness.trial.result import Concern
 from harness.trial.trial import Device, MeasurementPlan
+
+LEVEL: Final = 0.95
+
+
+def median_at_least(seconds: Sequence[float], level: float = LEVEL) -> float | None:
+    """The median of what `seconds` are drawn from is not below this with probability `level`,
+    whatever their distribution: the largest order statistic with a binomial tail below 1 - level
+    (David and Nagaraja 2003, Order Statistics, section 7.1). None for fewer than five of them at
+    95 %. Steps of one process are correlated: the limit must leave room for how processes differ.
+    """
+    count, below, tail = len(seconds), 0, 0.0
+    while below < count:
+        tail += comb(count, below) * 0.5**count
+        if tail > 1 - level:
+            break
+        below += 1
+    return sorted(seconds)[below - 1] if below else None
+
+
+_AGREEING_STEPS: Final = 3
+
+
+def is_warm(seconds: Sequence[float], plan: MeasurementPlan) -> bool:
+    """Whether the steps so far are enough: min_warmup_steps were run and the last three agree
+    within warmup_tolerance, or max_warmup_steps were run."""
+    if len(seconds) >= max(plan.min_warmup_steps, plan.max_warmup_steps):
+        return True
+    return len(seconds) >= plan.min_warmup_steps and settled(seconds, plan.warmup_tolerance)
+
+
+def settled(seconds: Sequence[float], tolerance: float) -> bool:
+    """Whether the last three steps lie within `tolerance` of their median."""
+    last = seconds[-_AGREEING_STEPS:]
+    if len(last) < _AGREEING_STEPS:
+        return False
+    return max(last) - min(last) <= tolerance * median(last)
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -23,8 +23,15 @@ from harness.planner.rehearsal_request import Asked
 from harness.rehearsal.compute import rank_seconds
 from harness.rehearsal.prediction import predicted_stages, reserved_alone
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
-from harness.trial.variables import variables_of_trials
+from harness.trial.trial import (
+    Backend,
+    Device,
+    MeasurementPlan,
+    Prediction,
+    Trial,
+    Workload,
+    variables_of_trials,
+)
 
 DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
 

@@ -1,6 +1,14 @@
-"""What a report consists of, whatever it is written as: sections of prose, tables and pictures."""
+"""What a report consists of (sections of prose, tables and pictures), and a report as HTML and as
+GitHub's Markdown, whole or within a limit.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -54,3 +62,111 @@ class Document(Struct, frozen=True, kw_only=True):
     outcome: str
     good: bool | None
     sections: tuple[Section, ...]
+
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def html(document: Document) -> str:
+    """The report as a page, pictures inside; ImportError where jinja2 is not installed.
+
+    All text is escaped. The pictures' SVG, which we drew ourselves, goes in as it is.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(document=document) + "\n"
+
+
+SUMMARY_BYTES: Final = 1024 * 1024
+"""GitHub drops a step summary that is larger than 1 MiB."""
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_LEFT_OUT: Final = "*The rest is in report.md: this page would be too long.*\n"
+
+
+def markdown(document: Document, *, pictures: bool = True) -> str:
+    """The whole report; pictures are links to figures/NAME.svg."""
+    return "\n".join([_head(document), *(_section(s, pictures) for s in document.sections)])
+
+
+def summary(document: Document, limit: int = SUMMARY_BYTES) -> str:
+    """The report without pictures in at most `limit` bytes of UTF-8; "" where not even its head
+    fits. What is too long loses its last rows (the least important), then whole sections."""
+    text, room = _head(document), limit - len(_LEFT_OUT.encode()) - 1
+    if _size(text) > room:
+        return ""
+    complete = True
+    for section in document.sections:
+        shown: Section | None = section
+        while shown is not None and _size(text) + _size(_section(shown, False)) + 1 > room:
+            shown, complete = _shorter(shown), False
+        if shown is not None:
+            text += "\n" + _section(shown, False)
+    return text if complete else f"{text}\n{_LEFT_OUT}"
+
+
+def escaped(text: str) -> str:
+    """`text` on one line, with nothing in it that Markdown or HTML would act on."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;")
+
+
+def fenced(lines: Sequence[str]) -> str:
+    """Lines as they are; the fence is longer than any run of backticks in them."""
+    runs = re.findall(r"`+", "\n".join(lines))
+    fence = "`" * max(3, *(len(run) + 1 for run in runs), 3)
+    return "\n".join([f"{fence}text", *lines, fence])
+
+
+def _head(document: Document) -> str:
+    return (
+        f"# {escaped(document.title)}\n\n{escaped(document.subtitle)}\n\n"
+        f"**{escaped(document.outcome)}**\n"
+    )
+
+
+def _section(section: Section, pictures: bool) -> str:
+    parts = [escaped(text) for text in section.prose]
+    parts += [_table(table) for table in section.tables]
+    parts += [fenced(section.lines)] if section.lines else []
+    if pictures:
+        parts += [f"![{escaped(p.caption)}](figures/{p.name}.svg)" for p in section.pictures]
+    body = "\n\n".join(parts)
+    if section.folded:
+        title = escaped(section.title)
+        return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>\n"
+    return f"## {escaped(section.title)}\n\n{body}\n"
+
+
+def _table(table: Table) -> str:
+    sides = [":--" if number < table.left else "--:" for number in range(len(table.columns))]
+    rows = [table.columns, tuple(sides), *table.rows]
+    return "\n".join(
+        "| " + " | ".join(cell if row is rows[1] else escaped(cell) for cell in row) + " |"
+        for row in rows
+    )
+
+
+def _shorter(section: Section) -> Section | None:
+    """The first half of its longest part; None where nothing is left to take away."""
+    longest = max((len(table.rows) for table in section.tables), default=0)
+    if max(longest, len(section.lines)) < 2:
+        return None
+    if len(section.lines) >= longest:
+        return replace(section, lines=section.lines[: len(section.lines) // 2])
+    tables = tuple(
+        replace(table, rows=table.rows[: len(table.rows) // 2])
+        if len(table.rows) == longest
+        else table
+        for table in section.tables
+    )
+    return replace(section, tables=tables)
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -1,16 +1,23 @@
-"""Numbers for other programs: one row a trial (CSV, Parquet), and Bencher's metric format."""
+"""Numbers for other programs: one row a trial (CSV, Parquet), Bencher's metric format, and
+`junit.xml`: one test case for each candidate and metric, in the gate's order.
+"""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from xml.etree import ElementTree
 
 from msgspec.structs import asdict
 
+from harness.judge.comparison import Comparison
 from harness.judge.identity import workload_label
 from harness.judge.metrics import LOSS, find_metric, metric_names, process_of, samples
+from harness.judge.render import noted_rows, row_line
 from harness.judge.stats import centre, quartiles
-from harness.report.facts import Facts
-from harness.report.trial_numbers import numbers_of
+from harness.judge.verdict import Verdict
+from harness.report.facts import Facts, numbers_of
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting
 from harness.trial.trial import layout_name
@@ -109,3 +116,52 @@ def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
 def _measure(name: str, on_cpu: bool) -> str:
     metric = find_metric(name)
     return f"cpu_{name}" if on_cpu and metric is not None and metric.timing else name
+
+
+_TAGS: Final = {
+    Verdict.REGRESSION: "failure",
+    Verdict.FAILED: "error",
+    Verdict.UNSTABLE: "skipped",
+    Verdict.INCONCLUSIVE: "skipped",
+    Verdict.ENVIRONMENT: "skipped",
+    Verdict.VANISHED: "skipped",
+    Verdict.APPEARED: "skipped",
+    Verdict.SKIPPED: "skipped",
+    Verdict.UNJUDGED: "skipped",
+}
+"""What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
+_NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold, escaped or not; a log's last words may have them."""
+_WHOLE: Final = "run"
+
+
+def junit(comparison: Comparison, name: str) -> str:
+    """The comparison as JUnit XML; the message of a case is the gate's own line."""
+    suite = ElementTree.Element("testsuite", name=_clean(name))
+    seen: Counter[tuple[str, str]] = Counter()
+    for row, notes in noted_rows(comparison):
+        line, subject = row_line(row), (_clean(row.label), _clean(row.metric or _WHOLE))
+        seen[subject] += 1  # repeats that failed have one case each
+        again = f" {seen[subject]}" if seen[subject] > 1 else ""
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=subject[0], name=subject[1] + again
+        )
+        tag = _TAGS.get(row.verdict)
+        if tag is None:
+            ElementTree.SubElement(case, "system-out").text = _clean("\n".join([line, *notes]))
+            continue
+        found = ElementTree.SubElement(case, tag, message=_clean(line), type=str(row.verdict))
+        found.text = _clean("\n".join([line, *notes]))
+    counts = [_TAGS.get(row.verdict) for row in comparison.rows]
+    suite.attrib |= {"tests": str(len(counts))} | {
+        plural: str(counts.count(tag))
+        for plural, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    }
+    suites = ElementTree.Element("testsuites", suite.attrib)
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

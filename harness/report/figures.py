@@ -1,24 +1,208 @@
 """Every picture of a report for which a run has the numbers, as SVG and PNG."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from harness.report import memory_figure
+from msgspec import Struct
+
+from advisor.answer.evaluation import MemoryBreakdown
+from advisor.base.units import unit_of
+from advisor.report.figures.kit import (
+    BACKWARD,
+    COMPONENT_LOOKS,
+    FAINT,
+    FORWARD,
+    GREY,
+    INK,
+    OPTIMIZER,
+    REPLAY,
+    Heights,
+    Look,
+    draw,
+    is_narrow,
+    joined,
+    soften,
+    stacked_bars,
+)
 from harness.report.document import Picture
-from harness.report.facts import Facts
-from harness.report.memory_figure import bars
+from harness.report.facts import Facts, Numbers, numbers_of, over_repeats
+from harness.report.predicted_figure import paint_panels, panels
 from harness.report.scatter import (
     heights_of,
-    paint_predicted,
     paint_throughput,
     paint_time,
-    panels,
     points,
 )
-from harness.report.step_figure import paint_timeline, steps
-from harness.report.style import Heights, draw
+from harness.trial.result import Phase, TimelinePoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_BARS: Final = 12
+MEASURED: Final = "measured: "
+_MARKS: Final = (
+    ("allocated", "peak_allocated_bytes", "o"),
+    ("reserved", "peak_reserved_bytes", "s"),
+    ("used (NVML)", "peak_nvml_used_bytes", "D"),
+)
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """One setting's predicted components on its fullest rank, and its measured peaks."""
+
+    name: str
+    components: MemoryBreakdown
+    measured: Numbers
+
+
+def bars(facts: Facts) -> tuple[Bar, ...]:
+    """Settings whose components were predicted, in the plan's order; MOST_BARS at most."""
+    found = []
+    for setting in facts.plan.settings:
+        prediction = setting.trial.prediction
+        if prediction is None or prediction.peak_memory_bytes is None:
+            continue
+        measured = over_repeats([numbers_of(one, None) for one in facts.of(setting)])
+        name, components = facts.name_of(setting), prediction.peak_memory_bytes
+        found.append(Bar(name=name, components=components, measured=measured))
+    return tuple(found[:MOST_BARS])
+
+
+def heights_of_bars(shown: Sequence[Bar]) -> Heights:
+    """Of the picture; on a phone its legend has more lines."""
+    return Heights(1.9 + 0.42 * len(shown), 2.8 + 0.42 * len(shown))
+
+
+def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
+    """Predicted components laid end to end; a dark line over them reaches as far as what was
+    measured, with a mark at each measured peak."""
+    scale, unit = unit_of([bar.components.total for bar in shown])
+    axes = figure.add_subplot()
+    parts = (
+        (look, [getattr(bar.components, component) / scale for bar in shown])
+        for component, look in COMPONENT_LOOKS.items()
+    )
+    stacked_bars(axes, parts, height=0.74, labelled=True)
+    axes.set_yticks(range(len(shown)), [bar.name for bar in shown])
+    _measured(axes, shown, scale)
+    axes.invert_yaxis()
+    axes.set_title(joined(figure, ("Memory of the fullest rank,", "predicted and measured")))
+    words = ("bars are predicted,", "lines and marks are measured")
+    axes.set_xlabel(f"{unit}; {joined(figure, words)}")
+    soften(axes, "x")
+    columns = 2 if is_narrow(figure) else 5
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda number: labels[number].startswith(MEASURED))
+    figure.legend(
+        [handles[number] for number in order],
+        [labels[number] for number in order],
+        loc="outside lower left",
+        ncols=columns,
+    )
+
+
+def _measured(axes: "Axes", shown: Sequence[Bar], scale: int) -> None:
+    """A line from zero to the largest measured peak of each setting, and a mark at each peak."""
+    for label, field, mark in _MARKS:
+        sizes = [getattr(bar.measured, field) for bar in shown]
+        known = [(place, size / scale) for place, size in enumerate(sizes) if size is not None]
+        if not known:
+            continue
+        places, ends = zip(*known, strict=True)
+        axes.hlines(places, 0, ends, color=INK, linewidth=1.6, zorder=3)
+        axes.scatter(
+            ends,
+            places,
+            s=34,
+            marker=mark,
+            color=INK,
+            edgecolors=FAINT,
+            linewidths=0.8,
+            zorder=4,
+            label=f"{MEASURED}{label}",
+        )
+
+
+MOST_TIMELINES: Final = 4
+_PHASES: Final = {
+    Phase.FORWARD: FORWARD,
+    Phase.BACKWARD: BACKWARD,
+    Phase.REPLAY: REPLAY,
+    Phase.OPTIMIZER: OPTIMIZER,
+}
+_FAINT: Final = 0.4
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One setting's allocated bytes over one step; the peak that was predicted, where it was."""
+
+    name: str
+    points: tuple[TimelinePoint, ...]
+    predicted_peak: int | None = None
+
+
+def steps(facts: Facts) -> tuple[Step, ...]:
+    """Measured timelines, one a setting; MOST_TIMELINES at most, the advisor's best first."""
+    found = []
+    for setting in facts.plan.settings:
+        lines = (one.timeline for one in facts.of(setting) if len(one.timeline) > 1)
+        line = next(lines, None)
+        if line is not None:
+            prediction = setting.trial.prediction
+            predicted = prediction.peak_allocated_bytes if prediction else None
+            name = facts.name_of(setting)
+            found.append(Step(name=name, points=line, predicted_peak=predicted))
+    return tuple(found[:MOST_TIMELINES])
+
+
+def paint_timeline(figure: "Figure", shown: Sequence[Step], *, on_cpu: bool) -> None:
+    """Allocated bytes against time, one below the other, with the phases behind and the predicted
+    peak across."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    scale, unit = unit_of([point.allocated for step in shown for point in step.points])
+    every = figure.subplots(len(shown), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, step in zip(every, shown, strict=True):
+        _phases(axes, step)
+        times = [point.seconds * 1e3 for point in step.points]
+        sizes = [point.allocated / scale for point in step.points]
+        axes.plot(times, sizes, color=INK, linewidth=1.1, drawstyle="steps-post")
+        title = f"{step.name}: peak {max(sizes):.1f} {unit}"
+        if step.predicted_peak is not None:
+            axes.axhline(step.predicted_peak / scale, color=INK, linestyle="--", linewidth=1)
+            title += f", predicted {step.predicted_peak / scale:.1f}"
+        axes.set_title(title, fontsize=10)
+        soften(axes)
+    slowed = joined(figure, ("ms, CPU time under the memory meter,", "which slows the step"))
+    every[-1].set_xlabel(slowed if on_cpu else "ms of one step")
+    figure.supylabel(f"allocated, {unit}", fontsize=10)
+    seen = {point.phase for step in shown for point in step.points}
+    handles: list[Patch | Line2D] = [
+        Patch(**look.fill, alpha=_FAINT, label=look.name)
+        for phase, look in _PHASES.items()
+        if phase in seen
+    ]
+    handles.append(Line2D([], [], color=INK, linewidth=1.1, label="measured"))
+    if any(step.predicted_peak is not None for step in shown):
+        handles.append(Line2D([], [], color=INK, linestyle="--", label="predicted peak"))
+    columns = 2 if is_narrow(figure) else len(handles)
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns)
+
+
+def _phases(axes: "Axes", step: Step) -> None:
+    """Each stretch of one phase in its colour."""
+    begin = step.points[0]
+    for point in step.points[1:]:
+        if point.phase is begin.phase and point is not step.points[-1]:
+            continue
+        look = _PHASES.get(begin.phase, Look("", GREY))
+        axes.axvspan(begin.seconds * 1e3, point.seconds * 1e3, alpha=_FAINT, **look.fill)
+        begin = point
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +214,6 @@ if TYPE_CHECKING:
 
 def draw_all(facts: Facts, folder: Path) -> tuple[Picture, ...]:
     """Draw into `folder`; ImportError where matplotlib is not installed."""
-    folder.mkdir(parents=True, exist_ok=True)
     found = []
     for name, caption, heights, paint in _drawings(facts):
         drawn = draw(name, heights, paint, folder)
@@ -56,21 +239,21 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
             heights,
             partial(paint_throughput, facts=facts),
         )
-    compared = len(panels(facts))
+    compared = panels(facts)
     if compared:
         yield (
             "predicted_and_measured",
             f"Predicted against measured{cpu}",
-            Heights(4.2, 0.4 + 3.5 * compared),
-            partial(paint_predicted, facts=facts),
+            Heights(4.2, 0.4 + 3.5 * len(compared)),
+            partial(paint_panels, shown=compared),
         )
     memory = bars(facts)
     if memory:
         yield (
             "memory_by_component",
             "Predicted memory by component, and the measured peaks over it",
-            memory_figure.heights_of(memory),
-            partial(memory_figure.paint_memory, shown=memory),
+            heights_of_bars(memory),
+            partial(paint_memory, shown=memory),
         )
     timelines = steps(facts)
     if timelines:

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.units import unit_of
-from advisor.report.figures.palette import BLUE, GREEN, SKY, VERMILION
-from harness.base.collections import front, grouped, known
-from harness.judge.metrics import ALLOCATED, METRICS
-from harness.judge.predicted import Pair
-from harness.report.facts import Facts
-from harness.report.point_names import name_points
-from harness.report.provenance import calibration_names, find_calibration
-from harness.report.style import FAINT, INK, Heights, is_narrow, joined, soften
-from harness.report.trial_numbers import numbers_of, over_repeats
+from advisor.report.figures.kit import (
+    BLUE,
+    FAINT,
+    SKY,
+    VERMILION,
+    Heights,
+    draw_points,
+    is_narrow,
+    joined,
+    soften,
+)
+from advisor.report.figures.point_labels import label_points
+from harness.base.collections import front, grouped
+from harness.report.facts import Facts, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:
@@ -105,15 +110,13 @@ def _memory_words(figure: "Figure", facts: Facts, shown: Sequence[Point]) -> str
 
 def _name(figure: "Figure", axes: "Axes", shown: Sequence[Point], at: "Places") -> None:
     """Names beside the points; on a phone, which has no room for them, numbers and their key."""
-    together = grouped((at[one.number], one) for one in shown)
-    if is_narrow(figure):
-        for place, own in together.items():
-            text = ", ".join(str(one.number) for one in own)
-            axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
-        _key(figure, shown)
-    else:
-        names = {place: ", ".join(one.name for one in own) for place, own in together.items()}
-        name_points(axes, names)
+    if not is_narrow(figure):
+        label_points(axes, at, names={one.number: [one.name] for one in shown})
+        return
+    for place, numbers in grouped((place, number) for number, place in at.items()).items():
+        text = ", ".join(map(str, numbers))
+        axes.annotate(text, place, xytext=(6, 6), textcoords="offset points", fontsize=9)
+    _key(figure, shown)
 
 
 Places = dict[int, tuple[float, float]]
@@ -130,29 +133,14 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
         *zip(*line, strict=True), color=SKY, zorder=1, drawstyle="steps-post", label="Pareto front"
     )
     groups = (
-        ("Pareto front", "o", BLUE, [at[one.number] for one in best]),
-        ("dominated", "s", FAINT, [at[o.number] for o in shown if o not in best]),
+        ("Pareto front", "o", BLUE, line),
+        ("dominated", "s", FAINT, [at[one.number] for one in shown if one not in best]),
     )
     for label, marker, colour, places in groups:
-        if places:
-            x, y = zip(*places, strict=True)
-            axes.scatter(
-                x,
-                y,
-                s=46,
-                marker=marker,
-                color=colour,
-                edgecolors="white",
-                linewidths=0.6,
-                zorder=3,
-                label=label,
-            )
+        draw_points(axes, places, s=46, marker=marker, color=colour, label=label)
+    ring = {"facecolors": "none", "edgecolors": VERMILION, "linewidths": None, "zorder": 2}
     doubtful = [at[one.number] for one in shown if not one.stable]
-    if doubtful:
-        x, y = zip(*doubtful, strict=True)
-        axes.scatter(
-            x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2, label="unstable"
-        )
+    draw_points(axes, doubtful, s=130, label="unstable", **ring)
     axes.margins(0.12)
     soften(axes)
     axes.legend(loc="best")
@@ -181,95 +169,3 @@ def _columns(shown: Sequence[Point]) -> int:
 
 def _unit(shown: Sequence[Point]) -> tuple[int, str]:
     return unit_of([one.memory_bytes for one in shown])
-
-
-class Panel(Struct, frozen=True, kw_only=True):
-    """One quantity, predicted against measured. band: relative, with whose it is."""
-
-    title: str
-    unit: str
-    scale: float
-    pairs: tuple[tuple[float, float], ...]
-    band: float | None = None
-    whose: str = ""
-
-
-def panels(facts: Facts) -> tuple[Panel, ...]:
-    """Quantities that were both predicted and measured."""
-    found = facts.found
-    kept = _pairs([outcome.saved_per_layer for outcome in found])
-    peak = _pairs([outcome.peak_allocated for outcome in found])
-    steps = _pairs([outcome.step_time for outcome in found])
-    limit = METRICS[ALLOCATED].limit
-    bands = [
-        one.step_time_error
-        for name in calibration_names(facts)
-        if (one := find_calibration(name)) is not None
-    ]
-    made = []
-    for title, pairs in (("kept per layer", kept), ("peak allocated", peak)):
-        if pairs:
-            scale, unit = unit_of([number for pair in pairs for number in pair])
-            made.append(
-                Panel(
-                    title=title,
-                    unit=unit,
-                    scale=scale,
-                    pairs=pairs,
-                    band=limit,
-                    whose="limit of harness compare",
-                )
-            )
-    if steps:
-        made.append(
-            Panel(
-                title="step time",
-                unit="ms",
-                scale=1e-3,
-                pairs=steps,
-                band=max(bands, default=None),
-                whose="calibration",
-            )
-        )
-    return tuple(made)
-
-
-def _pairs(pairs: Sequence[Pair]) -> tuple[tuple[float, float], ...]:
-    """Measured and predicted, where both are known."""
-    return tuple((m, p) for p, m in known(one.both for one in pairs))
-
-
-def paint_predicted(figure: "Figure", facts: Facts) -> None:
-    """Each quantity in a square: on the line nothing is wrong."""
-    shown = panels(facts)
-    columns = 1 if is_narrow(figure) else len(shown)
-    for number, panel in enumerate(shown):
-        axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
-        _identity(axes, panel)
-
-
-def _identity(axes: "Axes", panel: Panel) -> None:
-    measured = [pair[0] / panel.scale for pair in panel.pairs]
-    predicted = [pair[1] / panel.scale for pair in panel.pairs]
-    low, high = min(measured + predicted), max(measured + predicted)
-    margin = 0.12 * (high - low) or 0.12 * high or 1.0
-    ends = [max(0.0, low - margin), high + margin]
-    axes.plot(ends, ends, color=INK, linewidth=1)
-    title = panel.title
-    if panel.band is not None:
-        below, above = ([end * (1 + sign * panel.band) for end in ends] for sign in (-1, 1))
-        axes.fill_between(ends, below, above, color=GREEN, alpha=0.25, linewidth=0)
-        title += f"\nband: ±{panel.band * 100:.0f} % ({panel.whose})"
-    axes.scatter(
-        measured, predicted, s=40, color=VERMILION, edgecolors="white", linewidths=0.6, zorder=3
-    )
-    axes.set(
-        xlim=ends,
-        ylim=ends,
-        aspect="equal",
-        xlabel=f"measured, {panel.unit}",
-        ylabel=f"predicted, {panel.unit}",
-    )
-    axes.set_title(title, fontsize=10)
-    axes.locator_params(nbins=4)
-    soften(axes)

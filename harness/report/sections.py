@@ -17,17 +17,20 @@ from harness.judge.predicted import (
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
-from harness.report.evidence import failures, flops, memory, phases, trust
-from harness.report.facts import Facts
-from harness.report.provenance import (
+from harness.report.evidence import (
     calibration,
     calibration_line,
     calibration_names,
     commands,
     environment,
+    failures,
     find_calibration,
+    flops,
+    memory,
+    phases,
+    trust,
 )
-from harness.report.trial_numbers import Numbers, numbers_of, over_repeats
+from harness.report.facts import Facts, Numbers, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)

@@ -1,14 +1,12 @@
 """Live bytes of memory snapshots against time: measured and predicted on one axis."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import human_bytes, unit_of
-from advisor.report.figures.palette import BLUE, VERMILION
-from harness.logs.snapshots.recorded_memory import Recording, words
-from harness.report.style import save, soften
+from advisor.report.figures.kit import BLUE, VERMILION, WIDE, save, soften, styled
+from harness.logs.recorded_memory import Recording, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +18,12 @@ _HEIGHT: Final = 3.8
 def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
     """Draw them into `path`, whose suffix says the format. Where one has no times, all are drawn
     by the share of their events."""
-    save(path, _HEIGHT, partial(_paint, recordings=recordings))
+    from matplotlib.figure import Figure
+
+    with styled(path.stem, **{"font.size": 10}):
+        figure = Figure(figsize=(WIDE, _HEIGHT), layout="constrained")
+        _paint(figure, recordings)
+        save(figure, path)
 
 
 def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:

@@ -9,12 +9,10 @@ from typing import Final
 from msgspec import Struct, field
 
 from advisor.base.errors import install_hint
-from harness.report.export import bmf, write_tables
+from harness.report.document import SUMMARY_BYTES, html, markdown, summary
+from harness.report.export import bmf, junit, write_tables
 from harness.report.facts import Facts, load_facts
 from harness.report.figures import draw_all
-from harness.report.html import html
-from harness.report.junit import junit
-from harness.report.markdown import SUMMARY_BYTES, markdown, summary
 from harness.report.sections import make_document
 from harness.trial.files import write_atomic
 

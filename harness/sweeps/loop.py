@@ -16,12 +16,10 @@ from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
 from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.history import Outcome, over_repeats
-from harness.sweeps.policy import End, Wait
-from harness.sweeps.priority import make_policy
+from harness.sweeps.priority import End, Wait, make_policy
 from harness.sweeps.space import Point, Space
-from harness.sweeps.workers.disk import trial_of
 from harness.sweeps.workers.opening import open_study
-from harness.sweeps.workers.study import Claim, Study
+from harness.sweeps.workers.study import Claim, Study, trial_of
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder

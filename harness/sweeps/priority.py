@@ -1,4 +1,9 @@
-"""The policy of `harness sweep`: the advisor's best first, then where measuring promises most, then
+"""What a sweep runs next, and when it ends: decided from what is predicted and what was measured.
+
+A policy is a pure function of its History: it holds no state, so that any worker of a sweep, and a
+sweep that goes on after a kill, decides alike. It knows no Optuna storage, no folder and no clock.
+
+The policy of `harness sweep` is: the advisor's best first, then where measuring promises most, then
 repeats while leaders overlap; and the end.
 
 A sweep is settled when the probability that any other point is more than 1 % faster than the leader
@@ -10,20 +15,72 @@ procedure", Management Science 53).
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from enum import StrEnum
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from advisor.base.units import percent
 from harness.judge.metrics import TIME_NOISE
 from harness.planner.sweep_options import Sampler, SweepOptions
-from harness.sweeps.fitting import fit_chances
 from harness.sweeps.history import Expected, History, Task, expectations
 from harness.sweeps.leader import Standing
-from harness.sweeps.policy import Action, Ask, End, Ending, Measure, Policy, Wait
-from harness.sweeps.prior import SECONDS, beliefs
+from harness.sweeps.prior import SECONDS, beliefs, fit_chances
 from harness.sweeps.space import Point, Space
 from harness.trial.result import TrialStatus
+
+
+class Ending(StrEnum):
+    """Which rule ended a sweep."""
+
+    SETTLED = "settled"
+    TIED = "tied"
+    """Several may be the fastest, and each of them was repeated as often as it may be."""
+    TRIALS = "trials"
+    BUDGET = "budget"
+    EXHAUSTED = "exhausted"
+    """No point that may run is left, and none was measured."""
+
+
+class Measure(Struct, frozen=True, kw_only=True):
+    """Run this task. limit_seconds: its trial ends early (status pruned) once its running median
+    step is clearly above that; None: it is not pruned."""
+
+    task: Task
+    limit_seconds: float | None = None
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """The sampler that the user chose (sweep.sampler=tpe, …) is to name a point for the first time;
+    where it names one that is finished or running, `otherwise` is run."""
+
+    otherwise: Measure
+
+
+class Wait(Struct, frozen=True):
+    """Nothing is worth running before one of the running tasks has ended."""
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """The sweep is over; words: a whole sentence that says why."""
+
+    why: Ending
+    words: str
+
+
+Action = Measure | Ask | Wait | End
+
+
+class Policy(Protocol):
+    """Decides; as pure as a table."""
+
+    def next(self, history: History) -> Action:
+        """What the worker that asks does now. Never a task that is finished or running.
+
+        Workers ask one at a time, under the lock under which the task is then claimed; a task
+        that was claimed is in `history.running` of the next one who asks.
+        """
+
 
 MARGIN: Final = 0.01
 """Faster by less than this is as fast."""

@@ -14,7 +14,7 @@ from advisor.base.configuration import load_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record, show
 from advisor.base.units import nearest_names
-from harness.backends.extras import extra_of
+from harness.backends.building import extra_of
 
 OUT = "{out}"
 """Stands for the campaign's folder in an item's arguments."""

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from harness.trial.variables import RECORDED
+from harness.trial.trial import RECORDED
 from tests.docs.blocks import MARKS, PAGES, PLAIN, READ, ROOT, RUN, Block, blocks_of, with_lines
 from tests.docs.shell import logical_lines, parse, run
 

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from tests.fuzz.mutate import mutate, mutate_word
-from tests.harness.logs.snapshots.recorded import recorded_by_hand
+from tests.harness.logs.snapshot_by_hand import recorded_by_hand
 
 ROOT: Final = Path(__file__).parents[2]
 _RECORDED: Final = ROOT / "tests/harness/fixtures/recorded_regression"

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "harness/logs/snapshots"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "harness/logs"))
 from allocators_count import ACTIONS, SEGMENT_ACTIONS, assert_counted
 from recorded_step import JOB, SETTING
 
 from advisor.cli.main import main as advise
 from harness.cli.main import main
-from harness.logs.snapshots.plain_pickle import read_plain
-from harness.logs.snapshots.recorded_memory import read_recording
+from harness.logs.plain_pickle import read_plain
+from harness.logs.recorded_memory import read_recording
 
 pytestmark = [
     pytest.mark.gpu,

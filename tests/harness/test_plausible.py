@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.trial.codec import decode_result, encode
-from harness.trial.plausible import read_number
+from harness.trial.codec import decode_result, encode, read_number
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import TrialFolder
 

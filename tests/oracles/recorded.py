@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.request.origin import stated_fields
-from harness.backends.megatron_core.unpacked import VARIABLE
+from harness.backends.megatron_core.installed import VARIABLE
 
 DATA: Final = Path(__file__).with_name("data")
 OTHER_RELEASE: Final = bool(os.environ.get(VARIABLE))

@@ -28,7 +28,7 @@ from advisor.memory.static import num_elements  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
 from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
-from harness.backends.megatron_core.fake.autograd_graph import graph_nodes, saved_tensors  # noqa: E402
+from harness.backends.megatron_core.fake.saved import graph_nodes, saved_tensors  # noqa: E402
 from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu  # noqa: E402
 from harness.backends.megatron_core.model import transformer_config  # noqa: E402
 

@@ -15,7 +15,7 @@ from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import Origin
-from advisor.report.figures.palette import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
+from advisor.report.figures.kit import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
 from advisor.step.live_memory import live_memory, moments
 from advisor.step.predicted_step import training_step
 from advisor.step.step_parts import ChunkPass, TrainingStep

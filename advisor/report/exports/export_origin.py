@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.distribution import installed_version
-from advisor.report.figures.palette import row_title
+from advisor.report.figures.titles import row_title
 
 PREDICTED = "predicted before any run, not measured"
 

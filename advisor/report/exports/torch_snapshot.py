@@ -6,12 +6,12 @@ N. Addresses are the lowest free ones: no allocator is replayed for them.
 """
 
 import pickle
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.address_space import AddressSpace
 from advisor.report.exports.export_origin import Origin
 from advisor.search.evaluate import Evaluator
 from advisor.step.kept_layers import KeptLayer, kept_layers
@@ -20,6 +20,39 @@ from advisor.step.predicted_step import training_step
 from advisor.step.step_blocks import BlockEvent, Detail, Kept, Place, block_events, kept_blocks
 from advisor.step.step_parts import TrainingStep
 from advisor.step.timeline import timeline
+
+
+class AddressSpace:
+    """Bytes from `start` on. reached: as many of them as were ever in use, with the gaps."""
+
+    def __init__(self, start: int) -> None:
+        self.reached = 0
+        self._start = start
+        self._gaps: list[tuple[int, int]] = []
+        """Start and size in order of addresses; no two touch."""
+
+    def allocate(self, size: int) -> int:
+        """The address of a new block of `size` bytes."""
+        for index, (address, room) in enumerate(self._gaps):
+            if room >= size:
+                rest = [(address + size, room - size)] if room > size else []
+                self._gaps[index : index + 1] = rest
+                return address
+        address = self._start + self.reached
+        self.reached += size
+        return address
+
+    def free(self, address: int, size: int) -> None:
+        """Give back a block; gaps that touch become one."""
+        index = bisect(self._gaps, (address, 0))
+        if index < len(self._gaps) and self._gaps[index][0] == address + size:
+            size += self._gaps.pop(index)[1]
+        if index and sum(self._gaps[index - 1]) == address:
+            address, before = self._gaps.pop(index - 1)
+            size += before
+            index -= 1
+        self._gaps.insert(index, (address, size))
+
 
 MOST_BLOCKS: Final = 15_000
 """Blocks of what passes keep on the stage with the highest peak: as many memory_viz draws one by

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.units import MIB
-from advisor.report.figures.palette import (
+from advisor.report.figures.kit import (
     BACKWARD,
     FORWARD,
     GREEN,
@@ -13,8 +13,10 @@ from advisor.report.figures.palette import (
     YELLOW,
     Look,
     legend_patches,
-    row_title,
+    soften,
+    stacked_bars,
 )
+from advisor.report.figures.titles import row_title
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, Fate, drawn_layers
 
 if TYPE_CHECKING:
@@ -72,7 +74,6 @@ def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         bbox_to_anchor=(0.5, 0.06 / height),
         ncols=6,
         fontsize=8,
-        frameon=False,
     )
     return figure
 
@@ -91,12 +92,14 @@ def _words(layer: DrawnLayer) -> str:
 
 
 def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
-    places = list(range(len(layer.operators)))
-    start = [0.0] * len(places)
-    for fate, look in FATES.items():
-        sizes = [operator.num_bytes(fate) / MIB for operator in layer.operators]
-        axes.barh(places, sizes, left=start, height=0.72, **look.fill)
-        start = [before + size for before, size in zip(start, sizes, strict=True)]
+    places = range(len(layer.operators))
+    ends = stacked_bars(
+        axes,
+        (
+            (look, [operator.num_bytes(fate) / MIB for operator in layer.operators])
+            for fate, look in FATES.items()
+        ),
+    )
     for place, operator in zip(places, layer.operators, strict=True):
         axes.annotate(
             _tensor_names(operator),
@@ -109,7 +112,7 @@ def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
         )
     axes.set_yticks(places, [operator.name for operator in layer.operators], fontsize=8)
     axes.set_ylim(len(places) - 0.4, -0.6)
-    _finish(axes, max(start), "MiB needed by the backward, per microbatch (right: each tensor)")
+    _finish(axes, max(ends), "MiB needed by the backward, per microbatch (right: each tensor)")
 
 
 def _tensor_names(operator: DrawnOperator) -> str:
@@ -126,25 +129,22 @@ def _tensor_names(operator: DrawnOperator) -> str:
 
 
 def _draw_times(axes: "Axes", layer: DrawnLayer) -> None:
-    """Milliseconds, one behind the other."""
-    places = list(range(len(layer.operators)))
-    start = [0.0] * len(places)
-    for name, look in (
-        ("forward_seconds", FORWARD),
-        ("backward_seconds", BACKWARD),
-        ("replay_seconds", REPLAY),
-    ):
-        parts = [1e3 * getattr(operator, name) for operator in layer.operators]
-        axes.barh(places, parts, left=start, height=0.72, **look.fill)
-        start = [before + part for before, part in zip(start, parts, strict=True)]
+    """Milliseconds, one after the other."""
+    ways = ("forward", FORWARD), ("backward", BACKWARD), ("replay", REPLAY)
+    ends = stacked_bars(
+        axes,
+        (
+            (look, [1e3 * getattr(one, f"{name}_seconds") for one in layer.operators])
+            for name, look in ways
+        ),
+    )
     axes.set_yticks([])
-    axes.set_ylim(len(places) - 0.4, -0.6)
-    _finish(axes, max(start), "ms per microbatch")
+    axes.set_ylim(len(layer.operators) - 0.4, -0.6)
+    _finish(axes, max(ends), "ms per microbatch")
 
 
 def _finish(axes: "Axes", most: float, label: str) -> None:
     axes.set_xlim(0, 1.04 * (most or 1.0))
     axes.set_xlabel(label, fontsize=8, labelpad=2)
     axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="x", alpha=0.25)
-    axes.set_axisbelow(True)
+    soften(axes, "x")

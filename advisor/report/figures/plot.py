@@ -4,10 +4,11 @@ matplotlib (extra `report`) is imported when a picture is asked for, never befor
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.base.errors import UserError, missing_package
+from advisor.report.figures.kit import save, styled
 from advisor.report.wording import chosen
 
 if TYPE_CHECKING:
@@ -46,20 +47,10 @@ def write_figure(
     best (those that a picture has room for), the others one `row` by its rank, the choice where it
     is None."""
     check_figure(path)
-    import matplotlib as mpl
-
     if not advice.candidates:
         raise UserError("--plot", path, "nothing to draw: every setting is rejected")
-    style: Any = {
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "advise",  # and the same answer gives the same bytes
-        "font.size": 9,
-        "hatch.linewidth": 0.6,
-    }
-    with mpl.rc_context(style):
-        found = _drawn(advice, kind or "ranking", top, row)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        found.savefig(path, dpi=150, metadata=metadata)
+    with styled("advise"):
+        save(_drawn(advice, kind or "ranking", top, row), path)
 
 
 def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
@@ -73,11 +64,11 @@ def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Fig
     """Each kind's module is imported when it is drawn."""
     match kind:
         case "ranking":
-            from advisor.report.figures.ranking_figure import ranking_figure
+            from advisor.report.figures.rows_figures import ranking_figure
 
             return ranking_figure(advice, top)
         case "pareto":
-            from advisor.report.figures.pareto_figure import pareto_figure
+            from advisor.report.figures.rows_figures import pareto_figure
 
             return pareto_figure(advice)
         case "time":
@@ -90,11 +81,11 @@ def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Fig
 def _drawn_row(advice: Answer, kind: str, row: RankedEvaluation) -> "Figure":
     match kind:
         case "waterfall":
-            from advisor.report.figures.waterfall_figure import waterfall_figure
+            from advisor.report.figures.memory_figures import waterfall_figure
 
             return waterfall_figure(advice, row)
         case "stages":
-            from advisor.report.figures.stages_figure import stages_figure
+            from advisor.report.figures.memory_figures import stages_figure
 
             return stages_figure(advice, row)
         case "timeline":

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from advisor.report.figures.palette import GREY
+from advisor.report.figures.kit import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,6 +77,8 @@ class _Room:
             Bbox([(x - half, y - half), (x + half, y + half)])
             for x, y in (axes.transData.transform(point) for point in points)
         ]
+        if legend := axes.get_legend():
+            self._taken.append(legend.get_window_extent())
         self._lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
         self._joins: list[Path] = []
 

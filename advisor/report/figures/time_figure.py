@@ -4,8 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.report.figures.palette import GREY, PHASES, legend_patches, row_label, rows_title
-from advisor.report.row_choice import Rows
+from advisor.report.figures.kit import (
+    GREY,
+    PHASES,
+    bold_tick,
+    legend_patches,
+    soften,
+    stacked_bars,
+)
+from advisor.report.figures.titles import row_label, rows_title
+from advisor.report.ranking_table import Rows
 from advisor.report.wording import chosen, seconds
 
 if TYPE_CHECKING:
@@ -33,16 +41,14 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     figure = Figure(figsize=(11, max(3.2, 1.9 + 0.21 * lines)), layout="constrained")
     axes = figure.subplots()
     figure.suptitle(rows_title(advice, len(shown), MOST_ROWS), fontsize=11)
-    places, start = list(range(len(shown))), [0.0] * len(shown)
-    drawn = []
-    for phase, look in PHASES.items():
-        parts = [getattr(row.evaluation.time_seconds, phase) for row in shown]
-        if any(parts):
-            axes.barh(places, parts, left=start, height=0.66, **look.fill)
-            drawn.append(look)
-        start = [before + part for before, part in zip(start, parts, strict=True)]
+    parts = [
+        (look, [getattr(row.evaluation.time_seconds, phase) for row in shown])
+        for phase, look in PHASES.items()
+    ]
+    drawn = [(look, lengths) for look, lengths in parts if any(lengths)]
+    stacked_bars(axes, drawn, height=0.66)
     smallest = min(row.evaluation.step_time_seconds for row in shown)
-    for place, row in zip(places, shown, strict=True):
+    for place, row in enumerate(shown):
         one = row.evaluation
         axes.plot(
             [one.step_time_low_seconds, one.step_time_high_seconds],
@@ -60,16 +66,14 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
             fontsize=8,
         )
     best = chosen(advice)
-    axes.set_yticks(places, labels, fontsize=8)
-    for tick, row in zip(axes.get_yticklabels(), shown, strict=True):
-        tick.set_fontweight("bold" if row is best else "normal")
+    axes.set_yticks(range(len(shown)), labels, fontsize=8)
+    bold_tick(axes, (row is best for row in shown))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.16 * max(row.evaluation.step_time_high_seconds for row in shown))
     axes.set_xlabel("seconds of one step on the slowest stage")
-    axes.grid(axis="x", alpha=0.25)
-    axes.set_axisbelow(True)
+    soften(axes, "x")
     band = Line2D([], [], **_BAND, label=f"band of the step time ({_band_words(shown)})")
-    handles = [*legend_patches(drawn), band]
+    handles = [*legend_patches(look for look, _ in drawn), band]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
     return figure
 

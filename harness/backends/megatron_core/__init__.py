@@ -6,7 +6,7 @@ run (loads neither).
 
 from typing import TYPE_CHECKING
 
-from harness.backends.megatron_core.unpacked import use_named
+from harness.backends.megatron_core.installed import use_named
 from harness.trial.trial import Workload
 
 if TYPE_CHECKING:

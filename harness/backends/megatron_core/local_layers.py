@@ -15,7 +15,7 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from torch import Tensor
 
 from harness.backends.megatron_core.installed import has_transformer_engine
-from harness.backends.sdpa import causal_attention, flash_only
+from harness.backends.training_rank import causal_attention, flash_only
 from harness.base.patching import patched
 
 

@@ -1,7 +1,9 @@
-"""Builds the GPT model chunks of one rank and their inputs."""
+"""The GPT model chunks of one rank out of settings, and their inputs: random tokens, the same at
+every step, so that a small model learns them.
+"""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -18,9 +20,65 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn import functional
 
+from advisor.frameworks.megatron.options.table import option_of_field
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.models.layer_pattern import LayerPattern
 from advisor.models.options import Activation
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
-from harness.backends.megatron_core.objects import keywords
+from harness.backends.training_rank import random_tokens
+
+_TYPES: Final = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.uint8,
+}
+"""Megatron-LM's names of number types (training/arguments.py)."""
+
+
+def _pattern(text: str) -> int | list[int]:
+    entries = LayerPattern(text).entries
+    return entries if isinstance(entries, int) else list(map(int, entries))
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "attention_backend": lambda name: AttnBackend[name],
+    "window_size": lambda text: tuple(map(int, text.split(","))),
+    "window_attn_skip_freq": _pattern,
+    "no_rope_freq": _pattern,
+    "moe_layer_freq": _pattern,
+    "linear_attention_freq": _pattern,
+    "hierarchical_context_parallel_sizes": lambda sizes: list(map(int, sizes)),
+    # one for all layers is handed on as a name (core_transformer_config_from_args)
+    "cp_comm_type": lambda names: names[0] if len(names) == 1 else list(names),
+}
+"""Options that the configuration has in another type than the command line."""
+
+
+def keywords(settings: RawSettings, cls: type) -> dict[str, Any]:
+    """Keyword arguments of one of Megatron's configuration classes: the options that `settings`
+    were given, under the names and in the types of the installed release. What the class does not
+    know is left out."""
+    given, found = settings.given, {}
+    known = {field.name: field.type for field in fields(cls)}
+    for name, annotation in known.items():
+        row = option_of_field(name)
+        renamed = row is not None and row.name != name and row.name in known
+        if row is not None and row.name in given and not renamed:
+            found[name] = _read(row.name, given[row.name], annotation)
+    return found
+
+
+def _read(name: str, value: Any, annotation: object) -> Any:
+    if value is None:
+        return None
+    if "dtype" in str(annotation):
+        return _TYPES[value]
+    read = _READ.get(name)
+    if read is not None:
+        return read(value)
+    return list(value) if isinstance(value, tuple) else value
+
 
 _AUTO: Final = AttnBackend.auto
 
@@ -180,3 +238,39 @@ def _causal_mask(s: int, device: torch.device) -> torch.Tensor:
 def fake_batch(case: MegatronCase) -> Batch:
     """A batch without meaning, which all microbatches may share."""
     return Batch(case, torch.zeros(case.micro_batch_size, case.local_seq_length, dtype=torch.long))
+
+
+class Microbatches:
+    """This rank's microbatches by number; sequence i of the global batch depends on the seed and
+    on i alone. Every pipeline and tensor-parallel rank makes the same tokens."""
+
+    def __init__(
+        self, case: MegatronCase, vocab_size: int, seed: int, device: torch.device
+    ) -> None:
+        self._case, self._vocab_size, self._seed = case, vocab_size, seed
+        self.device = device
+        self._made: dict[int, Batch] = {}
+
+    def __call__(self, number: int) -> Batch:
+        """Microbatch `number`, made once."""
+        if number not in self._made:
+            self._made[number] = self._make(number)
+        return self._made[number]
+
+    def _make(self, number: int) -> Batch:
+        case, size = self._case, self._case.micro_batch_size
+        first = (self._data_rank * case.num_microbatches + number) * size
+        numbers = range(first, first + size)
+        rows = torch.stack(
+            [random_tokens(self._seed, i, self._vocab_size, case.seq_length) for i in numbers]
+        )
+        rows = rows.to(self.device)
+        start = parallel_state.get_context_parallel_rank() * case.local_seq_length
+        window = slice(start, start + case.local_seq_length)
+        return Batch(
+            case, rows[:, :-1][:, window].contiguous(), rows[:, 1:][:, window].contiguous()
+        )
+
+    @property
+    def _data_rank(self) -> int:
+        return int(parallel_state.get_data_parallel_rank())

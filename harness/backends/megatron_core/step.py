@@ -9,8 +9,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.backends.megatron_core.cpu import megatron_on_cpu
 from harness.backends.megatron_core.local_layers import SdpaAttention, local_patches, without_apex
-from harness.backends.megatron_core.mock_data import Microbatches
-from harness.backends.megatron_core.model import transformer_config
+from harness.backends.megatron_core.model import Microbatches, transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining, announced_phases
 from harness.backends.megatron_core.translate import megatron_case
 from harness.backends.megatron_core.world import real_world

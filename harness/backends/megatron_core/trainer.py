@@ -16,8 +16,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import schedules
 
 from harness.backends.megatron_core.case import MegatronCase
-from harness.backends.megatron_core.model import Batch, build_chunks
-from harness.backends.megatron_core.objects import keywords
+from harness.backends.megatron_core.model import Batch, build_chunks, keywords
 from harness.backends.training_rank import LEARNING_RATE
 from harness.base.patching import patched
 from harness.trial.result import Phase

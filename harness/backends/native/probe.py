@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.backends.native.modules.attention import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from harness.backends.native.modules.kernels import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from harness.backends.native.regions import Watchers, replays_told
 from harness.measure.memory import storage_bytes
 

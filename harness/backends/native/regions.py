@@ -22,7 +22,7 @@ from torch.utils.checkpoint import (
 
 from advisor.layers.operators import Module
 from advisor.plan.recompute_plan import ReplayRun
-from harness.backends.native.modules.attention import ATTENTION_FORWARD
+from harness.backends.native.modules.kernels import ATTENTION_FORWARD
 from harness.backends.native.setting import OpPolicy
 
 Function = Callable[..., Any]

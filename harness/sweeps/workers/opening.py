@@ -12,9 +12,8 @@ from advisor.base.errors import UserError, require
 from harness.planner.sweep_options import Sampler, SweepOptions
 from harness.sweeps.history import expectations
 from harness.sweeps.space import Space
-from harness.sweeps.told import METRICS
 from harness.sweeps.workers.claims import others_at_work
-from harness.sweeps.workers.ledger import Ledger
+from harness.sweeps.workers.ledger import METRICS, Ledger
 from harness.sweeps.workers.storages import JOURNAL, Storage, open_storage
 from harness.sweeps.workers.study import Study
 from harness.trial.result import TrialStatus

@@ -1,26 +1,66 @@
-"""Where a study is kept: a journal file in the run's folder, SQLite, or a PostgreSQL server."""
+"""Where a study is kept (a journal file in the run's folder, SQLite, or a PostgreSQL server), and
+whose turn it is to change it: one worker at a time, over all processes and machines.
 
+A turn ends with its process: a file's lock goes with who held it, PostgreSQL's with its connection.
+"""
+
+import hashlib
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.sweeps.workers.turns import PostgresTurn, Turn
 from harness.trial.files import Lock, in_turn
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalBackend
-    from sqlalchemy import URL
+    from sqlalchemy import URL, Engine
+
+_IDLE_SECONDS: Final = 60
+"""PostgreSQL ends a turn in which its worker is silent for so long (its machine is gone)."""
+
+
+class Turn(Protocol):
+    """Waits until it is ours, and holds it for the length of a block; of a file, `in_turn` does."""
+
+    def __call__(self) -> AbstractContextManager[None]:
+        """Raises what the storage raises where it cannot be reached."""
+
+
+class PostgresTurn:
+    """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: what is
+    done in one must bear that another worker's has begun (see Study)."""
+
+    def __init__(self, engine: "Engine", name: str) -> None:
+        self._engine = engine
+        digest = hashlib.sha256(name.encode()).digest()
+        self._key = int.from_bytes(digest[:8], "big", signed=True)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """sqlalchemy's errors where the server cannot be reached."""
+        from sqlalchemy import text
+
+        idle = text(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
+        connection = self._engine.connect()
+        try:
+            connection.execute(idle)
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._key})
+            yield
+        finally:
+            with suppress(Exception):  # what was done in the turn stands, however it ended
+                connection.close()
+
 
 T = TypeVar("T")
 JOURNAL: Final = "optuna.journal"

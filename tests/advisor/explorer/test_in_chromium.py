@@ -18,8 +18,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 from advisor.answer.answer import Answer, Basis
 from advisor.api.answering import answer_to
 from advisor.explorer.explorer_page import explorer_page
-from advisor.explorer.grid import Grid, grid
-from advisor.explorer.pack import UNIT
+from advisor.explorer.nearby import Grid, grid
+from advisor.explorer.step_numbers import UNIT
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.request.request import Request
 from advisor.search.ranking import order

@@ -15,8 +15,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.report.advice_page import page
 from advisor.report.blocks import Block
 from advisor.report.header import layout_words, run_words
-from advisor.report.ranking_table import Gauge
-from advisor.report.row_choice import Rows
+from advisor.report.ranking_table import Gauge, Rows
 from advisor.report.text import Screen, plain_lines, printed
 from advisor.request.request import Request
 from advisor.request.resolve import resolve

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.report.advice_page import page
-from advisor.report.row_choice import Rows
+from advisor.report.ranking_table import Rows
 from advisor.report.text import plain_lines
 from tests.advisor.conftest import JOB
 

@@ -8,7 +8,7 @@ import pytest
 from advisor.cli.main import main as advise
 from harness.cli.main import main
 from harness.report.snapshot_figure import thinned
-from tests.harness.logs.snapshots.recorded import recorded_by_hand
+from tests.harness.logs.snapshot_by_hand import recorded_by_hand
 
 JOB = ["--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "full:uniform:8"]
 

@@ -22,7 +22,7 @@ from harness.judge.golden import (
 )
 from harness.judge.golden_page import golden_page, list_page
 from harness.judge.metrics import Process, Series, metric_names, samples
-from harness.trial.plausible import read_number
+from harness.trial.codec import read_number
 from harness.trial.result import TrialResult, TrialStatus
 
 WORKLOAD: dict[str, Any] = {

@@ -16,7 +16,7 @@ from harness.judge.metrics import (
     find_metric,
     process_of,
 )
-from harness.report.trial_numbers import numbers_of
+from harness.report.facts import numbers_of
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
 

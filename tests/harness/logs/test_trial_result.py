@@ -6,8 +6,7 @@ from msgspec.structs import replace
 from harness.judge.metrics import Series, process_of
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LogFramework
-from harness.logs.step_seconds import Work, timed_steps, work_of
-from harness.logs.trial_result import Question, result_of
+from harness.logs.trial_result import Question, Work, result_of, timed_steps, work_of
 from harness.trial.codec import decode_result, encode
 from harness.trial.result import Phase, TrialResult, TrialStatus
 from harness.trial.trial import Device, MeasurementPlan

@@ -1,11 +1,21 @@
 """Concerns on synthetic series."""
 
+import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from harness.measure.nvml import GpuReading
-from harness.measure.trust import Evidence, concerns, drift, spread
+from harness.measure.trust import (
+    Evidence,
+    concerns,
+    drift,
+    is_warm,
+    median_at_least,
+    settled,
+    spread,
+)
 from harness.trial.result import Concern
 from harness.trial.trial import Device, MeasurementPlan
 
@@ -129,3 +139,65 @@ def test_fatal_ones_come_first() -> None:
     fatal = [concern.fatal for concern in concerns(evidence, PLAN, Device.CUDA)]
     assert fatal == sorted(fatal, reverse=True)
     assert False in fatal
+
+
+WARMUP_PLAN = MeasurementPlan(min_warmup_steps=3, max_warmup_steps=6, warmup_tolerance=0.05)
+
+
+def steps_until_warm(series: Sequence[float], plan: MeasurementPlan = WARMUP_PLAN) -> int:
+    return next(n for n in itertools.count() if is_warm(series[:n], plan))
+
+
+@pytest.mark.parametrize(
+    ("series", "steps"),
+    [
+        pytest.param([1.0] * 9, 3, id="calm from the start: the least"),
+        pytest.param([53.0, 1.0, 1.0, 1.0, 1.0], 4, id="a compiling first step is waited out"),
+        pytest.param([9.0, 4.0, 1.04, 1.0, 1.02, 1.0], 5, id="within 5 % of their median"),
+        pytest.param([9.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0], 6, id="a late slow step, then the most"),
+        pytest.param([6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0], 6, id="never calm: the most"),
+    ],
+)
+def test_the_warm_up_ends_by_rule(series: list[float], steps: int) -> None:
+    assert steps_until_warm(series) == steps
+
+
+def test_the_least_is_always_run() -> None:
+    plan = MeasurementPlan(min_warmup_steps=5, max_warmup_steps=9)
+    assert steps_until_warm([1.0] * 9, plan) == 5
+
+
+def test_a_most_below_the_least_gives_the_least() -> None:
+    plan = MeasurementPlan(min_warmup_steps=4, max_warmup_steps=2)
+    assert steps_until_warm([9.0, 5.0, 3.0, 2.0, 1.0], plan) == 4
+
+
+def test_one_step_can_be_a_whole_warm_up() -> None:
+    plan = MeasurementPlan(min_warmup_steps=1, max_warmup_steps=1)
+    assert steps_until_warm([9.0, 1.0], plan) == 1
+
+
+@pytest.mark.parametrize(("last", "calm"), [(1.05, True), (1.06, False)])
+def test_agreement_is_range_over_median(last: float, calm: bool) -> None:
+    assert settled([7.0, 1.0, 1.0, last], 0.05 + 1e-9) is calm
+
+
+def test_two_steps_never_agree() -> None:
+    assert not settled([1.0, 1.0], 0.05)
+
+
+def test_the_bound_is_an_order_statistic_of_the_binomial() -> None:
+    """P(all n above the median) = 2^-n: 1/16 of four steps, 1/32 of five; of eight, 9/256 that at
+    most one is below it."""
+    assert median_at_least([3.0, 1.0, 2.0, 4.0]) is None
+    assert median_at_least([5.0, 3.0, 1.0, 2.0, 4.0]) == 1.0
+    assert median_at_least([float(n) for n in range(8, 0, -1)]) == 2.0
+    assert median_at_least([3.0, 1.0, 2.0, 4.0], level=0.9) == 1.0
+
+
+def test_it_holds_with_the_stated_probability() -> None:
+    chance = random.Random(0)
+    draws = [[chance.expovariate(1.0) for _ in range(10)] for _ in range(2000)]
+    above = sum((median_at_least(draw) or 0.0) > 0.6931 for draw in draws)  # ln 2
+    # of ten: P(at most one below) = 11/1024; five standard errors of 2,000 draws
+    assert above / 2000 == pytest.approx(11 / 1024, abs=5 * (0.0107 * 0.99 / 2000) ** 0.5)

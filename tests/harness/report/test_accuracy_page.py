@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.judge.accuracy_rows import setting_rows
-from harness.report.accuracy_figure import draw_accuracy
 from harness.report.accuracy_page import accuracy_report, csv_text
-from harness.report.markdown import markdown
+from harness.report.document import markdown
+from harness.report.predicted_figure import draw_accuracy
 from harness.trial.result import TrialStatus
 from tests.harness.judge.synthetic import GIB, prediction, result
 

@@ -12,9 +12,9 @@ pytest.importorskip("matplotlib")
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import Chromium, find_chromium
 
+from harness.report.document import html
 from harness.report.facts import load_facts
 from harness.report.figures import draw_all
-from harness.report.html import html
 from harness.report.sections import make_document
 
 DESKTOP, PHONE = 1280, 390

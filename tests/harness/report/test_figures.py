@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.units import unit_of
-from advisor.report.figures.palette import REPLAY
+from advisor.report.figures.kit import INK, NARROW, REPLAY, WIDE, embedded
+from harness.report.evidence import find_calibration
 from harness.report.facts import Facts
-from harness.report.memory_figure import bars
-from harness.report.provenance import find_calibration
-from harness.report.scatter import Point, best_of, panels, points
-from harness.report.step_figure import steps
-from harness.report.style import INK, NARROW, WIDE, embedded
+from harness.report.figures import bars, steps
+from harness.report.predicted_figure import panels
+from harness.report.scatter import Point, best_of, points
 from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")
@@ -117,8 +116,9 @@ def test_panels_have_the_band_of_whom_they_name(gpu_facts: Facts) -> None:
     fitted = find_calibration("h100")
     assert fitted is not None
     assert (kept.band, peak.band, time.band) == (0.02, 0.02, fitted.step_time_error)
-    assert len(time.pairs) == 3
-    measured, predicted = time.pairs[0]
+    (pairs,) = time.groups.values()
+    assert len(pairs) == 3
+    measured, predicted = pairs[0]
     assert measured / predicted == pytest.approx(1.05)  # invented so
 
 

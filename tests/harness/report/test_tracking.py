@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.report.tracking import trackers
-from harness.report.tracking.hand_over import track_and_say, track_run
-from harness.report.tracking.trackers import TrackerName, parse_trackers
+from harness.report.tracking import TrackerName, parse_trackers, track_and_say, track_run
 
 OK = "ok"
 
@@ -130,7 +128,7 @@ def test_wandb_has_an_offline_run_for_each_trial(run: Path) -> None:
 def test_what_is_not_known_or_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"track.*mlflow"):
         parse_trackers(["mlflaw"], "track")
-    monkeypatch.setattr(trackers, "find_spec", lambda _: None)
+    monkeypatch.setattr("harness.report.tracking.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"needs mlflow-skinny.*\.\[mlflow\]"):
         parse_trackers(["mlflow"], "track")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.report.document import SUMMARY_BYTES
 from harness.report.facts import Facts
-from harness.report.markdown import SUMMARY_BYTES
 from harness.report.write import append_summary, step_summary_file, write_report
 
 ALWAYS = {"report.md", "junit.xml", "bmf.json"}

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from harness.planner.sweep_options import Sampler
 from harness.sweeps.history import Expected, History, Outcome, Task
-from harness.sweeps.policy import Ask, End, Ending, Measure, Wait
-from harness.sweeps.priority import PriorPolicy, Rules
+from harness.sweeps.priority import Ask, End, Ending, Measure, PriorPolicy, Rules, Wait
 from harness.sweeps.space import Point
 from harness.trial.result import TrialStatus
 from tests.harness.sweeps.conftest import measured

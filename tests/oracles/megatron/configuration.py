@@ -72,7 +72,7 @@ def _as_constructed(raw: RawSettings) -> dict[str, Any]:
     """The settings under the names and in the types of TransformerConfig 0.16.1."""
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from harness.backends.megatron_core.objects import keywords
+    from harness.backends.megatron_core.model import keywords
 
     # The backend has no rule with recompute; biases are off where nothing is said of them.
     values = {"add_bias_linear": False, **keywords(raw, TransformerConfig)}

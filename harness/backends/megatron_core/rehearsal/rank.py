@@ -1,14 +1,17 @@
 """One rank of a job, alone: built, stepped and gauged on fake tensors, a CPU or a GPU."""
 
 import gc
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from msgspec import Struct
 from msgspec.structs import replace
+from torch import Tensor
 
 from advisor.plan.schedule import schedule_points
 from harness.backends.lone_ranks import Rehearsed
@@ -17,9 +20,7 @@ from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
 from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
 from harness.backends.megatron_core.local_layers import SdpaAttention
-from harness.backends.megatron_core.mock_data import Microbatches
-from harness.backends.megatron_core.model import fake_batch, transformer_config
-from harness.backends.megatron_core.rehearsal.received import own_part, received_noise
+from harness.backends.megatron_core.model import Microbatches, fake_batch, transformer_config
 from harness.backends.megatron_core.rehearsal.storage_differences import storage_differences
 from harness.backends.megatron_core.step import device_patches
 from harness.backends.megatron_core.trainer import (
@@ -27,15 +28,70 @@ from harness.backends.megatron_core.trainer import (
     NextBatch,
     announced_phases,
 )
-from harness.backends.megatron_core.world import fake_world
+from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
+from harness.base.patching import patched
 from harness.measure.memory import StorageMeter, storage_bytes
-from harness.measure.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
-from harness.measure.phase_times import PhaseTimes
+from harness.measure.phases import CudaGauge, MeterGauge, PhasePeaks, PhaseTimes
 from harness.measure.timing import stopwatch
 from harness.measure.training_step import Recorder, Silent
 from harness.trial.result import Phase, PhaseTime, StagePeaks
 from harness.trial.trial import Device, MeasurementPlan, Workload
+
+_GROUP: Final[Any] = dist.ProcessGroup
+
+
+@contextmanager
+def received_noise() -> Iterator[None]:
+    """Fills what comes from other pipeline stages with N(0, 1), the size of a normalised hidden
+    state."""
+    original = P2P._communicate
+
+    def communicate(*args: Any, **wanted: Any) -> Any:
+        received = original(*args, **wanted)
+        with torch.no_grad():
+            for tensor in received[:2]:
+                if tensor is not None:
+                    tensor.normal_()
+        return received
+
+    with patched(P2P, "_communicate", communicate):
+        yield
+
+
+@contextmanager
+def own_part() -> Iterator[None]:
+    """A reduce-scatter gives this rank's slice of its own tensor, an all-to-all its own tensor.
+
+    A fake process group does so itself in torch 2.13, whose functions no longer call the two
+    methods; in torch 2.11 it writes nothing.
+    """
+    scatter, exchange = _GROUP._reduce_scatter_base, _GROUP.alltoall_base
+
+    def reduce_scatter(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:
+        work = scatter(group, output, given, *more)
+        output.detach().copy_(given.detach().view(-1, *output.shape)[group.rank()])
+        return work
+
+    def all_to_all(group: Any, output: Tensor, given: Tensor, *more: Any) -> Any:
+        work = exchange(group, output, given, *more)
+        _fill(output.detach().view(-1), given.detach().reshape(-1))
+        return work
+
+    with (
+        patched(_GROUP, "_reduce_scatter_base", reduce_scatter),
+        patched(_GROUP, "alltoall_base", all_to_all),
+    ):
+        yield
+
+
+def _fill(output: Tensor, given: Tensor) -> None:
+    """The beginning of `given`; what it has not, N(0, 1), or zeros where numbers are counts."""
+    shared = min(len(output), len(given))
+    output[:shared].copy_(given[:shared])
+    rest = output[shared:]
+    rest.normal_() if output.is_floating_point() else rest.zero_()
+
 
 _WARMUP_STEPS: Final = 2
 

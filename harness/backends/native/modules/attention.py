@@ -1,121 +1,149 @@
-"""Causal flash attention on GPU and CPU: keeps q, k, v, the output and the log-sum-exp."""
+"""Self-attention with query groups, and multi-latent attention (megatron-core 0.16.1 attention.py,
+multi_latent_attention.py).
+"""
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from harness.backends.sdpa import causal_attention, flash_only
+from advisor.layers.operators import Module
+from harness.backends.native.modules.kernels import CoreAttention, rotate
+from harness.backends.native.modules.layer_settings import LayerSettings, Norm
+from harness.backends.native.modules.linear import ParallelLinear
+from harness.backends.native.regions import Regions
 
-_SEEDS: Final = 2**31
+_CORE: Final = frozenset({Module.CORE_ATTENTION})
+_QKV: Final = frozenset({Module.LINEAR_QKV})
+_PROJ: Final = frozenset({Module.LINEAR_PROJ})
 
 
-def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Attention of [micro_batch_size, seq_length, heads, channels] each; channels are the value's.
+class SelfAttention(nn.Module):
+    """linear_qkv, rotary embedding, core attention, linear_proj.
 
-    The CPU's flash kernel knows no dropout, and no values of another width than the keys': there an
-    operator of our own stands in, which keeps the same tensors and draws its mask from a seed.
+    mixed_qkv is laid out as Megatron's: per key/value head its query heads, the key, the value. The
+    key, the value and, but for grouped attention with several groups, the query are views of it.
     """
-    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    if not query.is_cuda and (dropout > 0 or q.shape[-1] != v.shape[-1]):
-        seed = int(torch.randint(_SEEDS, ()).item())
-        dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
-        return dropped[0].transpose(1, 2)
-    with flash_only(q, v):
-        return causal_attention(q, k, v, dropout).transpose(1, 2)
 
-
-class CoreAttention(nn.Module):
-    """Causal flash attention; its dropout is the model's."""
-
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()
-        self.dropout = dropout
+        model = settings.model
+        self.groups = model.num_query_groups // settings.tensor.size
+        self.channels = model.kv_channels
+        self._frequencies = frequencies
+        self.linear_qkv = settings.linear(
+            model.hidden_size,
+            model.query_projection_size + 2 * model.kv_projection_size,
+            bias=model.add_bias_linear or model.add_qkv_bias,
+            adds_bias=True,
+        )
+        norms = [Norm(settings, self.channels) if model.qk_layernorm else None for _ in range(2)]
+        self.q_layernorm, self.k_layernorm = norms
+        self.core_attention = CoreAttention(model.attention_dropout)
+        self.linear_proj = settings.linear(
+            model.query_projection_size,
+            model.hidden_size,
+            column_parallel=False,
+            bias=model.add_bias_linear,
+        )
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[b, s, heads, channels] each to [b, s, heads x channels]."""
-        return flash_attention(query, key, value, self.dropout).flatten(2)
+    def forward(self, x: Tensor, regions: Regions) -> Tensor:
+        """The branch before its bias; the caller adds that with dropout and residual."""
+        mixed = regions.run(_QKV, self.linear_qkv, x)
+        query, key, value = self._split(mixed)
+        if self.q_layernorm is not None and self.k_layernorm is not None:
+            query, key = self.q_layernorm(query), self.k_layernorm(key)
+        if self._frequencies is not None:
+            query, key = rotate(query, self._frequencies), rotate(key, self._frequencies)
+        context = regions.run(_CORE, self.core_attention, query, key, value)
+        branch: Tensor = regions.run(_PROJ, self.linear_proj, context)
+        return branch
+
+    def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        b, s, _ = mixed.shape
+        grouped = mixed.view(b, s, self.groups, -1)
+        query_width = grouped.shape[-1] - 2 * self.channels
+        query, key, value = torch.split(
+            grouped, [query_width, self.channels, self.channels], dim=-1
+        )
+        return query.reshape(b, s, -1, self.channels), key, value
 
 
-@torch.library.custom_op("recompute_harness::dropped_attention", mutates_args=())
-def dropped_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Causal attention of [batch, heads, seq, channels] with dropout on the probabilities.
+class LatentAttention(nn.Module):
+    """Down-projections, norms, up-projections with rotary embedding, core attention, linear_proj.
 
-    Returns the output, whose memory has the heads inside the sequence as flash attention's, and
-    the log-sum-exp [batch, heads, seq] in fp32.
+    The query is compressed where the model has q_lora_rank.
     """
-    scores = _scores(query, key)
-    lse = scores.logsumexp(-1)
-    probabilities = (scores - lse[..., None]).exp() * _keep_mask(scores, dropout, seed)
-    out = probabilities @ _expand(value, query.shape[1]).float()
-    return out.to(query.dtype).transpose(1, 2).contiguous().transpose(1, 2), lse
+
+    def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
+        super().__init__()
+        model = settings.model
+        widths = model.kv_lora_rank, model.qk_pos_emb_head_dim
+        self._widths = list(widths)
+        self.linear_kv_down_proj = settings.linear(model.hidden_size, sum(widths))
+        self.kv_layernorm = Norm(settings, model.kv_lora_rank) if model.qk_layernorm else None
+        self.linear_q_down_proj: ParallelLinear | None = None
+        self.q_layernorm: Norm | None = None
+        if model.q_lora_rank is not None:
+            self.linear_q_down_proj = settings.linear(model.hidden_size, model.q_lora_rank)
+            self.q_layernorm = Norm(settings, model.q_lora_rank) if model.qk_layernorm else None
+        self.up_projections = UpProjections(settings, frequencies)
+        self.core_attention = CoreAttention(model.attention_dropout)
+        self.linear_proj = settings.linear(
+            model.num_attention_heads * model.v_head_dim,
+            model.hidden_size,
+            column_parallel=False,
+            bias=model.add_bias_linear,
+        )
+
+    def forward(self, x: Tensor, regions: Regions) -> Tensor:
+        """The branch before its bias; the caller adds that with dropout and residual."""
+        query = x if self.linear_q_down_proj is None else self.linear_q_down_proj(x)
+        combined = self.linear_kv_down_proj(x)
+        compressed, k_pos_emb = torch.split(combined, self._widths, dim=-1)
+        if self.q_layernorm is not None:
+            query = self.q_layernorm(query)
+        if self.kv_layernorm is not None:
+            compressed = self.kv_layernorm(compressed)
+        heads, dropped = regions.droppable(
+            Module.QKV_UP_PROJ, self.up_projections, query, compressed, k_pos_emb
+        )
+        context = regions.run(_CORE, self.core_attention, *heads)
+        dropped.until_backward_of(context)
+        branch: Tensor = self.linear_proj(context)
+        return branch
 
 
-def _scores(query: Tensor, key: Tensor) -> Tensor:
-    scores = query.float() @ _expand(key, query.shape[1]).float().transpose(-1, -2)
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
-    scale = float(query.shape[-1]) ** -0.5
-    masked: Tensor = (scores * scale).masked_fill_(future, float("-inf"))
-    return masked
+class UpProjections(nn.Module):
+    """All heads' query, key and value from the compressed ones."""
 
+    def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
+        super().__init__()
+        model = settings.model
+        self._frequencies = frequencies
+        self._nope, self._heads = model.qk_head_dim, model.num_attention_heads
+        query_in = model.q_lora_rank or model.hidden_size
+        self.linear_q_up_proj = settings.linear(query_in, self._heads * model.qk_channels)
+        self.linear_kv_up_proj = settings.linear(
+            model.kv_lora_rank, self._heads * (self._nope + model.v_head_dim)
+        )
 
-def _expand(grouped: Tensor, heads: int) -> Tensor:
-    return grouped.repeat_interleave(heads // grouped.shape[1], dim=1)
+    def forward(
+        self, query: Tensor, compressed: Tensor, k_pos_emb: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[b, s, heads, channels] each, from [b, s, rank]; the rotary part of the key,
+        [b, s, qk_pos_emb_head_dim], is the same for all heads."""
+        # forward: no module hooks, as this may be replayed inside a backward
+        nope, turned = self._per_head(self.linear_q_up_proj.forward(query))
+        key, value = self._per_head(self.linear_kv_up_proj.forward(compressed))
+        shared = self._rotate(k_pos_emb[:, :, None]).expand(-1, -1, self._heads, -1)
+        query = torch.cat((nope, self._rotate(turned)), dim=-1)
+        return query, torch.cat((key, shared), dim=-1), value.contiguous()
 
+    def _per_head(self, wide: Tensor) -> tuple[Tensor, Tensor]:
+        """The first qk_head_dim channels of every head, and the others."""
+        heads = wide.view(*wide.shape[:-1], self._heads, -1)
+        return heads[..., : self._nope], heads[..., self._nope :]
 
-def _keep_mask(like: Tensor, dropout: float, seed: int) -> Tensor:
-    """1 / (1 - dropout) where a probability stays, else 0."""
-    generator = torch.Generator(like.device).manual_seed(seed)
-    kept = torch.rand(like.shape, generator=generator, device=like.device) >= dropout
-    return kept.float() / (1 - dropout)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, ctx.dropout, ctx.seed = inputs
-    ctx.save_for_backward(query, key, value, *output)
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-    query, key, value, out, lse = ctx.saved_tensors
-    heads, wide = query.shape[1], grad.float()
-    probabilities = (_scores(query, key) - lse[..., None]).exp()
-    mask = _keep_mask(probabilities, ctx.dropout, ctx.seed)
-    grad_value = (probabilities * mask).transpose(-1, -2) @ wide
-    through = (wide @ _expand(value, heads).float().transpose(-1, -2)) * mask
-    row = (wide * out.float()).sum(-1, keepdim=True)
-    grad_scores = probabilities * (through - row) * float(query.shape[-1]) ** -0.5
-    grad_query = grad_scores @ _expand(key, heads).float()
-    grad_key = grad_scores.transpose(-1, -2) @ query.float()
-    return (
-        grad_query.to(query.dtype),
-        _collapse(grad_key, key),
-        _collapse(grad_value, value),
-        None,
-        None,
-    )
-
-
-def _collapse(expanded: Tensor, like: Tensor) -> Tensor:
-    """Sum of the gradients of the query heads that share one key or value head."""
-    b, groups, s, channels = like.shape
-    return expanded.view(b, groups, -1, s, channels).sum(2).to(like.dtype)
-
-
-dropped_attention.register_autograd(_backward, setup_context=_save)
-_aten = torch.ops.aten
-ATTENTION_FORWARD: Final = (
-    _aten._scaled_dot_product_flash_attention_for_cpu,
-    _aten._scaled_dot_product_flash_attention,
-    _aten._scaled_dot_product_efficient_attention,
-    _aten._scaled_dot_product_cudnn_attention,
-    torch.ops.recompute_harness.dropped_attention,
-)
-"""What runs attention forward, on either device."""
-ATTENTION_BACKWARD: Final = (
-    _aten._scaled_dot_product_flash_attention_backward,
-    _aten._scaled_dot_product_efficient_attention_backward,
-    _aten._scaled_dot_product_cudnn_attention_backward,
-)
-"""Their backward on a GPU."""
+    def _rotate(self, x: Tensor) -> Tensor:
+        return x if self._frequencies is None else rotate(x, self._frequencies)

@@ -1,4 +1,4 @@
-"""One transformer layer of Megatron's modules (megatron-core 0.16.1 transformer_layer.py)."""
+"""What every layer of the native model is built from."""
 
 from functools import partial
 from typing import Final
@@ -9,13 +9,12 @@ from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Segment
-from harness.backends.native.modules.kernels import bias_dropout_add
-from harness.backends.native.modules.latent_attention import LatentAttention
-from harness.backends.native.modules.layer_settings import LayerSettings
-from harness.backends.native.modules.mlp import Mlp
-from harness.backends.native.modules.moe.layer import MoeLayer
-from harness.backends.native.modules.norm import Norm
-from harness.backends.native.modules.self_attention import SelfAttention
+from harness.backends.native.modules.attention import LatentAttention, SelfAttention
+from harness.backends.native.modules.kernels import (
+    bias_dropout_add,
+)
+from harness.backends.native.modules.layer_settings import LayerSettings, Mlp, Norm
+from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import Regions, policy_contexts, replay_later
 
 _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})

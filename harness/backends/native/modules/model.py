@@ -13,14 +13,13 @@ from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
 from harness.backends.native.modules.layer import TransformerLayer
-from harness.backends.native.modules.layer_settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings, Norm
 from harness.backends.native.modules.linear import (
     ParallelLinear,
     Shard,
     VocabParallelEmbedding,
     cross_entropy,
 )
-from harness.backends.native.modules.norm import Norm
 from harness.backends.native.regions import replay_later
 
 _WEIGHT_DEVIATION: Final = 0.02

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from harness.execution.launchers.launcher import Exit
+from harness.execution.launchers.local import Exit
 from harness.trial.failures import Failure
 from harness.trial.result import TrialStatus
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from msgspec import field
 from msgspec.structs import replace
 
-from harness.execution.conclude import Attempt, conclude
-from harness.execution.execute import keep
+from harness.execution.execute import Attempt, conclude, keep
 from harness.execution.launchers.slurm.queue import (
     JobReport,
     Queue,

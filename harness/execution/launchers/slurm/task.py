@@ -13,12 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.execution.execute import Execution, begin, keep, launcher_of, not_run
-from harness.execution.launchers.launcher import Exit, Launcher, Running
+from harness.execution.launchers.local import Exit, Launcher, Running
 from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.execution.signals import Stop, StopSignals
 from harness.trial.failures import Failure
-from harness.trial.ranks import failed_ranks
-from harness.trial.result import TrialStatus
+from harness.trial.result import TrialStatus, failed_ranks
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from advisor.answer.answer import Answer
-from advisor.report.figures.pareto_figure import pareto_figure, spread
 from advisor.report.figures.plot import write_figure
+from advisor.report.figures.rows_figures import pareto_figure, spread
 
 
 def drawn(answer: Answer) -> Figure:

@@ -16,7 +16,7 @@ from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.report.explain_page import COMPONENTS
 from advisor.report.figures.plot import write_figure
-from advisor.report.figures.ranking_figure import draw_components, ranking_figure
+from advisor.report.figures.rows_figures import draw_components, ranking_figure
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -9,10 +9,10 @@ pytest.importorskip("matplotlib")
 
 from advisor.answer.answer import Answer
 from advisor.plan.recompute_plan import recomputes
+from advisor.report.figures.memory_figures import waterfall_figure
 from advisor.report.figures.plot import OF_ONE_ROW, row_of, write_figure
-from advisor.report.figures.step_windows import MOST_PASSES, windows
 from advisor.report.figures.time_figure import time_figure
-from advisor.report.figures.waterfall_figure import waterfall_figure
+from advisor.report.figures.timeline_figure import MOST_PASSES, windows
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.step.predicted_step import training_step

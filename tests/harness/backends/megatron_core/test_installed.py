@@ -1,4 +1,7 @@
+import os
+import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -55,3 +58,51 @@ def test_a_broken_transformer_engine_is_none(
         assert not installed.has_transformer_engine()
     finally:
         installed.has_transformer_engine.cache_clear()
+
+
+@pytest.fixture
+def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the folders that are used; two releases lie in the virtual environment."""
+    for release in ("0.17.1", "0.19.2"):
+        wheel = tmp_path / f"megatron-core-{release}"
+        (wheel / f"megatron_core-{release}.dist-info").mkdir(parents=True)
+    found: list[str] = []
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(installed, "_use", lambda folder: found.append(folder.name))
+    monkeypatch.delenv(installed.VARIABLE, raising=False)
+    monkeypatch.delitem(sys.modules, "megatron.core", raising=False)
+    return found
+
+
+def test_the_release_that_is_asked_for_is_used_here_and_by_what_is_started(
+    used: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(installed.VARIABLE, "")  # restored behind the test
+    monkeypatch.delenv(installed.VARIABLE)
+    installed.prefer("0.19")
+    assert used == ["megatron-core-0.19.2"]
+    assert os.environ[installed.VARIABLE] == str(tmp_path / "megatron-core-0.19.2")
+    installed.prefer("0.17")
+    assert len(used) == 1  # that was said
+
+
+def test_what_is_installed_stays_where_nothing_else_fits(
+    used: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.prefer("0.18")
+    monkeypatch.setenv(installed.VARIABLE, "")
+    installed.prefer("0.19")
+    monkeypatch.delenv(installed.VARIABLE)
+    monkeypatch.setitem(sys.modules, "megatron.core", sys)
+    installed.prefer("0.19")
+    assert used == []
+
+
+def test_a_folder_without_megatron_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(installed.VARIABLE, str(tmp_path))
+    with pytest.raises(
+        UserError, match=r"MEGATRON_CORE = .*: must be a folder with an unpacked wheel"
+    ):
+        installed.use_named()

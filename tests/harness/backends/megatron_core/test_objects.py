@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig  # no
 
 from advisor.frameworks.megatron.raw import RawSettings  # noqa: E402
 from harness.backends.megatron_core.case import MegatronCase  # noqa: E402
-from harness.backends.megatron_core.objects import keywords  # noqa: E402
+from harness.backends.megatron_core.model import keywords  # noqa: E402
 
 
 def test_what_is_given_and_nothing_else_in_the_types_of_the_class() -> None:

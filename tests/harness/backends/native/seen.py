@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.models.spec import ModelSpec
-from harness.backends.native.modules.attention import ATTENTION_FORWARD
+from harness.backends.native.modules.kernels import ATTENTION_FORWARD
 from harness.backends.native.predict import (
     predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,

@@ -14,8 +14,10 @@ from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
-from harness.backends.native.modules.moe.layer import MoeLayer  # noqa: E402
-from harness.backends.native.modules.moe.router import take_turns  # noqa: E402
+from harness.backends.native.modules.moe import (  # noqa: E402
+    MoeLayer,
+    take_turns,
+)
 from harness.backends.native.predict import (  # noqa: E402
     predict_saved_bytes_per_layer,
 )

@@ -23,7 +23,7 @@ from harness.backends.native.host_time import (
     layer_calls,
     waiting_seconds,
 )
-from harness.backends.native.modules import norm
+from harness.backends.native.modules import layer_settings
 from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.predict import as_native
@@ -84,7 +84,7 @@ def counted(model: ModelSpec, kind: LayerKind) -> tuple[int, int]:
     wanted = (x, *layer.parameters())
     with Counted() as backward:
         torch.autograd.grad(output, wanted, gradient, allow_unused=True)
-    norms = sum(isinstance(module, norm.Norm) for module in layer.modules())
+    norms = sum(isinstance(module, layer_settings.Norm) for module in layer.modules())
     return forward.calls - norms, backward.calls
 
 
@@ -107,7 +107,9 @@ def test_operations_are_those_that_torch_counts(
     measured (22 to 25 µs on one machine, 16 to 18 on the other). The view of each expert's product
     is part of it."""
     model = as_native(model)
-    monkeypatch.setattr(norm, "normalize", lambda kind, x, weight, bias: OneKernel.apply(x, weight))
+    monkeypatch.setattr(
+        layer_settings, "normalize", lambda kind, x, weight, bias: OneKernel.apply(x, weight)
+    )
     forward, backward = counted(model, kind)
     views = 2 * (model.num_moe_experts or 0)
     shape = RankShape(model=model, seq_length=16, micro_batch_size=1)

@@ -7,14 +7,12 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from advisor.models.options import Activation, Normalization  # noqa: E402
-from harness.backends.native.modules.attention import (  # noqa: E402
-    dropped_attention,
-    flash_attention,
-)
 from harness.backends.native.modules.kernels import (  # noqa: E402
     NORM_EPSILON,
     bias_activation,
     bias_dropout_add,
+    dropped_attention,
+    flash_attention,
     normalize,
     rotary_frequencies,
     rotate,

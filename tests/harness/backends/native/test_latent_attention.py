@@ -12,8 +12,8 @@ from advisor.layers.operators import Module  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.options import ScoreFunction  # noqa: E402
 from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
-from harness.backends.native.modules.attention import flash_attention  # noqa: E402
-from harness.backends.native.modules.latent_attention import LatentAttention  # noqa: E402
+from harness.backends.native.modules.attention import LatentAttention  # noqa: E402
+from harness.backends.native.modules.kernels import flash_attention  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
     predict_saved_bytes_per_layer,

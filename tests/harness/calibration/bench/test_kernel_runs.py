@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from harness.backends.native.modules import layer as native
-from harness.backends.native.modules.latent_attention import LatentAttention
-from harness.backends.native.modules.moe.layer import MoeLayer
+from harness.backends.native.modules.attention import LatentAttention
+from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import replays_told
 from harness.calibration.bench import kernel_calls
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind

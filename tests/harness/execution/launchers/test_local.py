@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.execution.launchers import local
-from harness.execution.launchers.launcher import Exit
 from harness.execution.launchers.local import (
+    Exit,
     LocalLauncher,
     ProcessGroup,
     descendants,
@@ -180,7 +180,7 @@ def test_two_ranks_under_torchrun(
     case: str,
 ) -> None:
     pytest.importorskip("torch")
-    from harness.execution.conclude import Attempt, conclude
+    from harness.execution.execute import Attempt, conclude
 
     trial = two_ranks(trial)
     folder = TrialFolder(tmp_path / trial.name)

@@ -12,12 +12,11 @@ pytest.importorskip("optuna")
 from advisor.base.errors import UserError
 from harness.planner.sweep_options import Sampler, SweepOptions
 from harness.sweeps.history import Task, outcome_of
-from harness.sweeps.policy import Action, Ask, End, Measure, Wait
+from harness.sweeps.priority import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
-from harness.sweeps.workers.book import RESULT, Told
-from harness.sweeps.workers.disk import trial_of
+from harness.sweeps.workers.ledger import RESULT, Told
 from harness.sweeps.workers.opening import open_study
-from harness.sweeps.workers.study import Claim, Study
+from harness.sweeps.workers.study import Claim, Study, trial_of
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import RunFolder
 from tests.harness.sweeps.workers.grid import grid

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.history import History, Task
-from harness.sweeps.policy import Action, End, Ending, Measure, Wait
+from harness.sweeps.priority import Action, End, Ending, Measure, Wait
 from harness.sweeps.space import Space
-from harness.sweeps.workers.disk import trial_of
 from harness.sweeps.workers.opening import open_study
+from harness.sweeps.workers.study import trial_of
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from harness.trial.store import RunFolder
 from tests.harness.sweeps.workers.grid import grid

@@ -10,7 +10,7 @@ pytest.importorskip("megatron.core")
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-from harness.backends.megatron_core.rehearsal.received import own_part  # noqa: E402
+from harness.backends.megatron_core.rehearsal.rank import own_part  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from harness.execution.launchers.launcher import Launcher
-from harness.execution.launchers.local import LocalLauncher
+from harness.execution.launchers.local import Launcher, LocalLauncher
 from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.trial.trial import Trial
 

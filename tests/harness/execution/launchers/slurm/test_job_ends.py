@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.execution.launchers.launcher import Exit
+from harness.execution.launchers.local import Exit
 from harness.execution.launchers.slurm.queue import (
     JobReport,
     exit_of,

@@ -1,0 +1,289 @@
+"""`--plot-kind pareto` and `ranking`: memory against step time of the rows.
+
+pareto: of every row, the Pareto front as a step line; a point has the number of its row, and in the
+margin a label at its height, or as near as the others let it. ranking: of the best rows, with their
+memory by component and the budget; a point has the name of its row where there is room for it,
+otherwise its rank, which stands again at its bar.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.units import GIB
+from advisor.report.breaking import spec_lines
+from advisor.report.figures.kit import (
+    BLUE,
+    COMPONENT_LOOKS,
+    GREY,
+    LIGHT,
+    VERMILION,
+    bold_tick,
+    draw_budget,
+    draw_points,
+    soften,
+    stacked_bars,
+)
+from advisor.report.figures.point_labels import label_points
+from advisor.report.figures.titles import job_title, row_label, rows_title
+from advisor.report.job_changes import apart, degrees_apart
+from advisor.report.wording import chosen, gib, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_FITTING: Final = 14
+_MOST_OVER: Final = 4
+"""Labels of rows that fit, the best first, and of those that do not, the smallest first."""
+_FEW: Final = 24
+_LABEL_WIDTH: Final = 58  # characters
+_FONT: Final = 8
+_LINE: Final = 0.16
+_CHARACTER: Final = 0.075
+"""Inches of one line of a label, and of a wide character."""
+_WIDTH, _LEFT = 12.0, 0.72
+_GAP: Final = 0.24
+"""Inches of the picture, before its axes, and between those and the labels."""
+_ABOVE, _BELOW = 0.5, 1.0
+"""Inches for the title, and for axis and legend."""
+
+
+class _Picture(Struct, frozen=True):
+    """What is drawn: the front from its smallest row to its fastest, the other rows, the choice,
+    and the rows of the front that have a label."""
+
+    front: Sequence[RankedEvaluation]
+    beaten: Sequence[RankedEvaluation]
+    best: RankedEvaluation
+    labelled: Sequence[RankedEvaluation]
+
+    @property
+    def labels(self) -> list[list[str]]:
+        return [_label(row, self.best) for row in self.labelled]
+
+
+def pareto_figure(advice: Answer) -> "Figure":
+    """All rows of an answer with some, their front, the budget and the choice; labels in the right
+    margin."""
+    from matplotlib.figure import Figure
+
+    picture = _picture(advice)
+    lines = sum(len(label) + 0.5 for label in picture.labels)
+    height = max(4.6, _ABOVE + _BELOW + _LINE * lines)
+    figure = Figure(figsize=(_WIDTH, height))
+    margin = _GAP + _CHARACTER * max(len(line) for label in picture.labels for line in label)
+    wide = 1 - (_LEFT + margin) / _WIDTH
+    axes = figure.add_axes((_LEFT / _WIDTH, _BELOW / height, wide, 1 - (_ABOVE + _BELOW) / height))
+    figure.suptitle(job_title(advice), fontsize=11, y=1 - 0.15 / height, verticalalignment="top")
+    _draw_rows(axes, picture)
+    _label_margin(axes, picture, height - _ABOVE - _BELOW, wide * _WIDTH)
+    figure.legend(loc="lower center", ncols=7, fontsize=_FONT)
+    label_points(axes, {row.rank: _point(row) for row in picture.labelled}, picture.best.rank)
+    return figure
+
+
+def _picture(advice: Answer) -> _Picture:
+    best = chosen(advice)
+    assert best is not None
+    front = by_memory([row for row in advice.candidates if row.pareto])
+    named = [row for row in front if row.same_as is None or row is best]
+    fitting = sorted((row for row in named if row.evaluation.fits), key=lambda row: row.rank)
+    over = [row for row in named if not row.evaluation.fits]
+    return _Picture(
+        front=front,
+        beaten=[row for row in advice.candidates if not row.pareto],
+        best=best,
+        labelled=by_memory([*fitting[:_MOST_FITTING], *over[:_MOST_OVER]]),
+    )
+
+
+def _draw_rows(axes: "Axes", picture: _Picture) -> None:
+    """GiB reserved on the worst rank against seconds of a step, around the labelled rows; around
+    all of them where they are few."""
+    best, budget = picture.best, picture.best.evaluation.budget_bytes / GIB
+    few = picture.beaten if len(picture.beaten) <= _FEW else ()
+    x, y = _points([*picture.labelled, best, *few])
+    low, high = min(*x, budget), max(*x, budget)
+    axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    low, high = min(y), max(y)
+    spare = 0.08 * (high - low) or 0.05 * high
+    axes.set_ylim(low - spare, high + spare)
+    outside = sum(not _inside(axes, row) for row in picture.beaten)
+    words = "dominated" + f" ({outside} outside the picture)" * (outside > 0)
+    axes.scatter(*_points(picture.beaten), s=9, color=LIGHT, zorder=1, label=words)
+    axes.step(
+        *_points(picture.front), where="post", color=GREY, linewidth=1, zorder=2, label="front"
+    )
+    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
+        some = [row for row in picture.front if row.evaluation.fits is fits]
+        if some:
+            label = "on the front, fits" if fits else "on the front, does not fit"
+            axes.scatter(*_points(some), s=30, marker=marker, color=colour, zorder=3, label=label)
+    axes.scatter(
+        *_points([best]),
+        s=150,
+        facecolors="none",
+        edgecolors="black",
+        zorder=4,
+        label="chosen",
+    )
+    draw_budget(axes, picture.best.evaluation.budget_bytes)
+    axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
+    soften(axes)
+
+
+def by_memory(rows: Sequence[RankedEvaluation]) -> list[RankedEvaluation]:
+    """From the smallest to the largest: of a front, from the slowest to the fastest."""
+    return sorted(rows, key=lambda row: row.evaluation.peak_reserved_bytes)
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float], length: float) -> list[float]:
+    """Middles of pieces of `sizes` between 0 and `length`, from the top down, as near to where they
+    are `wanted` as the others let them; no two overlap where `length` is enough for all."""
+    found: list[float] = []
+    room = length
+    for place, size in zip(wanted, sizes, strict=True):
+        found.append(min(place, room - size / 2))
+        room = found[-1] - size / 2
+    floor = 0.0
+    for index in reversed(range(len(found))):
+        found[index] = max(found[index], floor + sizes[index] / 2)
+        floor = found[index] + sizes[index] / 2
+    return found
+
+
+def _label_margin(axes: "Axes", picture: _Picture, height: float, wide: float) -> None:
+    """Rank, setting and figures of each row right of the axes, of so many inches; a thin line joins
+    them to the height of its point, where its rank stands again."""
+    low, high = axes.get_ylim()
+    sizes = [_LINE * (len(label) + 0.5) for label in picture.labels]
+    places = [
+        (row.evaluation.step_time_seconds - low) / (high - low) * height for row in picture.labelled
+    ]
+    middles = spread(places, sizes, height)
+    rows = zip(picture.labelled, picture.labels, places, middles, strict=True)
+    for row, label, place, middle in rows:
+        weight = "bold" if row is picture.best else "normal"
+        axes.annotate(
+            "\n".join(label),
+            xy=(1, place / height),
+            xycoords="axes fraction",
+            xytext=(1 + _GAP / wide, middle / height),
+            textcoords="axes fraction",
+            fontsize=_FONT,
+            fontweight=weight,
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": GREY,
+                "linewidth": 0.6,
+                "shrinkA": 2,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
+        )
+
+
+def _label(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
+    """Rank, setting and figures; below it in what its layout differs from that of the choice."""
+    evaluation = row.evaluation
+    taken = seconds(evaluation.step_time_seconds, evaluation.step_time_seconds)
+    figures = f"{gib(evaluation.peak_reserved_bytes)} GiB, {taken} s"
+    lines = spec_lines(f"{row.rank}  {evaluation.setting.spec}  {figures}", _LABEL_WIDTH)
+    layout = apart(evaluation.job, best.evaluation.job)
+    return [*lines, f"    {layout}"] if layout else lines
+
+
+def _inside(axes: "Axes", row: RankedEvaluation) -> bool:
+    x, y = _point(row)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    return bool(left <= x <= right and low <= y <= high)
+
+
+def _point(row: RankedEvaluation) -> tuple[float, float]:
+    evaluation = row.evaluation
+    return evaluation.peak_reserved_bytes / GIB, evaluation.step_time_seconds
+
+
+def _points(rows: Sequence[RankedEvaluation]) -> tuple[list[float], list[float]]:
+    points = [_point(row) for row in rows]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+MAX_CANDIDATES: Final = 24
+_NAME_WIDTH: Final = 30  # characters
+
+
+def ranking_figure(advice: Answer, top: int | None) -> "Figure":
+    """The `top` best rows, 24 at most."""
+    from matplotlib.figure import Figure
+
+    shown = advice.candidates[: min(top or MAX_CANDIDATES, MAX_CANDIDATES)]
+    best = chosen(advice)
+    labels = [row_label(candidate, shown, _NAME_WIDTH) for candidate in shown]
+    num_lines = sum(label.count("\n") + 1.6 for label in labels)
+    figure = Figure(figsize=(13, max(4.8, 2.2 + 0.19 * num_lines)), layout="constrained")
+    scatter, bars = figure.subplots(1, 2, width_ratios=(6, 5))
+    figure.suptitle(rows_title(advice, len(shown), MAX_CANDIDATES), fontsize=11)
+    draw_pareto(scatter, shown)
+    draw_components(bars, shown, labels, best)
+    handles = [*scatter.get_legend_handles_labels()[0], *bars.get_legend_handles_labels()[0][1:]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
+    first = best or shown[0]
+    points = {row.rank: _point(row) for row in sorted(shown, key=partial(_later, first))}
+    label_points(scatter, points, first.rank, {row.rank: _name(row, first) for row in shown})
+    return figure
+
+
+def _later(best: RankedEvaluation, row: RankedEvaluation) -> tuple[bool, bool, int]:
+    """The order in which rows get a name: the choice, the front, the others."""
+    return row is not best, not row.pareto, row.rank
+
+
+def _name(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
+    """Rank and setting; below it the degrees that its layout has and that of the choice has not."""
+    lines = spec_lines(f"{row.rank} {row.evaluation.setting.spec}", _NAME_WIDTH)
+    degrees = degrees_apart(row.evaluation.job, best.evaluation.job)
+    return [*lines, f"    {', '.join(degrees)}"] if degrees else lines
+
+
+def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
+    """Peak memory (GiB) against step time (s); numbers are ranks, the line joins the Pareto set."""
+    front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
+    x, y = [x for x, _ in front], [y for _, y in front]
+    axes.plot(x, y, color=GREY, linewidth=1, zorder=1, label="Pareto front")
+    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
+        points = [_point(c) for c in shown if c.evaluation.fits is fits]
+        words = "fits" if fits else "does not fit"
+        draw_points(axes, points, s=42, marker=marker, color=colour, label=words, zorder=2)
+    draw_budget(axes, shown[0].evaluation.budget_bytes)
+    axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
+    axes.set_title("Step time (s) against peak memory (GiB)")
+    axes.margins(0.15)
+    soften(axes)
+
+
+def draw_components(
+    axes: "Axes",
+    shown: Sequence[RankedEvaluation],
+    labels: Sequence[str],
+    best: RankedEvaluation | None,
+) -> None:
+    """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
+    memory = [candidate.evaluation.peak.memory_bytes for candidate in shown]
+    parts = (
+        (look, [getattr(one, component) / GIB for one in memory])
+        for component, look in COMPONENT_LOOKS.items()
+    )
+    stacked_bars(axes, parts, labelled=True)
+    axes.set_yticks(range(len(shown)), labels, fontsize=8)
+    bold_tick(axes, (candidate is best for candidate in shown))
+    axes.invert_yaxis()
+    draw_budget(axes, shown[0].evaluation.budget_bytes)
+    axes.set_xlabel("memory of the worst rank at its peak (GiB)")
+    axes.set_title("Peak memory by component (GiB)")

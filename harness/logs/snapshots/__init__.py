@@ -1,1 +1,0 @@
-"""Memory snapshots as PyTorch writes them, read without running anything that they hold."""

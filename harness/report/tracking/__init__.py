@@ -1,1 +1,0 @@
-"""Results of a run handed to experiment trackers, each through its own client."""
