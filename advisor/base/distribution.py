@@ -1,7 +1,6 @@
-"""The installed distribution: its version, and where the advisor's modules lie."""
+"""The version of the installed distribution."""
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
 NAME: Final = "recompute-advisor"
@@ -13,8 +12,3 @@ def installed_version() -> str:
         return version(NAME)
     except PackageNotFoundError:
         return "(not installed)"
-
-
-def package_folder() -> Path:
-    """The folder of the package `advisor`."""
-    return Path(__file__).parents[1]

@@ -21,11 +21,3 @@ def factory(backend: Backend) -> StepFactory:
             f"use {either(IN_PROCESS)}",
         )
     return cast(StepFactory, import_module(f"harness.backends.{backend}").build)
-
-
-_EXTRAS: Final = {"transformer_engine": "gpu", "megatron": "megatron"}
-
-
-def extra_of(module: str) -> str:
-    """The extra with the package that `module` is imported from."""
-    return _EXTRAS.get(module, "harness")

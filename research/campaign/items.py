@@ -14,10 +14,11 @@ from advisor.base.configuration import load_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record, show
 from advisor.base.units import nearest_names
-from harness.backends.building import extra_of
 
 OUT = "{out}"
 """Stands for the campaign's folder in an item's arguments."""
+_EXTRAS: Final = {"transformer_engine": "gpu", "megatron": "megatron"}
+"""Extras of this project by package; the others come with `harness`."""
 LISTS: Final = Path(__file__).with_name("lists")
 
 
@@ -58,7 +59,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
     def extras(self) -> str:
         """The extras of this package with what it lacks."""
-        return ",".join(dict.fromkeys(map(extra_of, self.lacks())))
+        return ",".join(dict.fromkeys(_EXTRAS.get(name, "harness") for name in self.lacks()))
 
     def key(self, environment: str) -> str:
         """Identity of the item in an environment: what is done under it is not done again."""

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import advisor
 import harness
 from advisor.base.configuration import packaged_configs
-from advisor.base.distribution import package_folder
 
 
 def program_version() -> str:
@@ -15,7 +15,7 @@ def program_version() -> str:
     A copy without git has one too, and of two sets of uncommitted changes each has its own.
     Research is left out, campaigns with it: it changes no measurement.
     """
-    return digest((package_folder(), Path(harness.__path__[0]), packaged_configs()))
+    return digest((*(Path(one.__path__[0]) for one in (advisor, harness)), packaged_configs()))
 
 
 def digest(folders: Iterable[Path]) -> str:

@@ -7,21 +7,22 @@ of kernels alone: what a training step reaches below them is another constant, o
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from math import exp, log, sqrt
+from math import log, sqrt
 from pathlib import Path
-from statistics import mean
 from typing import Any, Final
 
 from msgspec import Struct
-from scipy.optimize import least_squares
+from msgspec.structs import replace
 
 from advisor.base.documents import read_json_lines
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.layers.operators import AttentionShape
 from advisor.time.attention import AttentionRates, Reached, attention_seconds, softmax_flops
+from research.kernels.least_squares import Constant, Errors, Fit, fitted, splits
 from research.rows.row import MEASURED, PUBLISHED
 
 TABLE: Final = PUBLISHED / "kernels" / "attention.csv"
@@ -47,19 +48,6 @@ class Timed(Struct, frozen=True, kw_only=True):
     kernel: AttentionShape
     forward_flops: int
     seconds: float
-
-
-class Constant(Struct, frozen=True, kw_only=True):
-    """A fitted constant; `field` is Calibration's, or names a shared one of advisor.time.attention.
-    mean_error, worst_error: of the rows it was fitted on."""
-
-    family: str
-    field: str
-    value: float
-    unit: str
-    rows: int
-    mean_error: float
-    worst_error: float
 
 
 def published(path: Path = TABLE) -> tuple[Timed, ...]:
@@ -153,22 +141,30 @@ def family(row: Timed) -> str:
     return FAMILIES[_gpu(row.gpu).compute_capability]
 
 
-SHARED: Final = {
-    "uncovered": (0.9, "of the exponentials' time"),
-    "uncovered_blackwell": (0.6, "of the exponentials' time"),
-    "wide_backward": (0.8, "of the rate at head size 128"),
-    "fused_tail": (0.5, "of FlashAttention-2's tail"),
-}
-"""Names, where the fit begins, and units of what all GPUs have in common."""
-FIELDS: Final = {
-    "attention_forward_efficiency": (0.4, "of the 16-bit peak"),
-    "attention_backward_efficiency": (0.35, "of the 16-bit peak"),
-    "fused_attention_forward_efficiency": (0.65, "of the 16-bit peak"),
-    "fused_attention_backward_efficiency": (0.55, "of the 16-bit peak"),
-    "attention_half_rate_rows": (2e4, "rows"),
-    "attention_half_rate_tokens": (700.0, "tokens"),
-}
-"""The same of a Calibration's fields."""
+_WIDE: Final = 10.0
+"""Prior of a constant that rows tell well."""
+SHARED: Final = tuple(
+    Constant(field=field, value=value, unit=unit, sigma=_WIDE)
+    for field, value, unit in (
+        ("uncovered", 0.9, "of the exponentials' time"),
+        ("uncovered_blackwell", 0.6, "of the exponentials' time"),
+        ("wide_backward", 0.8, "of the rate at head size 128"),
+        ("fused_tail", 0.5, "of FlashAttention-2's tail"),
+    )
+)
+"""What all GPUs have in common."""
+OF_FAMILY: Final = tuple(
+    Constant(field=field, value=value, unit=unit, sigma=_WIDE)
+    for field, value, unit in (
+        ("attention_forward_efficiency", 0.4, "of the 16-bit peak"),
+        ("attention_backward_efficiency", 0.35, "of the 16-bit peak"),
+        ("fused_attention_forward_efficiency", 0.65, "of the 16-bit peak"),
+        ("fused_attention_backward_efficiency", 0.55, "of the 16-bit peak"),
+        ("attention_half_rate_rows", 2e4, "rows"),
+        ("attention_half_rate_tokens", 700.0, "tokens"),
+    )
+)
+"""Fields of a Calibration."""
 
 
 def constants_of(row: Timed) -> tuple[str, ...]:
@@ -179,105 +175,82 @@ def constants_of(row: Timed) -> tuple[str, ...]:
     return efficiency, "attention_half_rate_rows", "attention_half_rate_tokens"
 
 
-def predicted(row: Timed, values: Mapping[tuple[str, str], float]) -> float:
-    """Seconds of a row by constants under (family, field); shared ones have no family."""
-    gpu, name = _gpu(row.gpu), family(row)
-    efficiency, *_ = constants_of(row)
-    reached = values[name, efficiency]
+def predicted(row: Timed, values: Mapping[str, float]) -> float:
+    """Seconds of a row by the constants of its family."""
+    gpu = _gpu(row.gpu)
+    reached = values[constants_of(row)[0]]
     blackwell = "_blackwell" if gpu.compute_capability >= 10 else ""
     rates = AttentionRates(
         peak_flops=gpu.bf16_flops,
         flash=Reached(reached, reached),
         fused=Reached(reached, reached),
-        softmax_flops=softmax_flops(gpu.compute_capability, values["", f"uncovered{blackwell}"]),
+        softmax_flops=softmax_flops(gpu.compute_capability, values[f"uncovered{blackwell}"]),
         narrow_speedup=(gpu.fp8_flops or gpu.bf16_flops) / gpu.bf16_flops,
-        half_rate_rows=values[name, "attention_half_rate_rows"],
-        half_rate_tokens=values[name, "attention_half_rate_tokens"],
-        wide_backward=values["", "wide_backward"],
-        fused_tail=values["", "fused_tail"],
+        half_rate_rows=values["attention_half_rate_rows"],
+        half_rate_tokens=values["attention_half_rate_tokens"],
+        wide_backward=values["wide_backward"],
+        fused_tail=values["fused_tail"],
     )
     seconds = attention_seconds(row.kernel, row.forward_flops, rates, backward=row.backward)
     return seconds + _KERNEL_SECONDS
 
 
-def fit(rows: Sequence[Timed]) -> dict[tuple[str, str], float]:
-    """Least squares of the logarithms, every source with the same weight."""
-    begin: dict[tuple[str, str], float] = {("", name): at for name, (at, _) in SHARED.items()}
-    for row in rows:
-        begin |= {(family(row), field): FIELDS[field][0] for field in constants_of(row)}
-    keys, sources = list(begin), [row.source for row in rows]
-    weights = [1 / sqrt(sources.count(source)) for source in sources]
+def fit(rows: Sequence[Timed]) -> Fit:
+    """Every source has the same weight."""
+    known = dict.fromkeys((family(row), field) for row in rows for field in constants_of(row))
+    begin = {one.field: one for one in OF_FAMILY}
+    moved = [*SHARED, *(replace(begin[field], family=name) for name, field in known)]
+    counts = Counter(row.source for row in rows)
+    weights = [1 / sqrt(counts[row.source]) / _FEW for row in rows]
 
-    def values(shifts: Sequence[float]) -> dict[tuple[str, str], float]:
-        return {
-            key: begin[key] * exp(float(shift)) for key, shift in zip(keys, shifts, strict=True)
-        }
+    def misses(tried: Fit) -> Iterator[float]:
+        values = {name: tried.values(name) for name, _ in known}
+        for row, weight in zip(rows, weights, strict=True):
+            yield weight * log(predicted(row, values[family(row)]) / row.seconds)
 
-    def residuals(shifts: Sequence[float]) -> list[float]:
-        constants = values(shifts)
-        misses = [
-            weight * log(predicted(row, constants) / row.seconds) / _FEW
-            for row, weight in zip(rows, weights, strict=True)
-        ]
-        return [*misses, *(0.1 * shift for shift in shifts)]
-
-    return values(least_squares(residuals, [0.0] * len(keys), loss="soft_l1").x)
+    return fitted(moved, {}, misses)
 
 
-def errors(rows: Sequence[Timed], values: Mapping[tuple[str, str], float]) -> list[float]:
+def errors(rows: Iterable[Timed], found: Fit) -> list[float]:
     """Predicted over measured, less one."""
-    return [predicted(row, values) / row.seconds - 1 for row in rows]
+    return [predicted(row, found.values(family(row))) / row.seconds - 1 for row in rows]
 
 
-def left_out(rows: Sequence[Timed]) -> dict[str, list[float]]:
-    """By source and GPU the errors of its rows under a fit that has not seen them; those without
+def left_out(rows: Sequence[Timed]) -> Iterator[tuple[str, Errors]]:
+    """By source and GPU the errors of its rows by a fit that has not seen them; those without
     which a constant is not known at all are not left out."""
-    found = {}
-    for source, gpu in dict.fromkeys((row.source, row.gpu) for row in rows):
-        unseen = [row for row in rows if (row.source, row.gpu) == (source, gpu)]
-        seen = [row for row in rows if (row.source, row.gpu) != (source, gpu)]
+    for (source, gpu), seen, own in splits(rows, lambda row: (row.source, row.gpu)):
         known = {(family(row), field) for row in seen for field in constants_of(row)}
-        unseen = [
-            row for row in unseen if all((family(row), f) in known for f in constants_of(row))
-        ]
+        unseen = [row for row in own if all((family(row), f) in known for f in constants_of(row))]
         if unseen:
-            found[f"{gpu}, {source}"] = errors(unseen, fit(seen))
-    return found
+            yield f"{gpu}, {source}", Errors.of(errors(unseen, fit(seen)))
 
 
-def constants(rows: Sequence[Timed]) -> tuple[Constant, ...]:
-    """Every constant with its value, unit, rows and their errors."""
-    values = fit(rows)
-    made = []
-    for (name, field), value in values.items():
-        of_it = [
-            row for row in rows if not name or (family(row) == name and field in constants_of(row))
-        ]
-        off = [abs(error) for error in errors(of_it, values)]
-        made.append(
-            Constant(
-                family=name or "shared",
-                field=field,
-                value=value,
-                unit=(FIELDS if name else SHARED)[field][1],
-                rows=len(of_it),
-                mean_error=mean(off),
-                worst_error=max(off),
-            )
-        )
-    return tuple(made)
+def constants(rows: Sequence[Timed]) -> Iterator[tuple[Constant, float, Errors]]:
+    """Every constant with its fitted value, and errors of the rows that it is fitted on."""
+    found = fit(rows)
+    for one in found.constants:
+        of_it = (row for row in rows if one.moves(family(row)))
+        if one.family:
+            of_it = (row for row in of_it if one.field in constants_of(row))
+        yield one, found.values(one.family)[one.field], Errors.of(errors(of_it, found))
 
 
 def main() -> None:
     """Print the constants and both errors."""
     rows = (*published(), *measured())
-    for one in constants(rows):
-        value = f"{one.family:<7} {one.field:<36} {one.value:10.3g} {one.unit}"
-        print(f"{value}, {one.rows} rows, mean {one.mean_error:.1%}, worst {one.worst_error:.0%}")
-    for source, off in left_out(rows).items():
-        sizes = [abs(error) for error in off]
-        error = f"mean {mean(sizes):.1%} ({mean(off):+.1%}), worst {max(sizes):.0%}"
-        print(f"left out {source[:60]}: {len(off)} rows, {error}")
+    for one, value, error in constants(rows):
+        words = f"{one.family or 'shared':<7} {one.field:<36} {value:10.3g} {one.unit}"
+        print(f"{words}, {_words(error)}")
+    for source, error in left_out(rows):
+        print(f"left out {source[:60]}: {_words(error)}")
+
+
+def _words(error: Errors) -> str:
+    return (
+        f"{error.count} rows, mean {error.mean:.1%} ({error.bias:+.1%}), "
+        f"worst {abs(error.worst):.0%}"
+    )
 
 
 if __name__ == "__main__":

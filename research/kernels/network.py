@@ -4,17 +4,17 @@
 results/published/kernels: times of NCCL alone, no step of any model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import exp, log
-from typing import Any
+from math import log
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from scipy.optimize import least_squares
 
 from advisor.base.documents import read_csv
+from advisor.base.units import significant
 from advisor.hardware.calibration import Calibration, Provenance
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
@@ -27,6 +27,7 @@ from advisor.time.network.exchange import Routing, flex_dispatcher, reached
 from advisor.time.network.links import all_to_all_link, link, ranks_of_a_node
 from advisor.time.network.passing import collective_seconds
 from advisor.time.network.scale import waiting_share
+from research.kernels.least_squares import Constant, Errors, Fit, fitted, splits
 from research.rows.row import PUBLISHED
 
 TABLES = PUBLISHED / "kernels"
@@ -153,17 +154,6 @@ def predicted(row: Measured, calibration: Calibration) -> float:
     return collective_seconds(row.kind, row.num_bytes, row.ranks, joined)
 
 
-class Fit(Struct, frozen=True):
-    """Values by constant, those of a generation by `family.constant`."""
-
-    values: dict[str, float]
-
-    def calibration(self, family: str) -> Calibration:
-        """The constants of one generation."""
-        own = {name: self.values[f"{family}.{name}"] for name in OF_FAMILY}
-        return replace(_BASE, **own, **{name: self.values[name] for name in SHARED})
-
-
 _BASE = Calibration(
     name="network",
     provenance=Provenance.PUBLISHED,
@@ -187,50 +177,29 @@ _PRIOR = 0.3
 
 
 def fit(rows: Sequence[Measured]) -> Fit:
-    """Least squares of the logarithms; every source weighs as much as the root of its rows."""
+    """Every source weighs as much as the root of its rows."""
     families = sorted(set(FAMILIES.values()))
-    start = dict(SHARED)
-    start |= {f"{family}.{name}": value for family in families for name, value in OF_FAMILY.items()}
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.source] = counts.get(row.source, 0) + 1
-    weights = np.array([counts[row.source] ** -0.25 for row in rows])
+    moved = [Constant(field=name, value=value, sigma=_PRIOR) for name, value in SHARED.items()]
+    moved += [
+        Constant(field=name, value=value, sigma=_PRIOR, family=family)
+        for family in families
+        for name, value in OF_FAMILY.items()
+    ]
+    counts = Counter(row.source for row in rows)
+    weights = [counts[row.source] ** -0.25 / 0.1 for row in rows]
 
-    def at(shifts: Iterable[float]) -> Fit:
-        moved = (
-            (name, value * exp(x)) for (name, value), x in zip(start.items(), shifts, strict=True)
-        )
-        return Fit({name: _bounded(name, value) for name, value in moved})
+    def misses(tried: Fit) -> Iterator[float]:
+        by_family = tried.calibrations
+        for row, weight in zip(rows, weights, strict=True):
+            yield weight * log(predicted(row, by_family[row.family]) / row.seconds)
 
-    def residuals(shifts: Any) -> Any:
-        found = at(shifts)
-        by_family = {family: found.calibration(family) for family in families}
-        errors = np.array(
-            [log(predicted(row, by_family[row.family]) / row.seconds) for row in rows]
-        )
-        return np.concatenate([weights * errors / 0.1, np.asarray(shifts) / _PRIOR])
-
-    return at(least_squares(residuals, np.zeros(len(start)), loss="soft_l1").x)
-
-
-def _bounded(name: str, value: float) -> float:
-    return min(value, 1.0) if name.endswith("efficiency") else value
+    return fitted(moved, dict.fromkeys(families, _BASE), misses)
 
 
 def errors(rows: Iterable[Measured], found: Fit) -> list[float]:
     """Relative errors, predicted over measured."""
-    return [predicted(row, found.calibration(row.family)) / row.seconds - 1 for row in rows]
-
-
-def left_out(rows: Sequence[Measured]) -> dict[str, list[float]]:
-    """Errors of each source by a fit that has not seen it."""
-    return {
-        source: errors(
-            [row for row in rows if row.source == source],
-            fit([row for row in rows if row.source != source]),
-        )
-        for source in dict.fromkeys(row.source for row in rows)
-    }
+    by_family = found.calibrations
+    return [predicted(row, by_family[row.family]) / row.seconds - 1 for row in rows]
 
 
 def fitted_rows() -> tuple[Measured, ...]:
@@ -277,14 +246,11 @@ def speed_spread(jobs: Iterable[Sequence[tuple[int, float]]] | None = None) -> f
 
 def constants(rows: Sequence[Measured] | None = None) -> dict[str, dict[str, float]]:
     """By generation (a100, h100, b200): the calibration's fields of communication."""
-    found = fit(rows or fitted_rows())
+    found, spread = fit(rows or fitted_rows()), {"speed_spread": speed_spread()}
     return {
-        family: {
-            name: float(f"{getattr(found.calibration(family), name):.3g}")
-            for name in (*OF_FAMILY, *SHARED)
-        }
-        | {"speed_spread": speed_spread()}
-        for family in sorted(set(FAMILIES.values()))
+        family: {name: significant(value, 3) for name, value in found.values(family).items()}
+        | spread
+        for family in found.base
     }
 
 
@@ -299,18 +265,13 @@ def main() -> None:
         others = speed_spread(each for name, each in jobs.items() if name != job)
         was, now = spread_error(times, 0.0), spread_error(times, others)
         print(f"  {job}: error {now:.2%} with a spread of {others:.4f}, {was:.2%} with none")
-    found, unseen = fit(rows), left_out(rows)
-    for source, missed in unseen.items():
-        seen = errors([row for row in rows if row.source == source], found)
+    found = fit(rows)
+    for source, fitted_on, own in splits(rows, lambda row: row.source):
+        seen, unseen = Errors.of(errors(own, found)), Errors.of(errors(own, fit(fitted_on)))
         print(
-            f"{source[:60]:60} {len(seen):4} rows, fitted mean {_mean(seen):.1%} bias "
-            f"{sum(seen) / len(seen):+.1%}, left out {_mean(missed):.1%} worst "
-            f"{max(missed, key=abs):+.1%}"
+            f"{source[:60]:60} {seen.count:4} rows, fitted mean {seen.mean:.1%} bias "
+            f"{seen.bias:+.1%}, left out {unseen.mean:.1%} worst {unseen.worst:+.1%}"
         )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(map(abs, values)) / len(values)
 
 
 if __name__ == "__main__":

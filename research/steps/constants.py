@@ -7,33 +7,18 @@ its width is how far training may lie from that.
 from functools import lru_cache
 from typing import Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import Group, load_config
 from advisor.base.fields import read_record
 from advisor.hardware.calibration import Calibration
+from research.kernels.least_squares import Constant
 
 GENERATIONS: Final = ("a100", "h100", "b200")
 """Names of the calibrations: Ampere, Hopper, Blackwell."""
 
 
-class Constant(Struct, frozen=True, kw_only=True):
-    """A field of Calibration that steps may move.
-
-    value: typical; sigma: relative width around it; unit, reason: for the page of constants.
-    shared: one for all GPUs; else one a generation.
-    """
-
-    field: str
-    value: float
-    sigma: float
-    unit: str
-    reason: str
-    shared: bool = False
-
-
-CONSTANTS: Final = (
+OF_GENERATION: Final = (
     Constant(
         field="gemm_training_share",
         value=0.9,
@@ -55,13 +40,15 @@ CONSTANTS: Final = (
         unit="of the rate of isolated kernels",
         reason="as for GEMMs",
     ),
+)
+"""One a generation."""
+SHARED: Final = (
     Constant(
         field="bandwidth_efficiency",
         value=0.795,
         sigma=0.05,
         unit="of the memory's rate",
         reason="isolated norms, activations and losses (research.kernels.traffic)",
-        shared=True,
     ),
     Constant(
         field="hidden_fraction",
@@ -69,7 +56,6 @@ CONSTANTS: Final = (
         sigma=0.4,
         unit="of the time that can be hidden",
         reason="between no overlap and perfect overlap",
-        shared=True,
     ),
     Constant(
         field="exchange_hidden_fraction",
@@ -77,7 +63,6 @@ CONSTANTS: Final = (
         sigma=0.3,
         unit="of the time that can be hidden",
         reason="the experts' exchange runs on its own streams, beside another microbatch's kernels",
-        shared=True,
     ),
     Constant(
         field="scan_share",
@@ -85,7 +70,6 @@ CONSTANTS: Final = (
         sigma=0.5,
         unit="of the rate of 16-bit GEMMs",
         reason="Triton kernels of many small products (state-spaces/mamba, ssd_combined)",
-        shared=True,
     ),
     Constant(
         field="kernel_seconds",
@@ -93,7 +77,6 @@ CONSTANTS: Final = (
         sigma=0.3,
         unit="s",
         reason="launch latency and tail of one kernel",
-        shared=True,
     ),
     Constant(
         field="step_seconds",
@@ -101,7 +84,6 @@ CONSTANTS: Final = (
         sigma=0.7,
         unit="s",
         reason="launches of the optimizer, loss reduction, data",
-        shared=True,
     ),
     Constant(
         field="host_call_seconds",
@@ -109,7 +91,6 @@ CONSTANTS: Final = (
         sigma=0.3,
         unit="s",
         reason="one torch operation with autograd takes 7 us (pytorch issue 41383)",
-        shared=True,
     ),
     Constant(
         field="host_wrapped_call_seconds",
@@ -117,7 +98,6 @@ CONSTANTS: Final = (
         sigma=0.5,
         unit="s",
         reason="one torch operation inside a framework's own Python functions, hooks and timers",
-        shared=True,
     ),
     Constant(
         field="host_module_seconds",
@@ -126,7 +106,6 @@ CONSTANTS: Final = (
         unit="s",
         reason="on Grace, Transformer Engine's Linear takes 60 us more than torch's "
         "(TransformerEngine issue 2053)",
-        shared=True,
     ),
     Constant(
         field="host_quantize_seconds",
@@ -135,7 +114,6 @@ CONSTANTS: Final = (
         unit="s",
         reason="on Grace, forward and backward of a grouped MLP of 64 experts take 3.3 ms "
         "(TransformerEngine PR 2897)",
-        shared=True,
     ),
     Constant(
         field="host_answer_seconds",
@@ -143,7 +121,6 @@ CONSTANTS: Final = (
         sigma=0.7,
         unit="s",
         reason="a copy to the host and a stream's synchronization",
-        shared=True,
     ),
     Constant(
         field="host_memory_bytes_per_second",
@@ -152,7 +129,6 @@ CONSTANTS: Final = (
         unit="B/s",
         reason="eight processes share two sockets of 300 GB/s each; gradients and copies use them "
         "too",
-        shared=True,
     ),
     Constant(
         field="grace_slowdown",
@@ -161,9 +137,10 @@ CONSTANTS: Final = (
         unit="",
         reason="torch's Linear takes 2.5 times as long on Grace as on a Xeon "
         "(TransformerEngine issue 2053)",
-        shared=True,
     ),
 )
+"""One for all GPUs."""
+CONSTANTS: Final = (*OF_GENERATION, *SHARED)
 
 
 @lru_cache(maxsize=8)

@@ -13,13 +13,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.units import significant
 from advisor.hardware.calibration import Calibration
+from research.kernels.least_squares import Constant, Fit
 from research.rows.targets import Target, predict
-from research.steps.constants import CONSTANTS, GENERATIONS, Constant, prior_calibration
+from research.steps.constants import GENERATIONS, OF_GENERATION, SHARED, prior_calibration
 
 TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time around a right model: repeats within a source are good to
@@ -36,45 +35,13 @@ Calibrations = Mapping[str, Calibration]
 """By generation: a100, h100, b200."""
 
 
-class Knob(Struct, frozen=True):
-    """One number that the fit moves: a constant of every generation, or of one."""
-
-    constant: Constant
-    generation: str = ""
-
-    @property
-    def name(self) -> str:
-        """What a table calls it."""
-        return f"{self.constant.field} {self.generation}".strip()
-
-    def moves(self, target: Target) -> bool:
-        """Whether it may change what is predicted for `target`."""
-        return not self.generation or self.generation == target.job.gpu.calibration
-
-
-def knobs(targets: Iterable[Target]) -> tuple[Knob, ...]:
-    """All numbers that `targets` may move."""
+def moved_by(targets: Iterable[Target]) -> tuple[Constant, ...]:
+    """All constants that `targets` may move."""
     seen = {target.job.gpu.calibration for target in targets}
-    return tuple(
-        knob
-        for constant in CONSTANTS
-        for knob in (
-            (Knob(constant),)
-            if constant.shared
-            else tuple(Knob(constant, name) for name in GENERATIONS if name in seen)
-        )
+    own = (
+        replace(one, family=name) for one in OF_GENERATION for name in GENERATIONS if name in seen
     )
-
-
-class Fit(Struct, frozen=True):
-    """Fitted calibrations. shifts: of every knob, in widths of its prior; widths: how much of each
-    prior's width is left (1: the rows say nothing about it). left_out: of every target the
-    logarithmic error under a fit that has not seen its group."""
-
-    calibrations: Calibrations
-    shifts: dict[str, float]
-    widths: dict[str, float]
-    left_out: tuple[float, ...]
+    return (*own, *SHARED)
 
 
 def fit(
@@ -82,43 +49,69 @@ def fit(
     group: Callable[[Target], Hashable] = lambda target: target.group,
     priors: Calibrations | None = None,
 ) -> Fit:
-    """The calibrations that explain `targets` best. group: rows that the
-    left-out check leaves out together. priors: by default those of constants.prior_calibration."""
-    moved = knobs(targets)
-    start = priors or {name: prior_calibration(name) for name in GENERATIONS}
+    """The constants that explain `targets` best, to three digits: what a file holds. group: rows
+    that the left-out check leaves out together. priors: by default those of
+    constants.prior_calibration."""
+    base = priors or {name: prior_calibration(name) for name in GENERATIONS}
+    moved = moved_by(targets)
     weights = np.array(_weights(targets))
 
+    def at(shifts: Any) -> Fit:
+        return Fit(constants=moved, shifts=tuple(map(float, shifts)), base=base)
+
     def misses(shifts: Any) -> Any:
-        made = calibrations_at(start, moved, [float(shift) for shift in shifts])
+        made = at(shifts).calibrations
         return np.array([_miss(target, made) for target in targets])
 
     def jacobian(shifts: Any, here: Any) -> Any:
         columns = []
-        for position, knob in enumerate(moved):
+        for position, constant in enumerate(moved):
             there = np.array(shifts)
             there[position] += _STEP
-            made = calibrations_at(start, moved, [float(shift) for shift in there])
+            made = at(there).calibrations
             column = [
-                (_miss(target, made) - miss) / _STEP if knob.moves(target) else 0.0
+                (_miss(target, made) - miss) / _STEP
+                if constant.moves(target.job.gpu.calibration)
+                else 0.0
                 for target, miss in zip(targets, here, strict=True)
             ]
             columns.append(column)
         return np.array(columns).T
 
-    def weighed(here: Any) -> Any:
-        return weights / np.sqrt(1 + (here * weights / _OUTLIER) ** 2) ** 0.5
+    shifts, here = _descended(np.zeros(len(moved)), weights, misses, jacobian)
+    slopes = jacobian(shifts, here)
+    weighed = _weighed(here, weights)
+    pull, priors_pull = weighed[:, None] * slopes, np.eye(len(moved))
+    inverse = np.linalg.inv(pull.T @ pull + priors_pull)
+    unseen = np.array(here)
+    for name in dict.fromkeys(group(target) for target in targets):
+        out = np.array([group(target) == name for target in targets])
+        kept, residual = pull[~out], (weighed * here)[~out]
+        normal = kept.T @ kept + priors_pull
+        unseen[out] = here[out] - slopes[out] @ np.linalg.solve(normal, kept.T @ residual + shifts)
+    widths = {one.name: math.sqrt(inverse[i, i]) for i, one in enumerate(moved)}
+    return replace(at(shifts), digits=3, widths=widths, left_out=tuple(map(float, unseen)))
+
+
+def _descended(
+    shifts: Any,
+    weights: Any,
+    misses: Callable[[Any], Any],
+    jacobian: Callable[[Any, Any], Any],
+) -> tuple[Any, Any]:
+    """Gauss and Newton, each step as long as it brings the objective down: where it ends, and the
+    misses there."""
 
     def objective(shifts: Any, here: Any) -> float:
         sizes = (here * weights / _OUTLIER) ** 2
         return float(2 * _OUTLIER**2 * np.sum(np.sqrt(1 + sizes) - 1) + np.sum(shifts**2))
 
-    shifts = np.zeros(len(moved))
     here = misses(shifts)
     for _ in range(_ROUNDS):
-        slopes = jacobian(shifts, here)
-        pull = weighed(here)[:, None] * slopes
-        normal = pull.T @ pull + np.eye(len(moved))
-        move = -np.linalg.solve(normal, pull.T @ (weighed(here) * here) + shifts)
+        weighed = _weighed(here, weights)
+        pull = weighed[:, None] * jacobian(shifts, here)
+        normal = pull.T @ pull + np.eye(len(shifts))
+        move = -np.linalg.solve(normal, pull.T @ (weighed * here) + shifts)
         before, length = objective(shifts, here), 1.0
         while length > _SETTLED:
             after = misses(shifts + length * move)
@@ -130,54 +123,12 @@ def fit(
         shifts, here = shifts + length * move, after
         if np.max(np.abs(length * move)) < _SETTLED:
             break
-    slopes = jacobian(shifts, here)
-    pull = weighed(here)[:, None] * slopes
-    inverse = np.linalg.inv(pull.T @ pull + np.eye(len(moved)))
-    unseen = np.array(here)
-    for name in dict.fromkeys(group(target) for target in targets):
-        out = np.array([group(target) == name for target in targets])
-        kept = pull[~out]
-        residual = (weighed(here) * here)[~out]
-        normal = kept.T @ kept + np.eye(len(moved))
-        unseen[out] = here[out] - slopes[out] @ np.linalg.solve(normal, kept.T @ residual + shifts)
-    return Fit(
-        {
-            name: rounded(one)
-            for name, one in calibrations_at(start, moved, shifts.tolist()).items()
-        },
-        {knob.name: float(shift) for knob, shift in zip(moved, shifts, strict=True)},
-        {knob.name: math.sqrt(inverse[i, i]) for i, knob in enumerate(moved)},
-        tuple(float(miss) for miss in unseen),
-    )
+    return shifts, here
 
 
-def calibrations_at(
-    priors: Calibrations, moved: Sequence[Knob], shifts: Sequence[float]
-) -> dict[str, Calibration]:
-    """The calibrations that lie so many widths off their priors, as factors exp(width x shift)."""
-    made = {}
-    for generation, prior in priors.items():
-        values: dict[str, Any] = {}
-        for knob, shift in zip(moved, shifts, strict=True):
-            if knob.generation in ("", generation):
-                field, factor = knob.constant.field, math.exp(knob.constant.sigma * shift)
-                value = getattr(prior, field) * factor
-                bounded = field.endswith(_FRACTIONS) and not field.startswith("quantized")
-                values[field] = min(1.0, value) if bounded else value
-        made[generation] = replace(prior, **values)
-    return made
-
-
-_FRACTIONS: Final = ("_efficiency", "_fraction", "_share")
-
-
-def rounded(calibration: Calibration) -> Calibration:
-    """Three digits of every fitted constant: what a file holds."""
-    digits: dict[str, Any] = {
-        constant.field: significant(getattr(calibration, constant.field), 3)
-        for constant in CONSTANTS
-    }
-    return replace(calibration, **digits)
+def _weighed(here: Any, weights: Any) -> Any:
+    """Weights that fall where a row is an outlier."""
+    return weights / np.sqrt(1 + (here * weights / _OUTLIER) ** 2) ** 0.5
 
 
 def errors(targets: Iterable[Target], calibrations: Calibrations) -> Iterator[float]:

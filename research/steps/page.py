@@ -15,9 +15,10 @@ from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import JobClass
 from advisor.learning.step_errors import WIDTHS
 from advisor.search.known_errors import job_class
+from research.kernels.least_squares import Errors
 from research.rows import all_targets
 from research.rows.targets import Kind
-from research.steps.constants import CONSTANTS, GENERATIONS
+from research.steps.constants import CONSTANTS, GENERATIONS, SHARED
 from research.steps.known import LEAST_ERROR, LEAST_ROWS, tells
 from research.steps.page_head import HEAD
 from research.steps.published import Report, report
@@ -65,9 +66,9 @@ def _errors(done: Report) -> Iterator[str]:
         yield f"| {words} | {len(of_it)} | {fitted} | {unseen} | ±{done.band(kind):.0%} |"
 
 
-def _two(off: Iterable[float]) -> str:
-    errors = list(off)
-    return f"{fmean(map(abs, errors)):.1%}, {max(errors, key=abs):+.0%}"
+def _two(errors: Iterable[float]) -> str:
+    found = Errors.of(errors)
+    return f"{found.mean:.1%}, {found.worst:+.0%}"
 
 
 def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
@@ -138,9 +139,9 @@ def _step_constants(done: Report) -> Iterator[str]:
     yield "|---|---|" + "---|" * len(_GPUS) + "---|---|---|"
     for constant in CONSTANTS:
         values = [f"{getattr(done.fit.calibrations[g], constant.field):.3g}" for g in GENERATIONS]
-        names = [constant.field] if constant.shared else [f"{constant.field} {g}" for g in _GPUS]
+        names = [constant.field] if constant in SHARED else [f"{constant.field} {g}" for g in _GPUS]
         left = ", ".join(f"{done.fit.widths[name]:.0%}" for name in names)
-        cells = [values[0], "", ""] if constant.shared else values
+        cells = [values[0], "", ""] if constant in SHARED else values
         prior = f"{constant.value:g} ±{constant.sigma:.0%}"
         yield (
             f"| `{constant.field}` | {constant.unit or 'times'} | {' | '.join(cells)} | {prior} | "
@@ -176,9 +177,9 @@ def _families(scored: Sequence[Scored]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for key in sorted(groups):
         rows = groups[key]
-        errors = [row.error for row in rows]
+        errors = Errors.of(row.error for row in rows)
         inside = fmean(row.is_inside for row in rows)
-        figures = f"{fmean(map(abs, errors)):.1%} | {max(errors, key=abs):+.0%} | {inside:.0%}"
+        figures = f"{errors.mean:.1%} | {errors.worst:+.0%} | {inside:.0%}"
         yield f"| {' | '.join(key)} | {len(rows)} | {figures} |"
 
 

@@ -23,11 +23,12 @@ from advisor.base.units import significant
 from advisor.hardware.calibration import Calibration, KnownError
 from advisor.request.origin import stated_fields
 from research.kernels import attention, gemm_fit, network, traffic
+from research.kernels.least_squares import Errors, Fit
 from research.rows import all_targets
 from research.rows.row import PUBLISHED
 from research.rows.targets import Kind, Target
 from research.steps.constants import CONSTANTS, GENERATIONS, prior_calibration
-from research.steps.fit import Fit, errors, fit
+from research.steps.fit import errors, fit
 from research.steps.known import known_errors, tells
 
 _A100_BACKWARD: Final = 63 / 73
@@ -119,15 +120,13 @@ def of_kernels() -> OfKernels:
     """Constants of kernels and collectives, fitted anew."""
     made: OfKernels = {name: {} for name in GENERATIONS}
     gemms = [row for row in gemm_fit.rows() if gemm_fit.is_fitted(row)]
-    for name, constants in gemm_fit.constants(gemm_fit.fit(gemms), gemms).items():
-        made[name] |= {
-            one.name: (one.value, f"isolated GEMMs, {one.rows} rows") for one in constants
-        }
+    for name, field, value, count in gemm_fit.constants(gemm_fit.fit(gemms), gemms):
+        made[name][field] = value, f"isolated GEMMs, {count} rows"
     no_narrow = made["a100"]["gemm_efficiency"][0], "no FP8 tensor cores"
     made["a100"]["fp8_gemm_efficiency"] = no_narrow
-    for one in attention.constants((*attention.published(), *attention.measured())):
-        if one.family in made:
-            made[one.family][one.field] = one.value, f"isolated attention, {one.rows} rows"
+    for one, value, error in attention.constants((*attention.published(), *attention.measured())):
+        if one.family:
+            made[one.family][one.field] = value, f"isolated attention, {error.count} rows"
     forward = made["a100"]["attention_forward_efficiency"][0]
     made["a100"]["attention_backward_efficiency"] = (
         forward * _A100_BACKWARD,
@@ -227,9 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if stale else 0
 
 
-def _spread(off: Iterable[float]) -> str:
-    sizes = [abs(error) for error in off]
-    return f"mean {sum(sizes) / len(sizes):.1%}, worst {max(sizes):.1%}".replace("%", " %")
+def _spread(errors: Iterable[float]) -> str:
+    found = Errors.of(errors)
+    return f"mean {found.mean:.1%}, worst {abs(found.worst):.1%}".replace("%", " %")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,15 @@ from pathlib import Path
 from statistics import fmean, median
 
 from msgspec import Struct
+from scipy.stats import spearmanr
 
 from advisor.frameworks.registry import default_framework
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.search.known_errors import step_time_error
+from research.kernels.least_squares import Errors
 from research.rows import SOURCES
 from research.rows.row import PUBLISHED
-from research.rows.targets import Target, predict
+from research.rows.targets import Kind, Target, predict
 
 LEAST_CHANGE = 0.02
 """Measured changes up to this are noise (a repeat within a source is good to 5 %, two rows of one
@@ -71,11 +73,12 @@ class Choice(Struct, frozen=True):
 
     @property
     def rank_correlation(self) -> float:
-        """Spearman's, of three alternatives or more."""
-        return correlation(
-            ranks([one.measured for one in self.alternatives]),
-            ranks([one.predicted for one in self.alternatives]),
-        )
+        """Spearman's, of three alternatives or more; 0 where either does not vary."""
+        measured = [one.measured for one in self.alternatives]
+        predicted = [one.predicted for one in self.alternatives]
+        if len(set(measured)) == 1 or len(set(predicted)) == 1:
+            return 0.0
+        return float(spearmanr(measured, predicted).statistic)
 
 
 class Change(Struct, frozen=True):
@@ -170,20 +173,6 @@ def _alternatives(
         yield sorted(made, key=lambda one: one.measured)
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """Places in ascending order; equal values share the mean of theirs."""
-    ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
-
-
-def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Pearson's; 0 where either does not vary."""
-    x, y = fmean(xs), fmean(ys)
-    both = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True))
-    alone = sum((a - x) ** 2 for a in xs) * sum((b - y) ** 2 for b in ys)
-    return float(both / alone**0.5) if alone else 0.0
-
-
 def family_table(scored: Sequence[Scored]) -> list[str]:
     """Mean, worst, bias and share inside the band of every family, of all rows, and of the kinds of
     rows that are fitted on."""
@@ -195,25 +184,18 @@ def family_table(scored: Sequence[Scored]) -> list[str]:
     lines += [f"{_words(key):<{width}} {_errors(rows)}" for key, rows in sorted(groups.items())]
     whole = {
         "all": scored,
-        **{f"all {kind}": _of_kind(scored, kind) for kind in _KINDS},
+        **{f"all {words}": _of_kind(scored, kind) for kind, words in _KINDS.items()},
         "all fitted rows": [one for one in scored if not one.target.judged_only],
     }
     return [*lines, *(f"{name:<{width}} {_errors(rows)}" for name, rows in whole.items() if rows)]
 
 
-_EXPERTS, _EAGER, _DENSE = _KINDS = "with experts", "eager torch", "dense"
+_KINDS = {Kind.EXPERTS: "with experts", Kind.EAGER: "eager torch", Kind.DENSE: "dense"}
 
 
-def _of_kind(scored: Sequence[Scored], kind: str) -> list[Scored]:
-    """Rows with experts, rows of plain torch's layers, and the rest; none that is judged only."""
-    return [one for one in scored if not one.target.judged_only and _kind(one.target) == kind]
-
-
-def _kind(target: Target) -> str:
-    model = target.job.model
-    if model.num_moe_experts is not None:
-        return _EXPERTS
-    return _EAGER if model.transformer_impl.is_eager else _DENSE
+def _of_kind(scored: Sequence[Scored], kind: Kind) -> list[Scored]:
+    """Rows of a class of jobs; none that is judged only."""
+    return [one for one in scored if not one.target.judged_only and one.target.kind is kind]
 
 
 def _words(key: Hashable) -> str:
@@ -222,11 +204,10 @@ def _words(key: Hashable) -> str:
 
 
 def _errors(rows: Sequence[Scored]) -> str:
-    errors = [row.error for row in rows]
-    sizes = [abs(error) for error in errors]
+    found = Errors.of(row.error for row in rows)
     inside = fmean(row.is_inside for row in rows)
-    worst = max(errors, key=abs)
-    return f"{len(rows):4} {fmean(sizes):6.1%} {worst:+6.1%} {fmean(errors):+6.1%} {inside:6.0%}"
+    figures = f"{found.mean:6.1%} {found.worst:+6.1%} {found.bias:+6.1%}"
+    return f"{found.count:4} {figures} {inside:6.0%}"
 
 
 def decision_table(scored: Sequence[Scored]) -> list[str]:

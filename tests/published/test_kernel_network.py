@@ -5,11 +5,9 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import fields
 
-pytest.importorskip("scipy", reason="the fit needs scipy (extra fit)")
-
 from advisor.hardware.calibration import Calibration
+from research.kernels.least_squares import Fit
 from research.kernels.network import (
-    Fit,
     Measured,
     collectives,
     constants,
@@ -86,7 +84,7 @@ def test_hybridep_is_faster_than_nccl_at_every_size(gpu: str, found: Fit) -> Non
     times: dict[int, dict[bool, float]] = defaultdict(dict)
     for words in ("NCCL all-to-all", "HybridEP"):
         for row in _of(words, gpu):
-            seconds = predicted(row, found.calibration(row.family))
+            seconds = predicted(row, found.calibrations[row.family])
             times[row.ranks][row.model is not None] = seconds
     assert len(times) == 4
     assert all(by_flex[True] < by_flex[False] for by_flex in times.values())
@@ -95,11 +93,11 @@ def test_hybridep_is_faster_than_nccl_at_every_size(gpu: str, found: Fit) -> Non
 def test_jobs_scale_as_the_spread_of_the_others_says() -> None:
     """11 jobs on 8 to 11,200 GPUs; alone a LoRA in BF16, on up to 32, does not lengthen."""
     jobs = weak_scaling()
-    alone, told = [], []
+    alone, spread = [], []
     for job, times in jobs.items():
         others = speed_spread(rows for name, rows in jobs.items() if name != job)
         assert 0.02 < others < 0.03
         alone.append(spread_error(times, 0.0))
-        told.append(spread_error(times, others))
-    assert sum(now < was for was, now in zip(alone, told, strict=True)) >= len(jobs) - 1
-    assert mean(told) < 0.6 * mean(alone)
+        spread.append(spread_error(times, others))
+    assert sum(now < was for was, now in zip(alone, spread, strict=True)) >= len(jobs) - 1
+    assert mean(spread) < 0.6 * mean(alone)

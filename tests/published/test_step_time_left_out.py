@@ -9,9 +9,6 @@ from statistics import fmean
 import pytest
 
 from advisor.base.configuration import packaged_configs
-
-pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
-
 from research.rows import all_targets
 from research.rows.targets import Kind
 from research.steps import published

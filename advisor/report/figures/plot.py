@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
-OF_ALL_ROWS: Final = ("ranking", "pareto", "time")
 OF_ONE_ROW: Final = ("waterfall", "stages", "timeline", "layer")
 """Kinds of pictures."""
 

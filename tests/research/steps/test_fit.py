@@ -3,23 +3,29 @@
 import pytest
 from msgspec.structs import replace
 
-pytest.importorskip("numpy", reason="refitting needs numpy (extra fit)")
-
 from advisor.hardware.calibration import Calibration
+from research.kernels.least_squares import Fit
 from research.rows.dgxc import dgxc_targets
 from research.rows.korthikanti import korthikanti_targets
 from research.rows.simumax import simumax_targets
 from research.rows.targets import Quantity, Target, predict
-from research.steps.constants import CONSTANTS, GENERATIONS, prior_calibration
-from research.steps.fit import Knob, calibrations_at, errors, fit, knobs, rounded
+from research.steps.constants import (
+    CONSTANTS,
+    GENERATIONS,
+    OF_GENERATION,
+    SHARED,
+    prior_calibration,
+)
+from research.steps.fit import errors, fit, moved_by
 
 PRIORS = {name: prior_calibration(name) for name in GENERATIONS}
 ROWS = (*korthikanti_targets(), *simumax_targets())
 
 
-def moved(**shifts: float) -> dict[str, Calibration]:
-    all_knobs = knobs(ROWS)
-    return calibrations_at(PRIORS, all_knobs, [shifts.get(knob.name, 0.0) for knob in all_knobs])
+def moved(digits: int | None = None, **shifts: float) -> dict[str, Calibration]:
+    constants = moved_by(ROWS)
+    widths = tuple(shifts.get(one.name, 0.0) for one in constants)
+    return Fit(constants=constants, shifts=widths, base=PRIORS, digits=digits).calibrations
 
 
 def pretend(
@@ -48,28 +54,26 @@ def test_a_shift_is_a_factor_of_one_generation_or_of_all() -> None:
 
 
 def test_shares_end_at_one() -> None:
-    far = moved(**{knob.name: 9.0 for knob in knobs(ROWS)})["b200"]
+    far = moved(**{one.name: 9.0 for one in moved_by(ROWS)})["b200"]
     assert far.gemm_training_share == far.hidden_fraction == 1.0
     assert far.quantized_training_share > 1.0
 
 
-def test_a_knob_of_a_generation_moves_its_gpus_alone() -> None:
-    constant = next(one for one in CONSTANTS if not one.shared)
-    a100, b200 = korthikanti_targets()[0], simumax_targets()[0]
-    assert Knob(constant, "a100").moves(a100)
-    assert not Knob(constant, "a100").moves(b200)
-    assert Knob(constant).moves(b200)
+def test_a_constant_of_a_generation_moves_its_gpus_alone() -> None:
+    constant = replace(OF_GENERATION[0], family="a100")
+    assert constant.moves("a100")
+    assert not constant.moves("b200")
+    assert SHARED[0].moves("b200")
 
 
 def test_rounding_keeps_three_digits() -> None:
-    third = replace(PRIORS["h100"], hidden_fraction=1 / 3, kernel_seconds=1.23456e-6)
-    assert rounded(third).hidden_fraction == 0.333
-    assert rounded(third).kernel_seconds == 1.23e-6
+    shifted = moved(3, hidden_fraction=-1.0, kernel_seconds=1.0)["b200"]
+    assert (shifted.hidden_fraction, shifted.kernel_seconds) == (0.402, 5.4e-6)
 
 
 def test_times_that_the_priors_explain_move_nothing() -> None:
     done = fit(pretend(simumax_targets(), PRIORS))
-    assert all(shift == pytest.approx(0.0, abs=1e-6) for shift in done.shifts.values())
+    assert all(shift == pytest.approx(0.0, abs=1e-6) for shift in done.shifts)
     assert done.left_out == pytest.approx([0.0] * len(simumax_targets()), abs=1e-6)
 
 
@@ -86,7 +90,7 @@ def test_a_row_that_nothing_explains_pulls_little() -> None:
     targets = pretend(simumax_targets(), PRIORS)
     first, *others = targets
     odd = (replace(first, seconds=10 * first.seconds), *others)
-    shift = fit(odd).shifts["gemm_training_share b200"]
+    shift = fit(odd).shift("gemm_training_share b200")
     assert abs(shift) < 0.5
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from research.rows.simumax import simumax_targets
 from research.rows.targets import Target
 from research.steps import scores
-from research.steps.scores import Scored, changes, choices, correlation, ranks
+from research.steps.scores import Scored, changes, choices
 
 TARGET = simumax_targets()[0]
 
@@ -61,10 +61,9 @@ def test_changes_are_right_where_the_sign_is() -> None:
     assert len(changes(rows)) == 2  # 1 % between b and c is noise
 
 
-def test_ranks_share_places() -> None:
-    assert ranks([3.0, 1.0, 3.0]) == [1.5, 0.0, 1.5]
-    assert correlation([0, 1, 2], [2, 1, 0]) == pytest.approx(-1.0)
-    assert correlation([0, 1], [1, 1]) == 0.0
+def test_predictions_alike_have_no_order() -> None:
+    (choice,) = choices([scored("a", 1.0, 2.0), scored("b", 1.5, 2.0), scored("c", 2.0, 2.0)])
+    assert choice.rank_correlation == 0.0
 
 
 def test_the_command_prints_every_part(
