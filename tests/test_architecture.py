@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from advisor.frameworks.megatron.labels import ORDER
-from advisor.frameworks.megatron.offload import REGIONS
+from advisor.frameworks.megatron.plan import REGIONS
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO
 
 ROOT = Path(__file__).parents[1]

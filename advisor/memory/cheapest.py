@@ -25,10 +25,10 @@ _MOST_PAIRS: Final = 1_000_000
 go on, and the bound says what the others may cost."""
 
 
-class Option(Struct, frozen=True, order=True):
+class Way(Struct, frozen=True, order=True):
     """What one layer may do: its cost (an integer: femtoseconds, say), the bytes that it keeps to
     its backward, the most that it has in either pass, those included, and those that are on their
-    way to the host, or back, while the layer behind it runs."""
+    way to the host, or back, while the layer after it runs."""
 
     cost: int
     kept: int
@@ -48,7 +48,7 @@ class Chosen(Struct, frozen=True):
 
 
 def cheapest(
-    options: Sequence[Sequence[Option]], kinds: Sequence[int], room: Room, capacity: int
+    options: Sequence[Sequence[Way]], kinds: Sequence[int], room: Room, capacity: int
 ) -> Chosen | None:
     """The cheapest choice whose peak is at most `capacity` bytes; None where there is none.
 
@@ -75,7 +75,7 @@ def cheapest(
 
 
 def _in_groups(
-    options: Sequence[Sequence[Option]], kinds: Sequence[int], numbers: Sequence[int]
+    options: Sequence[Sequence[Way]], kinds: Sequence[int], numbers: Sequence[int]
 ) -> tuple[int, ...]:
     """The same options with equal ones of a kind together: first those that need most beyond what
     they keep, as they then lie on the least."""
@@ -89,7 +89,7 @@ def _in_groups(
 
 
 def peak_of(
-    options: Sequence[Sequence[Option]], kinds: Sequence[int], room: Room, numbers: Sequence[int]
+    options: Sequence[Sequence[Way]], kinds: Sequence[int], room: Room, numbers: Sequence[int]
 ) -> int:
     """The most bytes at once where layer k takes its option numbers[k]."""
     kept, away, peak = room.below, 0, room.floor
@@ -104,7 +104,7 @@ class _Curve:
     """The least cost of some layers by the bytes that they keep, any mixture of options allowed:
     convex, falling, and never above what whole options cost."""
 
-    def __init__(self, hulls: Sequence[Sequence[Option]], number: Counter[int]) -> None:
+    def __init__(self, hulls: Sequence[Sequence[Way]], number: Counter[int]) -> None:
         steps = [
             (above.kept - below.kept, above.cost - below.cost, number[kind])
             for kind, hull in enumerate(hulls)
@@ -148,10 +148,10 @@ class _State(Struct, frozen=True):
     before: "_State | None" = None
 
 
-_Numbered = tuple[int, Option]
+_Numbered = tuple[int, Way]
 Numbered = Sequence[_Numbered]
 """Options of one kind of layer with their numbers."""
-_Priced = tuple[int, int, Option, int]
+_Priced = tuple[int, int, Way, int]
 """With the bytes paid for; the most that may be kept before it; the option; its number."""
 
 
@@ -160,7 +160,7 @@ class _Search:
     with the head, and all but the last with the least that the last one needs."""
 
     def __init__(
-        self, options: Sequence[Sequence[Option]], kinds: Sequence[int], room: Room, capacity: int
+        self, options: Sequence[Sequence[Way]], kinds: Sequence[int], room: Room, capacity: int
     ) -> None:
         self._options, self._kinds, self._room, self._capacity = options, kinds, room, capacity
         self._hulls = [[option for _, option in _hull([*enumerate(o)])] for o in options]
@@ -174,7 +174,7 @@ class _Search:
         self._paid = [min(map(self._with_bytes, of_kind)) for of_kind in options]
         self.states = 0
 
-    def _with_bytes(self, option: Option) -> int:
+    def _with_bytes(self, option: Way) -> int:
         """Cost of an option and of the bytes that it keeps, at a price of each that stands for all
         layers (Lagrange's): in units of the price's bytes."""
         saved, size = self._price
@@ -299,7 +299,7 @@ def _hull(numbered: Numbered) -> list[_Numbered]:
     return hull
 
 
-def _turns(first: Option, second: Option, third: Option) -> bool:
+def _turns(first: Way, second: Way, third: Way) -> bool:
     """Whether a byte saves more cost up to `second` than behind it."""
     saved = (first.cost - second.cost) * (third.kept - second.kept)
     return saved > (second.cost - third.cost) * (second.kept - first.kept)

@@ -15,10 +15,7 @@ _AXOLOTL: Final = {
     "micro_batch_size": MICRO_BATCH,
     "optimizer": OPTIM,
 }
-_LLAMA_FACTORY: Final = {
-    "cutoff_len": "max_length",
-    "enable_liger_kernel": "use_liger_kernel",
-}
+_LLAMA_FACTORY: Final = {"cutoff_len": "max_length", "enable_liger_kernel": "use_liger_kernel"}
 OTHERS_OWN: Final = ("base_model", "sequence_len", "cutoff_len", "finetuning_type")
 """Keys that a document of either has."""
 _KERNELS: Final = {

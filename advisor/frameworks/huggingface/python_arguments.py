@@ -14,13 +14,7 @@ _ARGUMENTS: Final = re.compile(
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _ADAPTER: Final = re.compile(r"(?:\bget_peft_model|LoraConfig)$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
-_LOADED: Final = (
-    "use_cache",
-    "attn_implementation",
-    "dtype",
-    "torch_dtype",
-    "model_max_length",
-)
+_LOADED: Final = ("use_cache", "attn_implementation", "dtype", "torch_dtype", "model_max_length")
 _PLUGIN: Final = "FullyShardedDataParallelPlugin"
 
 

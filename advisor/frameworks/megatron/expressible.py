@@ -8,8 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
-from advisor.frameworks.megatron.offload import REGIONS, offloaded_modules
-from advisor.frameworks.megatron.plan import selective_runs
+from advisor.frameworks.megatron.plan import REGIONS, offloaded_modules, selective_runs
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import (

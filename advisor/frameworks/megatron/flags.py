@@ -1,29 +1,100 @@
-"""What to paste into Megatron-LM's command line for a setting and its job.
+"""What to paste into Megatron-LM's command line for a setting and its job; and how rows of options
+are emitted, there and as overrides of a recipe.
 
 Option names and arities: megatron-core wheels 0.17.1, 0.18.2 and 0.19.2 training/arguments.py and
 argument_utils.py (options made from TransformerConfig's fields), which agree on all options here
-but those of CUDA graphs.
+except those of CUDA graphs.
 """
 
 import shlex
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
-from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import Parallelism
+from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch, Loop
-from advisor.frameworks.megatron.printing import flags_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.frameworks.option import Described, Format, Option, Options
 from advisor.job.job import CudaGraphImpl, Job
+
+Values = Mapping[str, Any]
+"""Values of options by name, those that apply (lowering.job_values, lowering.setting_values)."""
+
+
+def flags_of(
+    sections: Iterable[type[Options]],
+    values: Values,
+    job: Described,
+    revision: Revision,
+    *,
+    layout: bool = True,
+) -> Iterator[str]:
+    """Words of the rows of `sections`, in order; layout: with those that the layout's command line
+    always has."""
+    for section in sections:
+        for row in section.rows:
+            when = row.emitted.line
+            if when is None or row.name not in values:
+                continue
+            value = values[row.name]
+            if when.holds(value, row.omitted, job, layout=layout):
+                yield from words(row, value, revision)
+
+
+def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
+    """An option with its value, as Megatron-LM's command line reads it.
+
+    >>> words(SETTINGS["recompute_modules"], ("mlp", "moe"), revision)
+    ('--recompute-modules', 'mlp', 'moe')
+    """
+    if isinstance(value, bool):
+        return (row.flag_in(revision) if value else row.off,)
+    if isinstance(value, tuple):
+        return (row.flag_in(revision), *value)
+    short = row.emitted.format is Format.SHORT
+    return (row.flag_in(revision), format(value, "g") if short else str(value))
+
+
+def recipe_values(
+    sections: Iterable[type[Options]], values: Values, job: Described, revision: Revision
+) -> Iterator[tuple[Option, object]]:
+    """Rows of `sections` that a recipe is given, with their values; a section at a time, each in
+    the order of Emitted.order."""
+    for section in sections:
+        for row in sorted(section.rows, key=lambda row: row.emitted.order):
+            when, other = row.emitted.recipe, row.emitted.recipe_value
+            if when is None or row.name not in values:
+                continue
+            value = values[row.name]
+            if when.holds(value, row.default, job):
+                yield row, value if other is None else other(job, revision)
+
+
+def override(path: str, row: Option, value: object, quote: str = "") -> str:
+    """``PATH=VALUE`` for Hydra or nemo-run; `quote` stands around the names of a list.
+
+    >>> override("model.recompute_modules", SETTINGS["recompute_modules"], ("mlp", "moe"))
+    'model.recompute_modules=[mlp,moe]'
+    """
+    if value is None:
+        return f"{path}=null"
+    if isinstance(value, bool):
+        return f"{path}={str(value).lower()}"
+    if isinstance(value, tuple):
+        if row.emitted.format is Format.SINGLE:
+            return f"{path}={','.join(value)}"
+        return f"{path}=[{','.join(f'{quote}{name}{quote}' for name in value)}]"
+    return f'{path}="{value}"' if row.emitted.format is Format.QUOTED else f"{path}={value}"
+
 
 LAYOUT_SECTIONS: Final = (
     Parallelism,

@@ -139,7 +139,7 @@ class MegatronOnHarness(HarnessRuns):
 
     def job(self, job: Job) -> Job:
         """See on_harness.harness_job."""
-        from advisor.frameworks.megatron.on_harness import harness_job
+        from advisor.frameworks.megatron.supported_jobs import harness_job
 
         return harness_job(job)
 

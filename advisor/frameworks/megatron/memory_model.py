@@ -150,9 +150,7 @@ class MegatronMemory(MemoryModel):
             optimizer_step=gradients + states + last_inputs(shape, chunks),
             step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
             pools=stream_pools(
-                shape,
-                chunks,
-                overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm,
+                shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
             ),
             in_buffers=job.layout.use_distributed_optimizer,
         )

@@ -11,12 +11,7 @@ from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.part_types import Effect, JobChange
 from advisor.job.job import CudaGraphImpl, Fp8Recipe, Job
-from advisor.models.options import (
-    CrossEntropyFusion,
-    FlexBackend,
-    TokenDispatcher,
-    TransformerImpl,
-)
+from advisor.models.options import CrossEntropyFusion, FlexBackend, TokenDispatcher, TransformerImpl
 
 _SHARED_APART: Final = "model.moe_shared_expert_overlap=false"
 

@@ -9,40 +9,12 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from advisor.frameworks.megatron.options.attention import Attention, Hybrid
-from advisor.frameworks.megatron.options.communication import Communication
-from advisor.frameworks.megatron.options.experts import Experts
-from advisor.frameworks.megatron.options.graphs import CudaGraphs
-from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
-from advisor.frameworks.megatron.options.model_shape import Shape
-from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import Parallelism
-from advisor.frameworks.megatron.options.precision import Precision
-from advisor.frameworks.megatron.options.recompute import Recompute
-from advisor.frameworks.megatron.options.training import Batch, Inference, Loop
+from advisor.frameworks.megatron.options.table import AllOptions
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity
 
 
-class RawSettings(
-    Parallelism,
-    Experts,
-    Attention,
-    Hybrid,
-    Shape,
-    Implementation,
-    Dropout,
-    Loss,
-    Precision,
-    Recompute,
-    CudaGraphs,
-    Communication,
-    OptimizerStep,
-    DataParallel,
-    Batch,
-    Loop,
-    Inference,
-):
+class RawSettings(AllOptions):
     """Every option under its own name and with its own default (megatron-core 0.19.2): the rows of
     options/. An instance holds what it is given; the rest are defaults of the class."""
 
@@ -67,7 +39,7 @@ class RawSettings(
     __hash__ = None  # type: ignore[assignment]
 
     def changed(self, **values: Any) -> Self:
-        """The same settings but for `values`."""
+        """The same settings except `values`."""
         return type(self)(**{**self.__dict__, **values})
 
     @property

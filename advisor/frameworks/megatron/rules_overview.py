@@ -15,9 +15,7 @@ def overview(revision: Revision) -> RulesOverview:
     hardware = (("GPU: refused", name, r.summary) for name, r in HARDWARE_RULES.items())
     by_verdict = ((f"{r.authority}: {r.verdict}", name, r.summary) for name, r in rules)
     return RulesOverview(
-        label=revision.label,
-        facts=tuple(_labels(revision)),
-        rules=(*by_verdict, *hardware),
+        label=revision.label, facts=tuple(_labels(revision)), rules=(*by_verdict, *hardware)
     )
 
 

@@ -5,8 +5,7 @@ from typing import Final
 
 from advisor.base.dtypes import DType
 from advisor.base.units import either
-from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
-from advisor.frameworks.torch.decisions import decisions
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
 from advisor.frameworks.torch.rules import Problem, block_shape
 from advisor.job.job import AttnImplementation, Job
 from advisor.layers.transformer import transformer_layer

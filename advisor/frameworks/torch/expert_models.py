@@ -49,10 +49,7 @@ def eager_experts(model: ModelSpec, impl: TransformerImpl, given: frozenset[str]
             )
     if model.activation not in _GATED:
         raise UserError(
-            "model.activation",
-            model.activation,
-            "must be gated in MoE layers",
-            "swiglu or geglu",
+            "model.activation", model.activation, "must be gated in MoE layers", "swiglu or geglu"
         )
     if "moe_grouped_gemm" in given and not model.moe_grouped_gemm:
         raise UserError(

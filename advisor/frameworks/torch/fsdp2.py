@@ -7,13 +7,7 @@ from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import (
-    Granularity,
-    Modifier,
-    OpPolicy,
-    TorchSetting,
-    as_torch,
-)
+from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts

@@ -1,5 +1,10 @@
 """What settings of the PyTorch stacks keep, and what a rank of eager torch holds besides:
-weights, gradients, optimizer states and buffers."""
+weights, gradients, optimizer states and buffers.
+
+On one device nothing is sharded: a gradient is its weight's own as soon as it is made, or is added
+to that of earlier microbatches. Source: torch 2.13 csrc/autograd/functions/accumulate_grad.h (run
+in tests/oracles).
+"""
 
 from typing import Final
 
@@ -9,7 +14,6 @@ from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import MemoryModel
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.frameworks.torch.adam import adam_memory, adam_words
-from advisor.frameworks.torch.one_device import lone_memory
 from advisor.frameworks.torch.parameter_groups import (
     Sharding,
     fsdp_static,
@@ -22,11 +26,71 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
+from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.resident import NamedBytes, cublas_workspaces
-from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.memory.static import (
+    StaticMemory,
+    layer_elements,
+    num_elements,
+    stage_elements,
+    stage_expert_elements,
+)
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.models.options import PositionEmbedding, TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+
+def lone_memory(
+    job: Job,
+    shape: RankShape,
+    chunks: tuple[ModelChunk, ...],
+    dtype: DType,
+    buffers: tuple[NamedBytes, ...],
+) -> FixedMemory:
+    """Memory beside the activations of weights in `dtype`, whose gradients have their type."""
+    accumulates, steps = job.num_microbatches > 1, job.config.optimizer_in_backward
+    adam = adam_memory(shape, chunks, job.config, dtype)
+    whole = stage_elements(shape, chunks) * dtype.itemsize
+    static = StaticMemory(
+        weights=whole, gradients=whole if accumulates else 0, optimizer=adam.states
+    )
+    appearing = not (accumulates or steps)
+    step = 0 if steps else adam.step + (whole if appearing else 0)
+    return FixedMemory(
+        static=static,
+        words=StaticLabels(
+            weights=(f"weights in {dtype}", "torch nn.Module"),
+            gradients=(f"gradients of earlier microbatches in {dtype}", "torch autograd"),
+            optimizer=adam_words(job.config),
+        ),
+        buffers=buffers,
+        working_set=_working_set(shape, dtype, step, appearing=appearing),
+    )
+
+
+def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) -> WorkingSet:
+    """Gradients that stay when a block has gone back. Those of tied ends are summed when both are
+    there, into a third tensor."""
+    kinds = shape.model.layer_kinds
+    layers = sum(layer_elements(shape, kind) for kind in kinds) // len(kinds)
+    embedding = num_elements(embedding_weights(shape))
+    tied = shape.model.share_embeddings_and_output_weights
+    head = num_elements(output_weights(shape, holds_embedding=tied))
+    left = dtype.itemsize if appearing else 0
+    layer = ShardingOverhead(left=layers * left)
+    sums = 2 * embedding * shape.dtype.itemsize if tied else 0
+    return WorkingSet(
+        embedding=ShardingOverhead(exit=sums, left=embedding * left),
+        first_layer=layer,
+        layer=layer,
+        last_layer=layer,
+        head=ShardingOverhead(left=head * left),
+        step=step,
+        weight_grads_dtype=dtype,
+        adds_weight_grads=not appearing,
+    )
+
 
 _COMPLEX64_BYTES: Final = 8
 

@@ -15,12 +15,7 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
-from advisor.memory.static import (
-    StaticMemory,
-    layer_elements,
-    num_elements,
-    stage_expert_elements,
-)
+from advisor.memory.static import StaticMemory, layer_elements, num_elements, stage_expert_elements
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 
 _ADAM_MOMENTS = 2
@@ -160,8 +155,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         stays = _staying(sharding, root)
         found = replace(found, embedding=replace(found.embedding, stays=stays))
     return replace(
-        found,
-        step=_appearing(sharding, elements, layers.experts) - _staying(sharding, elements),
+        found, step=_appearing(sharding, elements, layers.experts) - _staying(sharding, elements)
     )
 
 

@@ -102,12 +102,7 @@ class TorchSetting(Struct, frozen=True, kw_only=True):
 
 NONE: Final = TorchSetting()
 FULL: Final = TorchSetting(granularity=Granularity.FULL)
-_WITHOUT_SUFFIX: Final = (
-    Granularity.NONE,
-    Granularity.OP,
-    Granularity.BUDGET,
-    Granularity.BLOCKS,
-)
+_WITHOUT_SUFFIX: Final = (Granularity.NONE, Granularity.OP, Granularity.BUDGET, Granularity.BLOCKS)
 _KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
 _SUFFIXES: Final = (*_KINDS, *Modifier)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"

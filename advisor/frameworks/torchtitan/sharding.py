@@ -19,10 +19,7 @@ _TP: Final = "tensor_model_parallel_size"
 _OVERLAP: Final = "tp_comm_overlap"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
-_ONE: Final = (
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-)
+_ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
 _SOURCE: Final = "torchtitan distributed/parallel_dims.py"
 
 

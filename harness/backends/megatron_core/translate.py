@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
-from advisor.frameworks.megatron.on_harness import harness_config
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
+from advisor.frameworks.megatron.supported_jobs import harness_config
 from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, Mixer

@@ -5,21 +5,21 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.memory.cheapest import Option, cheapest, peak_of
+from advisor.memory.cheapest import Way, cheapest, peak_of
 from advisor.memory.room import Place, Room
 
 NUMBERS = st.integers(0, 12)
 
 
 @st.composite
-def options(draw: st.DrawFn) -> Option:
+def options(draw: st.DrawFn) -> Way:
     kept = draw(NUMBERS)
     forward, backward = (kept + draw(st.integers(0, 4)) for _ in range(2))
-    return Option(draw(NUMBERS), kept, forward, backward, draw(st.integers(0, 4)))
+    return Way(draw(NUMBERS), kept, forward, backward, draw(st.integers(0, 4)))
 
 
 @st.composite
-def choices(draw: st.DrawFn) -> tuple[list[list[Option]], list[int], Room, int]:
+def choices(draw: st.DrawFn) -> tuple[list[list[Way]], list[int], Room, int]:
     """Up to 12 decisions: layers of two kinds, each of up to so many options."""
     layers = draw(st.integers(1, 6))
     most = {1: 12, 2: 6, 3: 6, 4: 5, 5: 4, 6: 3}[layers]
@@ -32,7 +32,7 @@ def choices(draw: st.DrawFn) -> tuple[list[list[Option]], list[int], Room, int]:
 
 @settings(max_examples=400, deadline=None)
 @given(choices())
-def test_it_is_the_best_of_all(found: tuple[list[list[Option]], list[int], Room, int]) -> None:
+def test_it_is_the_best_of_all(found: tuple[list[list[Way]], list[int], Room, int]) -> None:
     lists, kinds, room, capacity = found
     fitting = [
         sum(lists[kind][number].cost for kind, number in zip(kinds, numbers, strict=True))

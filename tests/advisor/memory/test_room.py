@@ -3,15 +3,14 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
-from advisor.frameworks.torch.decisions import decisions
-from advisor.frameworks.torch.optimum.options import Rates, ways_of
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
+from advisor.frameworks.torch.optimum.solve import Rates, ways_of
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, block_segment
 from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.cheapest import Option, peak_of
+from advisor.memory.cheapest import Way, peak_of
 from advisor.memory.chunk import chunk_footprint, with_gradients
 from advisor.memory.chunk_blocks import segment_block
 from advisor.memory.room import room_of
@@ -63,10 +62,10 @@ def test_peak_of_any_plan(few: list[BlockRegime], data: st.DataObject) -> None:
         assert peak == max(found.forward.num_bytes, found.backward.num_bytes)
 
 
-def _option(shape: RankShape, regime: BlockRegime) -> Option:
+def _option(shape: RankShape, regime: BlockRegime) -> Way:
     block = segment_block(shape, block_segment(regime, shape, KIND, HOW))
     peaks = block.forward.num_bytes, block.backward.num_bytes
-    return Option(0, block.kept, *peaks, block.away)
+    return Way(0, block.kept, *peaks, block.away)
 
 
 def test_what_is_put_on_the_host_is_added_up_as_its_segment_has_it() -> None:

@@ -17,10 +17,7 @@ _ACTIVATION: Final = "bias_activation_fusion"
 _ON: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     Framework.MEGATRON_BRIDGE: {
         _ROPE: ("llama2", "llama3", "nemotron4"),
-        _ACTIVATION: (
-            *("llama", "nemotron", "gpt", "deepseek"),
-            *("kimi", "moonlight", "glm"),
-        ),
+        _ACTIVATION: (*("llama", "nemotron", "gpt", "deepseek"), *("kimi", "moonlight", "glm")),
     },
     Framework.NEMO: {
         _ROPE: ("llama2", "llama3", "mixtral", "nemotron4"),

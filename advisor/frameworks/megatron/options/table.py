@@ -6,20 +6,20 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
-from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.model_shape import Shape
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
-from advisor.frameworks.megatron.options.parallelism import Parallelism
+from advisor.frameworks.megatron.options.parallelism import Communication, Parallelism
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch, Inference, Loop
-from advisor.frameworks.option import Option, Status, dashed, keys
+from advisor.frameworks.option import Option, Options, Status, dashed, keys
 
-SECTIONS: Final = (
+
+class AllOptions(
     Parallelism,
     Experts,
     Attention,
@@ -37,7 +37,11 @@ SECTIONS: Final = (
     Batch,
     Loop,
     Inference,
-)
+):
+    """Every option as an attribute with its default."""
+
+
+SECTIONS: Final[tuple[type[Options], ...]] = AllOptions.__bases__
 SETTINGS: Final = {row.name: row for section in SECTIONS for row in section.rows}
 """Options that RawSettings has, by name."""
 

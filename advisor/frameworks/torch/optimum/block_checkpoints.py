@@ -82,10 +82,7 @@ def checkpointed(block: nn.Module, way: Way | None) -> "tuple[nn.Module, Copies 
     if way is None:
         return block, None
     wrap = partial(
-        checkpoint_wrapper,
-        block,
-        preserve_rng_state=PRESERVE_RNG_STATE,
-        early_stop=way.early_stop,
+        checkpoint_wrapper, block, preserve_rng_state=PRESERVE_RNG_STATE, early_stop=way.early_stop
     )
     if not (way.keep or way.host or way.input_on_host):
         return wrap(), None

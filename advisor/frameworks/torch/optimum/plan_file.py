@@ -5,8 +5,7 @@ from pathlib import Path
 from re import sub
 from typing import Final
 
-from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime
-from advisor.frameworks.torch.decisions import decisions
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
 from advisor.frameworks.torch.plan import stops_early
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.layers.operators import Operator

@@ -9,8 +9,11 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.torch.partitioner.attention import lower_attention, lower_rotary
-from advisor.frameworks.torch.partitioner.eager_attention import EAGER_ATTENTION
+from advisor.frameworks.torch.partitioner.attention import (
+    EAGER_ATTENTION,
+    lower_attention,
+    lower_rotary,
+)
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
 from advisor.frameworks.torch.partitioner.layer_graph import WIDE, AttentionKernel, Block
 from advisor.frameworks.torch.partitioner.norms import lower_norm

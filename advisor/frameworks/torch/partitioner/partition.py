@@ -11,8 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.frameworks.torch.partitioner.graph import FAR, Graph, Kind, Node, fuses
-from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
-from advisor.frameworks.torch.partitioner.min_cut import INFINITE, Network
+from advisor.frameworks.torch.partitioner.min_cut import INFINITE, Network, dp_knapsack
 
 FASTEST: Final = 1.0
 """torch's default budget: what is computed again costs the backward's kernels nothing."""

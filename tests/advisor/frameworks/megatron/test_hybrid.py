@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from advisor.cli.main import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
-from advisor.frameworks.megatron.offload import offloaded_modules
-from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.plan import chunk_plan, offloaded_modules
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting

@@ -4,8 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_by_layer, offloaded_modules
-from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.plan import (
+    EVERYTHING,
+    chunk_plan,
+    offloaded_by_layer,
+    offloaded_modules,
+)
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor.frameworks.torch.optimum.options import FEMTOSECONDS, Rates
-from advisor.frameworks.torch.optimum.solve import Blocks
+from advisor.frameworks.torch.optimum.solve import FEMTOSECONDS, Blocks, Rates
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.setting import by_block

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind
-from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
-from advisor.frameworks.torch.partitioner.min_cut import Network
+from advisor.frameworks.torch.partitioner.min_cut import Network, dp_knapsack
 from advisor.frameworks.torch.partitioner.partition import partition
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import Activation, TransformerImpl
