@@ -30,12 +30,7 @@ from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
-from advisor.report.header import (
-    calibration_words,
-    framework_words,
-    measured_words,
-    run_words,
-)
+from advisor.report.header import calibration_words, framework_words, measured_words, run_words
 from advisor.report.job_changes import apart, layout_cells, options_apart
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
@@ -156,7 +151,7 @@ class _Page(Struct, frozen=True):
             "unsaid": self.pool.number(
                 [parts_of(one).spelling.omitted(job) for one in self.frameworks]
             ),
-            "measure": self.pool.number(self._measure(job)),
+            "measure": self.pool.number(self._measuring_command(job)),
             "schedule": schedule_numbers(self.pool, job),
         }
 
@@ -164,8 +159,8 @@ class _Page(Struct, frozen=True):
         own = options_apart(job, self.grid.own)
         return key_values({k: v for k, v in own.items() if k != _LENGTH}) or "the answer's"
 
-    def _measure(self, job: Job) -> list[str]:
-        """``harness run …`` before and behind its settings, and which options it sets otherwise;
+    def _measuring_command(self, job: Job) -> list[str]:
+        """``harness run …`` before and after its settings, and which options it sets otherwise;
         empty where no line makes the job."""
         try:
             model, folder = str(self.request.model), self.request.config_dir
@@ -173,8 +168,8 @@ class _Page(Struct, frozen=True):
             lost = key_values(lost_options(job))
         except UserError:
             return []
-        before, _, behind = line.partition(f"'recompute.settings=[{_SPEC}]'")
-        return [before, behind, lost]
+        before, _, after = line.partition(f"'recompute.settings=[{_SPEC}]'")
+        return [before, after, lost]
 
     def toss(self) -> dict[str, Any] | None:
         """Job and setting of each of two rows that only a measurement tells apart, and why."""

@@ -10,26 +10,11 @@ from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
-from advisor.report.blocks import (
-    Block,
-    Column,
-    Fitted,
-    Indented,
-    Text,
-    beside,
-    group,
-    table,
-)
+from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
-from advisor.report.wording import (
-    against_preset,
-    chosen,
-    remedy_line,
-    verdict,
-    way_out,
-)
+from advisor.report.wording import against_preset, chosen, remedy_line, verdict, way_out
 
 _USUAL = Rows()
 

@@ -192,7 +192,7 @@ class Column(Struct, frozen=True, kw_only=True):
         return max(width if self.most is None else min(width, self.most), self.least)
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """Cells of a table, the style of those that have none, and what stands above and below them
     over the whole width."""
 
@@ -208,17 +208,17 @@ class Table(Struct, frozen=True, kw_only=True):
 
     columns: tuple[Column, ...]
     gap: int = 2
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
 
     def add_row(self, *cells: Block, style: str = "", below: Block | None = None) -> None:
         """One more row."""
-        self.rows.append(Row(cells, style, below))
+        self.rows.append(TableRow(cells, style, below))
 
     def lines(self, width: int) -> list[Line]:
         """Head and rows, in the first form that fits."""
         form = self.fitting(width)
         widths = form._widths(width)
-        head = Row(tuple(column.title for column in form.columns))
+        head = TableRow(tuple(column.title for column in form.columns))
         rows = [head, *form.rows] if any(head.cells) else form.rows
         return [line for row in rows for line in _row_lines(row, form, widths, width)]
 
@@ -311,7 +311,7 @@ class Table(Struct, frozen=True, kw_only=True):
                 widths[index] -= max(1, min(excess // len(widest), most - floor))
 
 
-def _row_lines(row: Row, form: Table, widths: Sequence[int], width: int) -> Iterator[Line]:
+def _row_lines(row: TableRow, form: Table, widths: Sequence[int], width: int) -> Iterator[Line]:
     """A row between what stands above and below it."""
     if row.above is not None:
         yield from lines_of(row.above, width)

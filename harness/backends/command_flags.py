@@ -98,7 +98,7 @@ def check_template(template: str, framework: str) -> None:
         )
 
 
-def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:
+def placeholder_texts(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=text of the placeholders; UserError where the framework has no words for `spec`."""
     if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")

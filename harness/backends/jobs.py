@@ -65,7 +65,7 @@ def as_run(job: Job, workload: Workload) -> Job:
     return replace(job, model=native_model(workload), config=config)
 
 
-def told_as_run(job: Job, workload: Workload) -> AsRun:
+def differences_as_run(job: Job, workload: Workload) -> AsRun:
     """`job`, which is as the backend runs it, as far as `workload` does not say it."""
     told = AsRun(
         model=_differing(workload.model, job.model),

@@ -10,7 +10,7 @@ from advisor.base.units import human_bytes, signed_percent, unit_of
 from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.logs.recorded_memory import Recording, read_recording, words
+from harness.logs.recorded_memory import Recording, read_recording, recording_names
 
 COMMAND: Final = Command(
     usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",
@@ -116,7 +116,7 @@ def _within(start: float | None, end: float | None) -> tuple[float, float] | Non
 
 def lines(found: Sequence[Recording]) -> Iterator[str]:
     """What is printed: a line a recording, the difference, and what is alive at the peaks."""
-    names = words(found)
+    names = recording_names(found)
     for name, one in zip(names, found, strict=True):
         where = f"{'stage' if one.predicted else 'device'} {one.device}"
         when = "" if one.peak_seconds is None else f" at {one.peak_seconds:.3f} s"

@@ -15,7 +15,7 @@ from harness.execution.launchers.torchrun import TorchrunLauncher
 from harness.execution.signals import StopSignals
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
-from harness.logs.trial_result import Question, failed, not_a_number, result_of
+from harness.logs.trial_result import LoggedRun, failed, not_a_number, result_of
 from harness.logs.trial_result import unmeasured as unmeasured_log
 from harness.trial import failures
 from harness.trial.codec import encode, plain
@@ -73,10 +73,7 @@ def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialRe
     if result.evidence is None or result.evidence.log_tail:
         return result
     evidence = replace(
-        result.evidence,
-        exit_code=ended.code,
-        signal=ended.signal,
-        log_tail=folder.log_tail(),
+        result.evidence, exit_code=ended.code, signal=ended.signal, log_tail=folder.log_tail()
     )
     return replace(result, evidence=evidence)
 
@@ -88,7 +85,7 @@ def conclude_log(
     where the way in which it ended says more than the log."""
     framework = None if command.framework == OTHER else LogFramework(command.framework)
     parsed = parse_logs([folder.log], framework)
-    question = Question(
+    question = LoggedRun(
         name=trial.name,
         trial=plain(trial),
         plan=trial.measurement,

@@ -104,10 +104,7 @@ class Progress:
     """A line that is rewritten on a terminal; elsewhere a plain line when a trial ends."""
 
     def __init__(
-        self,
-        total: int,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total, self._clock = total, clock
         self._line = LiveLine(stream)

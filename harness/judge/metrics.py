@@ -64,12 +64,7 @@ ACTIVE: Final = "peak_active_bytes"
 RESERVED: Final = "peak_reserved_bytes"
 NVML: Final = "peak_nvml_used_bytes"
 
-PEAKS: Final = {
-    ALLOCATED: "allocated",
-    ACTIVE: "active",
-    RESERVED: "reserved",
-    NVML: "nvml_used",
-}
+PEAKS: Final = {ALLOCATED: "allocated", ACTIVE: "active", RESERVED: "reserved", NVML: "nvml_used"}
 """Peaks of a rank: metric -> field of MemoryPeak."""
 
 TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}

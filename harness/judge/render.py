@@ -31,19 +31,9 @@ WORDS: Final = {
     Verdict.PASS: "PASS",
     Verdict.UNJUDGED: "INFO",
 }
-_RUN_AGAIN: Final = (
-    Verdict.REGRESSION,
-    Verdict.FAILED,
-    Verdict.UNSTABLE,
-    Verdict.INCONCLUSIVE,
-)
+_RUN_AGAIN: Final = (Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.INCONCLUSIVE)
 CPU_TIMES: Final = "CPU times are shown but not judged; memory and loss are judged."
-_MEANING: Final = {
-    0: "pass",
-    1: "regression",
-    3: "no verdict",
-    4: "a run failed",
-}
+_MEANING: Final = {0: "pass", 1: "regression", 3: "no verdict", 4: "a run failed"}
 
 
 def render(comparison: "Comparison") -> str:

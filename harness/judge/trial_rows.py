@@ -187,9 +187,7 @@ def measured_rows(
             metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
             row = replace(
-                about,
-                metric=name,
-                limit=limit if metric.better is Better.LOWER else -limit,
+                about, metric=name, limit=limit if metric.better is Better.LOWER else -limit
             )
             noise = metric.assumed_noise(device)
             new = samples(processes, name)

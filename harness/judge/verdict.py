@@ -61,7 +61,7 @@ class Worsening(Struct, frozen=True, kw_only=True):
     strict: Interval
 
     @classmethod
-    def of(cls, shift: Shift, better: Better) -> "Worsening":
+    def from_shift(cls, shift: Shift, better: Better) -> "Worsening":
         """The shift of a metric."""
         sign = 1.0 if better is Better.LOWER else -1.0
         return cls(
@@ -92,7 +92,7 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
     """
     if metric.floor and abs(difference) < metric.floor:
         return Judgement(verdict=Verdict.PASS, reason=_below(metric, difference))
-    worse = Worsening.of(shift, metric.better)
+    worse = Worsening.from_shift(shift, metric.better)
     if worse.beyond(limit):
         whole = worse.interval.low > limit
         where = (

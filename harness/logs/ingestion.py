@@ -19,8 +19,8 @@ from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
-from harness.logs.trial_result import Question, result_of
-from harness.logs.workload import told_recompute, unknown_workload
+from harness.logs.trial_result import LoggedRun, result_of
+from harness.logs.workload import stated_recompute, unknown_workload
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import RecomputeChoice, RunConfig
@@ -89,7 +89,7 @@ def ingest(
     settings = _repeats([_setting(log, identity) for log in logs], identity.config.measure)
     found = []
     for source, log, setting in zip(sources, logs, settings, strict=True):
-        question = Question(
+        question = LoggedRun(
             name=setting.trial.name if setting else source.name,
             trial=plain(setting.trial) if setting else _partial(source, log, identity),
             plan=identity.config.measure,
@@ -170,7 +170,7 @@ def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
             "must be one setting: a log has only one",
             "ingest the logs of each setting separately",
         )
-    spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
+    spec = asked[0] if len(asked) == 1 else stated_recompute(log.arguments)
     if spec is None:
         raise UserError(
             "recompute",

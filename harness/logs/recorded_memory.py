@@ -59,7 +59,7 @@ class Kinds:
         self._of_stacks: dict[int, str] = {}
         self._of_frames: dict[int, str | None] = {}
 
-    def of(self, event: Mapping[Any, Any]) -> str:
+    def kind_of(self, event: Mapping[Any, Any]) -> str:
         """The kind of one, which must outlive this object."""
         category, frames = event.get("category"), event.get("frames")
         if isinstance(category, str) and category in CATEGORIES:
@@ -213,7 +213,7 @@ class _Walk:
         micros = None if micros is None else whole_number(micros, LATEST)
         if action == "alloc":
             yield from self._gone(address, micros)  # went unseen
-            kind = self._kinds.of(event)
+            kind = self._kinds.kind_of(event)
             self.alive[address] = size, kind
             yield Change(size, self.reserved, micros, kind)
             return
@@ -283,7 +283,7 @@ class Recording(Struct, frozen=True, kw_only=True):
         return not self.predicted and count >= _ROUND and (not count % _ROUND or _is_power(count))
 
 
-def words(recordings: Sequence[Recording]) -> list[str]:
+def recording_names(recordings: Sequence[Recording]) -> list[str]:
     """``measured`` and ``predicted``, numbered where all are the same."""
     found = ["predicted" if one.predicted else "measured" for one in recordings]
     if len(set(found)) == len(found):
@@ -308,11 +308,7 @@ def read_recording(
 
 
 def _recording(
-    path: Path,
-    snapshot: object,
-    device: int | None,
-    within: tuple[float, float] | None,
-    flag: str,
+    path: Path, snapshot: object, device: int | None, within: tuple[float, float] | None, flag: str
 ) -> Recording:
     whole = _typed(snapshot, dict, "it must be a dict of segments and device_traces")
     traces = _typed(whole.get("device_traces"), list, "it has no device_traces")

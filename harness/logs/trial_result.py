@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from harness.logs.parse import ParsedLog
 from harness.logs.records import Step, WholeRun
-from harness.logs.workload import contradictions, told_workload
+from harness.logs.workload import contradictions, stated_workload
 from harness.measure.trust import Evidence as Seen
 from harness.measure.trust import concerns, is_warm
 from harness.trial.failures import Failure
@@ -105,7 +105,7 @@ _SHOWN: Final = 3
 _NO_END: Final = "the end of the run is not in the log; --accept-incomplete uses the log anyway"
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class LoggedRun(Struct, frozen=True, kw_only=True):
     """Of which run a log is. trial: as JSON, with its workload. done: the run is known to have come
     to its end, whatever the log shows; accept_incomplete: one that did not is good all the same.
     """
@@ -127,7 +127,7 @@ class Question(Struct, frozen=True, kw_only=True):
         return found
 
 
-def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
+def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     """Status and numbers of the run; numbers only where it trained beyond the warm-up, and came to
     its end: of a log that was cut nobody knows what is missing."""
     bare = unmeasured(parsed, question)
@@ -186,7 +186,7 @@ def _last(parsed: ParsedLog) -> str:
     return f"after step {last.number}" + ("" if last.total is None else f" of {last.total}")
 
 
-def unmeasured(parsed: ParsedLog, question: Question) -> TrialResult:
+def unmeasured(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     """The result of a run of which nothing but its log's framework is known yet."""
     source = {"provenance": PROVENANCE, "framework": str(parsed.framework or "unknown")}
     given = question.environment.get("source", {})
@@ -200,7 +200,7 @@ def unmeasured(parsed: ParsedLog, question: Question) -> TrialResult:
     )
 
 
-def _failure(parsed: ParsedLog, question: Question) -> Failure | None:
+def _failure(parsed: ParsedLog, question: LoggedRun) -> Failure | None:
     """A loss that is no number, or what ended the run before its time."""
     return not_a_number(parsed) or (None if parsed.ended else parsed.cause)
 
@@ -213,9 +213,9 @@ def not_a_number(parsed: ParsedLog) -> Failure | None:
     return Failure(status=TrialStatus.NAN, message=f"loss of step {bad.number} is {bad.loss}")
 
 
-def _work(parsed: ParsedLog, question: Question) -> Work:
+def _work(parsed: ParsedLog, question: LoggedRun) -> Work:
     """What is asked for decides; where it says nothing, what the log tells."""
-    told = told_workload(parsed.arguments)
+    told = stated_workload(parsed.arguments)
     layout = {**told.get("layout", {}), **question.workload.get("layout", {})}
     return work_of({**told, **question.workload, "layout": layout})
 
@@ -247,19 +247,10 @@ def _nothing(parsed: ParsedLog) -> str:
 
 
 def _of_whole_run(
-    bare: TrialResult, parsed: ParsedLog, question: Question, whole: WholeRun
+    bare: TrialResult, parsed: ParsedLog, question: LoggedRun, whole: WholeRun
 ) -> TrialResult:
     """The mean over all steps: the only time there is, and one that holds the warm-up."""
-    mean = Concern(
-        name="whole_run_mean",
-        seen="one mean step time of the whole run",
-        limit="a time per step",
-        advice=(
-            "the mean includes the warm-up; a callback that times steps, or backend=native, gives "
-            "a time per step"
-        ),
-        fatal=True,
-    )
+    mean = _concern("whole_run_mean", "one mean step time of the whole run")
     found = (mean, *_concerns(parsed, question, TimedSteps()))
     assert whole.seconds is not None
     tokens = whole.tokens_per_second_per_gpu
@@ -277,83 +268,70 @@ def _of_whole_run(
     )
 
 
-def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Iterator[Concern]:
-    """What speaks against numbers out of a log, beside their scatter."""
+_ADVICE: Final = {
+    "not_as_asked": (
+        "what was asked for",
+        "the command ignores what the harness inserts (docs/backends.md), or the log is of another "
+        "job",
+    ),
+    "incomplete": ("the end of the run", "make sure that the run was stopped on purpose"),
+    "damaged_file": ("complete files", "copy the log again"),
+    "rank_files": (
+        "every rank up to the end of the run",
+        "make sure that all files are of this run, and complete",
+    ),
+    "restarts": ("0", "only the last attempt is counted"),
+    "log_interval": (
+        "a line per step",
+        "values are means over these steps; log every step to see the scatter",
+    ),
+    "missing_lines": ("0", "ranks overwrote each other: use one file per rank"),
+    "job_mean": (
+        "a rate per step",
+        "a mean with start and checkpoints is not used as the rate of a step",
+    ),
+    "engine_timers": (
+        "times of whole steps",
+        "they leave out time between steps; steps_per_print=1 logs samples per second",
+    ),
+    "time_stamps": (
+        "times in the log",
+        "they include writing the log; experiment=NAME or like=RESULT takes step times from the "
+        "throughput in the log",
+    ),
+    "whole_run_mean": (
+        "a time per step",
+        "the mean includes the warm-up; a callback that times steps, or backend=native, gives a "
+        "time per step",
+    ),
+}
+"""What speaks against numbers out of a log -> what should be there, and what to do."""
+_FATAL: Final = ("not_as_asked", "whole_run_mean")
+
+
+def _concern(name: str, seen: str) -> Concern:
+    limit, advice = _ADVICE[name]
+    return Concern(name=name, seen=seen, limit=limit, advice=advice, fatal=name in _FATAL)
+
+
+def _concerns(parsed: ParsedLog, question: LoggedRun, timed: TimedSteps) -> Iterator[Concern]:
+    """What speaks against numbers out of a log, except their scatter."""
     for text in contradictions(question.workload, parsed.arguments):
-        yield Concern(
-            name="not_as_asked",
-            seen=text,
-            limit="what was asked for",
-            fatal=True,
-            advice="the command ignores what the harness inserts (docs/backends.md), or the log is "
-            "of another job",
-        )
-    if not (question.done or parsed.ended):
-        yield Concern(
-            name="incomplete",
-            seen=f"the log ends {_last(parsed)}",
-            limit="the end of the run",
-            advice="make sure that the run was stopped on purpose",
-        )
-    if parsed.damaged:
-        yield Concern(
-            name="damaged_file",
-            seen=", ".join(parsed.damaged),
-            limit="complete files",
-            advice="copy the log again",
-        )
-    if parsed.odd_files:
-        first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
-        yield Concern(
-            name="rank_files",
-            limit="every rank up to the end of the run",
-            seen="; ".join([*first, f"and {more} more"] if more > 0 else first),
-            advice="make sure that all files are of this run, and complete",
-        )
-    if parsed.restarts:
-        yield Concern(
-            name="restarts",
-            seen=str(parsed.restarts),
-            limit="0",
-            advice="only the last attempt is counted",
-        )
-    if timed.interval > 1:
-        yield Concern(
-            name="log_interval",
-            seen=f"a line every {timed.interval} steps",
-            limit="a line per step",
-            advice="values are means over these steps; log every step to see the scatter",
-        )
-    if timed.missing:
-        yield Concern(
-            name="missing_lines",
-            seen=f"{timed.missing} between the first and the last step",
-            limit="0",
-            advice="ranks overwrote each other: use one file per rank",
-        )
+        yield _concern("not_as_asked", text)
     mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
-    if mean is not None:
-        yield Concern(
-            name="job_mean",
-            seen=f"{mean:g} TFLOP/s/GPU since the job's start",
-            limit="a rate per step",
-            advice="a mean with start and checkpoints is not used as the rate of a step",
-        )
-    if timed.clock == TIMERS:
-        yield Concern(
-            name="engine_timers",
-            seen="step times are fwd + bwd + step",
-            limit="times of whole steps",
-            advice="they leave out time between steps; steps_per_print=1 logs samples per second",
-        )
-    if timed.clock == STAMPS:
-        yield Concern(
-            name="time_stamps",
-            seen="step times are differences of time stamps",
-            limit="times in the log",
-            advice="they include writing the log; experiment=NAME or like=RESULT takes step times "
-            "from the throughput in the log",
-        )
+    first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
+    found = {
+        "incomplete": not (question.done or parsed.ended) and f"the log ends {_last(parsed)}",
+        "damaged_file": ", ".join(parsed.damaged),
+        "rank_files": "; ".join([*first, f"and {more} more"] if more > 0 else first),
+        "restarts": parsed.restarts and str(parsed.restarts),
+        "log_interval": timed.interval > 1 and f"a line every {timed.interval} steps",
+        "missing_lines": timed.missing and f"{timed.missing} between the first and the last step",
+        "job_mean": mean is not None and f"{mean:g} TFLOP/s/GPU since the job's start",
+        "engine_timers": timed.clock == TIMERS and "step times are fwd + bwd + step",
+        "time_stamps": timed.clock == STAMPS and "step times are differences of time stamps",
+    }
+    yield from (_concern(name, str(seen)) for name, seen in found.items() if seen)
 
 
 def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak, ...]:

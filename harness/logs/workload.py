@@ -11,12 +11,7 @@ from advisor.base.numbers import whole
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.options.training import Batch
-from advisor.frameworks.megatron.setting import (
-    Granularity,
-    Method,
-    RecomputeSetting,
-    parse_setting,
-)
+from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting, parse_setting
 from harness.base.collections import Scalar, flatten
 from harness.trial.trial import Backend, world_size
 
@@ -41,7 +36,7 @@ _SIZES: Final = {
 _WORLD: Final = "world_size"
 
 
-def told_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
+def stated_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
     """The part of a workload, as JSON, that `arguments` tell."""
     found: dict[str, Any] = {}
     for name, path in _SIZES.items():
@@ -52,13 +47,13 @@ def told_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
     replicas, rest = divmod(ranks or 0, world_size(found))
     if replicas and not rest:
         _enter(found, "layout.data_parallel_size", replicas)
-    recompute = told_recompute(arguments)
+    recompute = stated_recompute(arguments)
     if recompute is not None:
         found["recompute"] = recompute
     return found
 
 
-def told_recompute(arguments: Mapping[str, str]) -> str | None:
+def stated_recompute(arguments: Mapping[str, str]) -> str | None:
     """The recompute setting that the arguments give, as the advisor spells it; None where they do
     not tell. Megatron prints ['core_attn'] even where nothing is recomputed."""
     granularity = arguments.get("recompute_granularity")
@@ -81,7 +76,7 @@ def told_recompute(arguments: Mapping[str, str]) -> str | None:
 def contradictions(workload: Mapping[str, Any], arguments: Mapping[str, str]) -> tuple[str, ...]:
     """What the log tells otherwise than `workload` asks, one text each."""
     asked: dict[str, Scalar] = flatten(workload)
-    told = flatten(told_workload(arguments))
+    told = flatten(stated_workload(arguments))
     recompute = asked.get("recompute")
     if "recompute" in told and isinstance(recompute, str):
         try:
@@ -97,7 +92,7 @@ def contradictions(workload: Mapping[str, Any], arguments: Mapping[str, str]) ->
 
 def unknown_workload(arguments: Mapping[str, str], name: str) -> dict[str, Any]:
     """A workload of which only the log tells: its model has no name but its sizes, else `name`."""
-    found = told_workload(arguments)
+    found = stated_workload(arguments)
     model = found.setdefault("model", {})
     sizes = model.get("num_layers"), model.get("hidden_size")
     model["name"] = name if None in sizes else f"{sizes[0]}x{sizes[1]}"

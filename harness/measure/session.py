@@ -35,10 +35,7 @@ class _Window(Struct, frozen=True, kw_only=True):
 
 
 def measure(
-    step: TrainingStep,
-    plan: MeasurementPlan,
-    device: Device,
-    limit_seconds: float | None = None,
+    step: TrainingStep, plan: MeasurementPlan, device: Device, limit_seconds: float | None = None
 ) -> Measured:
     """Warm up by rule, time plan.steps steps with nothing else running, then look at memory.
 

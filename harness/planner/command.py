@@ -12,8 +12,8 @@ from harness.backends.command_flags import (
     OTHER,
     check_framework,
     check_template,
+    placeholder_texts,
     variables,
-    words,
 )
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting
@@ -56,7 +56,7 @@ def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str)
     """A planned setting with the command that runs it; skipped where it cannot be put in words."""
     framework = framework_of(config)
     try:
-        put_in = words(framework, setting.spec, job)
+        put_in = placeholder_texts(framework, setting.spec, job)
         wanted = variables(framework, setting.spec, job)
     except UserError as error:
         return setting if setting.skip else replace(setting, rank=None, skip=str(error))

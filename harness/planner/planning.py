@@ -26,9 +26,9 @@ from advisor.search.ranking import rank
 from harness.backends.jobs import (
     as_run,
     check_layers,
+    differences_as_run,
     grads_dtype,
     is_backends_own,
-    told_as_run,
 )
 from harness.planner.command import job_framework, with_command
 from harness.planner.device import Machine, find_machine
@@ -264,5 +264,5 @@ def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Tria
         workload=workload,
         measurement=config.measure,
         variables=variables_of_trials(job.config, machine.device, os.environ),
-        as_run=told_as_run(as_run(job, workload), workload),
+        as_run=differences_as_run(as_run(job, workload), workload),
     )

@@ -37,7 +37,7 @@ def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
 
 def _peaks(facts: Facts, setting: PlannedSetting) -> Iterator[tuple[str, ...]]:
     name = facts.name_of(setting)
-    ranks = [peak for one in facts.of(setting) for peak in one.memory]
+    ranks = [peak for one in facts.results_of(setting) for peak in one.memory]
     count = len({peak.rank for peak in ranks})
     yield name, f"fullest of {count}" if count else DASH, *_bytes(peaks(ranks))
     stages = sorted({peak.stage for peak in ranks})
@@ -55,7 +55,7 @@ def flops(facts: Facts) -> Section:
     """Model FLOPs and hardware FLOPs, never one number, and the peak they are held against."""
     rows = []
     for setting in facts.plan.settings:
-        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
+        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.results_of(setting)])
         rows.append(
             (
                 facts.name_of(setting),
@@ -104,7 +104,7 @@ def phases(facts: Facts) -> Table | None:
     """Where the time of a step went, and how far the processor was ahead; None without a GPU."""
     rows = []
     for setting in facts.plan.settings:
-        timed = next((one for one in facts.of(setting) if one.phases), None)
+        timed = next((one for one in facts.results_of(setting) if one.phases), None)
         for phase in timed.phases if timed else ():
             rows.append(
                 (
@@ -156,7 +156,7 @@ def trust(facts: Facts) -> Section:
         rows=tuple(rows),
         left=3,
     )
-    repeats = max((len(facts.of(setting)) for setting in facts.plan.settings), default=0)
+    repeats = max((len(facts.results_of(setting)) for setting in facts.plan.settings), default=0)
     few = "; fewer than five make intervals wide" if repeats < 5 else ""
     prose = (f"Processes per setting: {repeats}{few}. Steps of one process are correlated.",)
     return Section(title="Trust", prose=prose, tables=(table,), lines=tuple(doubts))

@@ -27,7 +27,7 @@ def trial_rows(facts: Facts) -> list[dict[str, Any]]:
     """One row a trial, in the plan's order; what is not known is None."""
     rows = []
     for setting in facts.plan.settings:
-        for result in facts.of(setting):
+        for result in facts.results_of(setting):
             rows.append(
                 _row(facts, result)
                 | {
@@ -87,7 +87,7 @@ def bmf(facts: Facts) -> str:
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for setting in facts.plan.settings:
-        good = [one for one in facts.of(setting) if one.status is TrialStatus.OK]
+        good = [one for one in facts.results_of(setting) if one.status is TrialStatus.OK]
         processes = tuple(process_of(result) for result in good)
         measures = {}
         for name in metric_names(processes):
@@ -96,7 +96,7 @@ def bmf(facts: Facts) -> str:
                 continue
             steps = [value for process in values for value in process]
             low, high = quartiles(steps)
-            measures[_measure(name, facts.on_cpu)] = {
+            measures[_measure_name(name, facts.on_cpu)] = {
                 "value": centre(values),
                 "lower_value": low,
                 "upper_value": high,
@@ -113,7 +113,7 @@ def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
     return workload.label + more.replace(", ", "/")
 
 
-def _measure(name: str, on_cpu: bool) -> str:
+def _measure_name(name: str, on_cpu: bool) -> str:
     metric = find_metric(name)
     return f"cpu_{name}" if on_cpu and metric is not None and metric.timing else name
 

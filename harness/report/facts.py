@@ -161,7 +161,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         spelt = {name: one.trial["workload"]["recompute"] for name, one in self.results.items()}
         return spelt | planned
 
-    def of(self, setting: PlannedSetting) -> tuple[TrialResult, ...]:
+    def results_of(self, setting: PlannedSetting) -> tuple[TrialResult, ...]:
         """Results of all repeats of a setting."""
         names = (trial.name for trial in setting.trials())
         return tuple(self.results[name] for name in names if name in self.results)

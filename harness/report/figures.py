@@ -29,12 +29,7 @@ from advisor.report.figures.kit import (
 from harness.report.document import Picture
 from harness.report.facts import Facts, Numbers, numbers_of, over_repeats
 from harness.report.predicted_figure import paint_panels, panels
-from harness.report.scatter import (
-    heights_of,
-    paint_throughput,
-    paint_time,
-    points,
-)
+from harness.report.scatter import heights_of, paint_throughput, paint_time, points
 from harness.trial.result import Phase, TimelinePoint
 
 if TYPE_CHECKING:
@@ -65,7 +60,7 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
         prediction = setting.trial.prediction
         if prediction is None or prediction.peak_memory_bytes is None:
             continue
-        measured = over_repeats([numbers_of(one, None) for one in facts.of(setting)])
+        measured = over_repeats([numbers_of(one, None) for one in facts.results_of(setting)])
         name, components = facts.name_of(setting), prediction.peak_memory_bytes
         found.append(Bar(name=name, components=components, measured=measured))
     return tuple(found[:MOST_BARS])
@@ -136,7 +131,7 @@ _PHASES: Final = {
 _FAINT: Final = 0.4
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class StepTimeline(Struct, frozen=True, kw_only=True):
     """One setting's allocated bytes over one step; the peak that was predicted, where it was."""
 
     name: str
@@ -144,21 +139,21 @@ class Step(Struct, frozen=True, kw_only=True):
     predicted_peak: int | None = None
 
 
-def steps(facts: Facts) -> tuple[Step, ...]:
+def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
     """Measured timelines, one a setting; MOST_TIMELINES at most, the advisor's best first."""
     found = []
     for setting in facts.plan.settings:
-        lines = (one.timeline for one in facts.of(setting) if len(one.timeline) > 1)
+        lines = (one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1)
         line = next(lines, None)
         if line is not None:
             prediction = setting.trial.prediction
             predicted = prediction.peak_allocated_bytes if prediction else None
             name = facts.name_of(setting)
-            found.append(Step(name=name, points=line, predicted_peak=predicted))
+            found.append(StepTimeline(name=name, points=line, predicted_peak=predicted))
     return tuple(found[:MOST_TIMELINES])
 
 
-def paint_timeline(figure: "Figure", shown: Sequence[Step], *, on_cpu: bool) -> None:
+def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: bool) -> None:
     """Allocated bytes against time, one below the other, with the phases behind and the predicted
     peak across."""
     from matplotlib.lines import Line2D
@@ -193,7 +188,7 @@ def paint_timeline(figure: "Figure", shown: Sequence[Step], *, on_cpu: bool) -> 
     figure.legend(handles=handles, loc="outside lower left", ncols=columns)
 
 
-def _phases(axes: "Axes", step: Step) -> None:
+def _phases(axes: "Axes", step: StepTimeline) -> None:
     """Each stretch of one phase in its colour."""
     begin = step.points[0]
     for point in step.points[1:]:
@@ -255,7 +250,7 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
             heights_of_bars(memory),
             partial(paint_memory, shown=memory),
         )
-    timelines = steps(facts)
+    timelines = step_timelines(facts)
     if timelines:
         yield (
             "timeline",

@@ -49,7 +49,7 @@ def points(facts: Facts) -> tuple[Point, ...]:
     unranked = count(max((one.rank or 0 for one in facts.plan.settings), default=0) + 1)
     for setting in facts.plan.settings:
         number = next(unranked) if setting.rank is None else setting.rank
-        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
+        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.results_of(setting)])
         memory = one.peak_bytes(facts.peak)
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
             found.append(
@@ -59,7 +59,9 @@ def points(facts: Facts) -> tuple[Point, ...]:
                     memory_bytes=memory,
                     seconds=one.step_time_seconds,
                     tokens_per_second=one.tokens_per_second_per_gpu,
-                    stable=all(r.status is not TrialStatus.UNSTABLE for r in facts.of(setting)),
+                    stable=all(
+                        r.status is not TrialStatus.UNSTABLE for r in facts.results_of(setting)
+                    ),
                 )
             )
     return tuple(found[:MOST])

@@ -7,13 +7,7 @@ from typing import Final
 from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.base.units import percent as probability
 from harness.execution.runner import MEASURED
-from harness.judge.predicted import (
-    Pair,
-    SettingOutcome,
-    cells,
-    judgement,
-    order_lines,
-)
+from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, order_lines
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
@@ -129,7 +123,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """Every setting of the plan, whatever became of it."""
     rows = []
     for outcome in facts.found:
-        results = facts.of(outcome.setting)
+        results = facts.results_of(outcome.setting)
         numbers = over_repeats([numbers_of(one, facts.gpu) for one in results])
         measured = sum(one.status in MEASURED for one in results)
         prediction = outcome.setting.trial.prediction
@@ -183,18 +177,12 @@ def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     tables = tuple(table for table in quantities if table is not None)
     sign = "Errors are (predicted - measured) / measured." if tables else "Nothing was predicted."
     return Section(
-        title="Predicted and measured",
-        prose=(sign, *lines),
-        tables=tables,
-        pictures=pictures,
+        title="Predicted and measured", prose=(sign, *lines), tables=tables, pictures=pictures
     )
 
 
 def _quantity(
-    words: str,
-    found: tuple[SettingOutcome, ...],
-    pairs: list[Pair],
-    write: Callable[[float], str],
+    words: str, found: tuple[SettingOutcome, ...], pairs: list[Pair], write: Callable[[float], str]
 ) -> Table | None:
     """One quantity of every setting; None where nobody predicted it."""
     if all(pair.predicted is None for pair in pairs):

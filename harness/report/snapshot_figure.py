@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import human_bytes, unit_of
 from advisor.report.figures.kit import BLUE, VERMILION, WIDE, save, soften, styled
-from harness.logs.recorded_memory import Recording, words
+from harness.logs.recorded_memory import Recording, recording_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ def draw_recordings(recordings: Sequence[Recording], path: Path) -> None:
 def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
     axes = figure.subplots()
     timed = all(one.seconds is not None for one in recordings)
-    names = words(recordings)
+    names = recording_names(recordings)
     unit, unit_name = unit_of(one.peak_bytes for one in recordings)
     for one, name, colour in zip(recordings, names, (VERMILION, BLUE), strict=False):
         places = _places(one, timed=timed)

@@ -20,7 +20,7 @@ from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
-from harness.backends.jobs import as_run, is_backends_own, told_as_run
+from harness.backends.jobs import as_run, differences_as_run, is_backends_own
 from harness.backends.native.unsupported import check
 from harness.planner.device import Machine
 from harness.planner.forecast import predict
@@ -144,11 +144,7 @@ class _Builder:
     """Evaluates the product of layouts, micro batches and settings."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        machine: Machine,
-        options: SweepOptions,
-        target: Target,
+        self, config: RunConfig, machine: Machine, options: SweepOptions, target: Target
     ) -> None:
         self._config, self._machine, self._options = config, machine, options
         self._target = target
@@ -210,9 +206,7 @@ class _Builder:
 
     def _evaluate(self, job: Job) -> Iterator[Evaluation]:
         workload = replace(
-            self._trial.workload,
-            layout=job.layout,
-            micro_batch_size=job.config.micro_batch_size,
+            self._trial.workload, layout=job.layout, micro_batch_size=job.config.micro_batch_size
         )
         evaluator = Evaluator(as_run(job, workload), self._target.calibration)
         return map(evaluator.evaluate, self._to_try(job))
@@ -232,7 +226,7 @@ class _Builder:
         size, spec = job.config.micro_batch_size, evaluation.setting.spec
         point, planned = self._bare(job.layout, size, spec, "")
         prediction = predict(planned.trial.workload, evaluation)
-        told = self._told.get(job) or told_as_run(job, planned.trial.workload)
+        told = self._told.get(job) or differences_as_run(job, planned.trial.workload)
         self._told[job] = told  # settings of one job share it: making it takes longer than the rest
         trial = replace(planned.trial, prediction=prediction, as_run=told)
         planned = replace(planned, trial=trial)

@@ -13,7 +13,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.job.job import Job
 from advisor.search.evaluate import Evaluator
-from harness.backends.jobs import told_as_run
+from harness.backends.jobs import differences_as_run
 from harness.trial.codec import plain
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from harness.trial.store import RunFolder
@@ -110,7 +110,7 @@ def _trial(evaluation: Evaluation) -> Trial:
         device=Device.CUDA,
         main_grads_dtype=config.main_grads_dtype,
     )
-    as_run = told_as_run(job, workload)
+    as_run = differences_as_run(job, workload)
     return Trial(workload=workload, measurement=MeasurementPlan(), as_run=as_run)
 
 

@@ -124,7 +124,7 @@ class _Frames:
         self._found: dict[Place, Plain] = {}
         self._texts: dict[str, str] = {}
 
-    def of(self, places: Sequence[Place]) -> list[Plain]:
+    def stack(self, places: Sequence[Place]) -> list[Plain]:
         """Innermost first."""
         return [self._frame(place) for place in places]
 
@@ -157,7 +157,7 @@ def _device(stage: int, events: Sequence[BlockEvent], frames: _Frames) -> tuple[
             actions = ["free_requested", "free_completed"]
         else:
             address = places[id(block)] = space.allocate(block.num_bytes)
-            stack = frames.of(block.places)
+            stack = frames.stack(block.places)
             alive[address] = block.num_bytes, stack
             actions = ["alloc"]
         for action in actions:

@@ -124,12 +124,7 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
             label = "on the front, fits" if fits else "on the front, does not fit"
             axes.scatter(*_points(some), s=30, marker=marker, color=colour, zorder=3, label=label)
     axes.scatter(
-        *_points([best]),
-        s=150,
-        facecolors="none",
-        edgecolors="black",
-        zorder=4,
-        label="chosen",
+        *_points([best]), s=150, facecolors="none", edgecolors="black", zorder=4, label="chosen"
     )
     draw_budget(axes, picture.best.evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")

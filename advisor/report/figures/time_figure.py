@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.report.figures.kit import (
-    GREY,
-    PHASES,
-    bold_tick,
-    legend_patches,
-    soften,
-    stacked_bars,
-)
+from advisor.report.figures.kit import GREY, PHASES, bold_tick, legend_patches, soften, stacked_bars
 from advisor.report.figures.titles import row_label, rows_title
 from advisor.report.ranking_table import Rows
 from advisor.report.wording import chosen, seconds
@@ -20,12 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS: Final = 24
-_BAND: Final[dict[str, Any]] = {
-    "color": GREY,
-    "linewidth": 1.2,
-    "marker": "|",
-    "markersize": 4,
-}
+_BAND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 1.2, "marker": "|", "markersize": 4}
 _LABEL_WIDTH: Final = 34  # characters
 
 
@@ -51,9 +39,7 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     for place, row in enumerate(shown):
         one = row.evaluation
         axes.plot(
-            [one.step_time_low_seconds, one.step_time_high_seconds],
-            [place + 0.42] * 2,
-            **_BAND,
+            [one.step_time_low_seconds, one.step_time_high_seconds], [place + 0.42] * 2, **_BAND
         )
         words = f"{seconds(one.step_time_seconds, smallest)} s"
         words += "" if one.fits else ", does not fit"

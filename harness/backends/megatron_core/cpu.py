@@ -28,7 +28,7 @@ class CudaToCpu(TorchFunctionMode):
     """Sends `device="cuda"` to the CPU, and names types as on a GPU, where Megatron compares."""
 
     replacements: Mapping[Any, Callable[..., Any]] = {
-        torch.Tensor.cuda: lambda tensor, *_, **__: tensor,
+        torch.Tensor.cuda: lambda tensor, *_, **__: tensor
     }
 
     def __torch_function__(

@@ -162,8 +162,5 @@ def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
         return step_backward(*args, **kwargs)
 
     step_forward, step_backward = schedules.forward_step, schedules.backward_step
-    with (
-        patched(schedules, "forward_step", forward),
-        patched(schedules, "backward_step", backward),
-    ):
+    with patched(schedules, "forward_step", forward), patched(schedules, "backward_step", backward):
         yield

@@ -25,10 +25,7 @@ from advisor.models.options import (
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
-from harness.backends.megatron_core.installed import (
-    has_transformer_engine,
-    installed_revision,
-)
+from harness.backends.megatron_core.installed import has_transformer_engine, installed_revision
 from harness.backends.refusals import Refusal, refuse
 from harness.trial.trial import Backend, Device, Workload
 

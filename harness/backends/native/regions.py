@@ -187,9 +187,7 @@ class Regions:
     """The regions of one layer under its runs; `offloaded` modules send what they save away."""
 
     def __init__(
-        self,
-        runs: tuple[ReplayRun, ...] = (),
-        offloaded: frozenset[Module] = frozenset(),
+        self, runs: tuple[ReplayRun, ...] = (), offloaded: frozenset[Module] = frozenset()
     ) -> None:
         self._checkpoints = {run.modules for run in runs if not run.discards_output}
         self._dropped = {run.modules for run in runs if run.discards_output}

@@ -73,10 +73,7 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
             nearest = nearest_names(name, REGIONS)
             yield f"the native backend does not offload {name}", nearest
     if offloaded and setting.granularity is Granularity.FULL:
-        yield (
-            "replayed layers keep nothing to offload",
-            "use offload with none or selective",
-        )
+        yield ("replayed layers keep nothing to offload", "use offload with none or selective")
     if "layernorm" in replayed:
         replayed |= {"attn_norm", "mlp_norm"}
     both = ", ".join(sorted(offloaded & replayed))

@@ -24,11 +24,7 @@ from harness.backends.native.process_groups import Groups, make_groups
 from harness.backends.native.regions import replays_told
 from harness.backends.native.setting import parse_native_setting
 from harness.backends.native.unsupported import check, is_fully_sharded
-from harness.backends.training_rank import (
-    SEED_STRIDE,
-    job_flops,
-    random_tokens,
-)
+from harness.backends.training_rank import SEED_STRIDE, job_flops, random_tokens
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, Workload

@@ -81,11 +81,7 @@ class ProcessGroup:
     """A command and everything it starts; `node` is which of a trial's machines this is."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        folder: TrialFolder,
-        variables: dict[str, str],
-        node: int = 0,
+        self, command: Sequence[str], folder: TrialFolder, variables: dict[str, str], node: int = 0
     ) -> None:
         self._oom_kills = oom_kills()
         environment = {**os.environ, **_ALWAYS, **variables}

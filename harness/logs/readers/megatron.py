@@ -62,16 +62,7 @@ _NAN: Final = "number of nan iterations"
 _SKIPPED: Final = "number of skipped iterations"
 _NORM: Final = "grad norm"
 _BATCH: Final = "global batch size"
-_NUMERIC: Final = (
-    _TIME,
-    *_THROUGHPUT,
-    _LOSS,
-    _NAN,
-    _SKIPPED,
-    _NORM,
-    _BATCH,
-    "consumed samples",
-)
+_NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "consumed samples")
 
 
 class MegatronReader:

@@ -134,10 +134,7 @@ def _sampler(options: SweepOptions, before: int) -> "BaseSampler":
     seed, kind = options.seed + before, options.sampler
     if kind is Sampler.TPE:
         return samplers.TPESampler(
-            seed=seed,
-            n_startup_trials=max(1, options.first),
-            multivariate=True,
-            constant_liar=True,
+            seed=seed, n_startup_trials=max(1, options.first), multivariate=True, constant_liar=True
         )
     if kind is Sampler.NSGA2:
         return samplers.NSGAIISampler(seed=seed, population_size=max(2, options.first))

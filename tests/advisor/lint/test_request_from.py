@@ -372,10 +372,7 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
             "of a known framework are missing; give the file "
             "that has them \\(train\\.py, YAML, JSON or TOML\\), or the options$",
         ),
-        (
-            "cd x\npython a.py",
-            "runs a\\.py in line 2 without options: batch, precision, sharding",
-        ),
+        ("cd x\npython a.py", "runs a\\.py in line 2 without options: batch, precision, sharding"),
         ("echo hello", "holds no setting of a known framework"),
     ],
 )

@@ -76,11 +76,7 @@ def test_layout_flags_come_first(tight: Answer) -> None:
 def test_every_framework_spells_every_setting(tight: Answer) -> None:
     for candidate in tight.candidates:
         family = all_flags(candidate.evaluation)
-        assert set(family) == {
-            Framework.MEGATRON_LM,
-            Framework.MEGATRON_BRIDGE,
-            Framework.NEMO,
-        }
+        assert set(family) == {Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO}
         for framework in family:
             assert "\n" not in framework_layout_flags(candidate.evaluation, framework)
 

@@ -44,10 +44,7 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
     ("changes", "words"),
     [
         ({"gain": 0.0001}, "row 1, and the best setting of the ranking without"),
-        (
-            {"gain": None},
-            "row 1, and no setting of the ranking without --search optimum fits",
-        ),
+        ({"gain": None}, "row 1, and no setting of the ranking without --search optimum fits"),
         ({"gap": 0.0003}, "space below is more than 0.05 % faster than row 1. Row 1 takes 3.1 %"),
         (
             {"gap": 0.05},
@@ -57,10 +54,7 @@ def test_the_claim_its_space_and_what_is_beyond() -> None:
             {"best": None, "bound_seconds": None, "gain": None},
             "Proven with predicted memory: no setting of the space below fits",
         ),
-        (
-            {"best": None, "gain": None},
-            "; a setting that fits takes at least 2.000 s",
-        ),
+        ({"best": None, "gain": None}, "; a setting that fits takes at least 2.000 s"),
         ({"excluded_by_bound": 0, "num_points": 21}, ". 21 combinations: 21 evaluated."),
         ({"excluded_by_bound": 0, "num_points": None}, ". Combinations: 21 evaluated."),
     ],

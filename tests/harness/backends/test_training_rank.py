@@ -6,11 +6,7 @@ torch = pytest.importorskip("torch")
 
 from advisor.base.errors import UserError  # noqa: E402
 from advisor.job.layout import ParallelLayout  # noqa: E402
-from harness.backends.training_rank import (  # noqa: E402
-    check_processes,
-    random_tokens,
-    torch_device,
-)
+from harness.backends.training_rank import check_processes, random_tokens, torch_device  # noqa: E402
 from harness.trial.trial import Device  # noqa: E402
 
 

@@ -229,10 +229,7 @@ def test_two_runners_in_one_folder_are_refused(
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(
-    make_plan: MakePlan,
-    make_runner: MakeRunner,
-    faults: Faults,
-    monkeypatch: pytest.MonkeyPatch,
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(5)
     names = [trial.name for _, trial in plan.trials()]

@@ -242,7 +242,7 @@ def test_a_wider_limit_makes_no_new_regression(
 @given(ratio=RATIOS, half=WIDTHS)
 def test_throughput_is_judged_as_a_step_time_turned_over(ratio: float, half: float) -> None:
     """Seen from the bad side, the same distances: 1 - r of throughput is r' - 1 of a time."""
-    worse = Worsening.of(shift(ratio, half), Better.HIGHER)
+    worse = Worsening.from_shift(shift(ratio, half), Better.HIGHER)
     one = shift(ratio, half)
     assert worse.estimate == pytest.approx(1 - ratio)
     assert worse.interval.low == pytest.approx(1 - one.interval.high)

@@ -94,10 +94,7 @@ def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden)
     row = rows(make_repeats(), replace(golden, processes=(replace(first, series=empty),)))[
         STEP_TIME
     ]
-    assert (row.verdict, row.reason) == (
-        Verdict.VANISHED,
-        "the golden has no finite value for it",
-    )
+    assert (row.verdict, row.reason) == (Verdict.VANISHED, "the golden has no finite value for it")
 
 
 def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:

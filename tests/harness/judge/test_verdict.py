@@ -41,7 +41,7 @@ def test_step_time_against_five_percent(ratio: float, half: float, verdict: Verd
 
 
 def test_throughput_worsens_downwards() -> None:
-    worse = Worsening.of(shift(0.93, 0.01), Better.HIGHER)
+    worse = Worsening.from_shift(shift(0.93, 0.01), Better.HIGHER)
     assert worse.estimate == pytest.approx(0.07)
     assert (worse.interval.low, worse.interval.high) == pytest.approx((0.06, 0.08))
     assert worse.mirrored.interval.low == pytest.approx(-0.08)

@@ -55,12 +55,12 @@ def test_a_stack_says_its_phase(whole: dict[str, Any]) -> None:
     """The thread that runs the backward on CUDA has no frame of Python."""
     kinds = Kinds()
     allocations = [one for one in whole["device_traces"][0] if one["action"] == "alloc"]
-    found = {kinds.of(one) for one in allocations}
+    found = {kinds.kind_of(one) for one in allocations}
     assert {f"allocated in the {one}" for one in ("forward", "backward", "optimizer")} < found
     bare = [one for one in allocations if not any(".py" in f["filename"] for f in one["frames"])]
-    assert {kinds.of(one) for one in bare} == {"allocated in the backward"}
+    assert {kinds.kind_of(one) for one in bare} == {"allocated in the backward"}
 
 
 def test_a_folder_called_optimizer_something_is_none() -> None:
     frames = [{"filename": "/me/optimizer-study/train.py", "line": 1, "name": "forward"}]
-    assert Kinds().of({"frames": frames}) == "allocated in the forward"
+    assert Kinds().kind_of({"frames": frames}) == "allocated in the forward"

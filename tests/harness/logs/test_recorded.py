@@ -7,7 +7,7 @@ import pytest
 
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, Peak, WholeRun
-from harness.logs.trial_result import Question, result_of
+from harness.logs.trial_result import LoggedRun, result_of
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device, MeasurementPlan
 from tests.harness.logs.conftest import Parse
@@ -27,7 +27,7 @@ def recorded(name: str) -> ParsedLog:
 
 def result(parsed: ParsedLog, accept: bool = False, **workload: object) -> TrialResult:
     plan = MeasurementPlan(warmup_tolerance=1.0)  # a busy machine wrote them
-    question = Question(
+    question = LoggedRun(
         name="x",
         trial={"workload": workload},
         plan=plan,

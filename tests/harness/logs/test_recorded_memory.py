@@ -13,7 +13,7 @@ from advisor.report.exports.torch_snapshot import torch_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from harness.logs import recorded_memory
-from harness.logs.recorded_memory import Recording, read_recording, words
+from harness.logs.recorded_memory import Recording, read_recording, recording_names
 from tests.harness.logs.snapshot_by_hand import event
 
 Write = Callable[[object], Path]
@@ -38,7 +38,7 @@ def test_live_bytes_by_hand(snapshot_path: Path) -> None:
         "allocated in the backward": 4000,
         "allocated in the optimizer": 700,
     }
-    assert words([found]) == ["measured"]
+    assert recording_names([found]) == ["measured"]
 
 
 def test_a_part_of_a_recording_has_its_own_peak_and_clock(snapshot_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_prediction_is_read_back_to_the_byte(write: Write) -> None:
         # torch writes whole microseconds
         assert found.seconds is not None
         assert found.seconds[-1] == pytest.approx(row.evaluation.step_time_seconds, abs=1e-6)
-    assert words([read_recording(path)]) == ["predicted"]
+    assert recording_names([read_recording(path)]) == ["predicted"]
 
 
 def test_a_recording_of_a_real_step_peaks_where_torchs_profiler_says(write: Write) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from harness.judge.metrics import Series, process_of
 from harness.logs.parse import ParsedLog
 from harness.logs.records import LogFramework
-from harness.logs.trial_result import Question, Work, result_of, timed_steps, work_of
+from harness.logs.trial_result import LoggedRun, Work, result_of, timed_steps, work_of
 from harness.trial.codec import decode_result, encode
 from harness.trial.result import Phase, TrialResult, TrialStatus
 from harness.trial.trial import Device, MeasurementPlan
@@ -26,7 +26,7 @@ WORKLOAD = {
     "backend": "command",
     "device": "cuda",
 }
-QUESTION = Question(
+QUESTION = LoggedRun(
     name="train",
     trial={"workload": WORKLOAD},
     plan=MeasurementPlan(steps=200),

@@ -6,8 +6,8 @@ from advisor.frameworks.megatron.setting import parse_setting
 from harness.logs.workload import (
     contradictions,
     same_spelling,
-    told_recompute,
-    told_workload,
+    stated_recompute,
+    stated_workload,
     unknown_workload,
 )
 from tests.harness.logs import lines
@@ -16,7 +16,7 @@ TOLD = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_s
 
 
 def test_everything_that_megatron_prints() -> None:
-    assert told_workload(TOLD) == {
+    assert stated_workload(TOLD) == {
         "layout": {
             "tensor_model_parallel_size": 4,
             "pipeline_model_parallel_size": 4,
@@ -33,15 +33,17 @@ def test_everything_that_megatron_prints() -> None:
 
 
 def test_what_is_not_printed_is_not_told() -> None:
-    assert told_workload({}) == {}
-    assert told_workload({"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}) == {}
-    assert told_workload({"world_size": "8", "tensor_model_parallel_size": "3"}) == {
+    assert stated_workload({}) == {}
+    assert (
+        stated_workload({"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}) == {}
+    )
+    assert stated_workload({"world_size": "8", "tensor_model_parallel_size": "3"}) == {
         "layout": {"tensor_model_parallel_size": 3}
     }
 
 
 def test_deepspeed_prints_its_batch() -> None:
-    told = told_workload({"train_batch_size": "256", "train_micro_batch_size_per_gpu": "2"})
+    told = stated_workload({"train_batch_size": "256", "train_micro_batch_size_per_gpu": "2"})
     assert told == {"global_batch_size": 256, "micro_batch_size": 2}
 
 
@@ -76,7 +78,7 @@ def test_deepspeed_prints_its_batch() -> None:
     ],
 )
 def test_the_setting_that_megatron_prints(arguments: dict[str, str], spec: str | None) -> None:
-    assert told_recompute(arguments) == spec
+    assert stated_recompute(arguments) == spec
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,7 @@ def test_a_phase_is_marked_with_the_bytes_of_that_moment() -> None:
     timeline.phase(Phase.FORWARD)
     timeline.add(70)
     timeline.phase(Phase.BACKWARD)
-    assert timeline.points() == (
-        point(1.0, 10),
-        point(2.5, 70),
-        point(3.0, 30, Phase.BACKWARD),
-    )
+    assert timeline.points() == (point(1.0, 10), point(2.5, 70), point(3.0, 30, Phase.BACKWARD))
 
 
 def test_a_replay_is_a_stretch_of_the_backward() -> None:

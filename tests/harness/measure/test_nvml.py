@@ -182,10 +182,7 @@ def test_a_uuid_is_found_in_bytes_where_the_binding_wants_bytes(install: Any) ->
 
 
 def test_a_uuid_that_is_not_known_falls_back_to_the_bus(install: Any) -> None:
-    install(
-        nvmlDeviceGetHandleByPciBusId=lambda bus: bus,
-        nvmlDeviceGetName=lambda handle: handle,
-    )
+    install(nvmlDeviceGetHandleByPciBusId=lambda bus: bus, nvmlDeviceGetName=lambda handle: handle)
     gpu = open_gpu("MIG-1", "00000000:3B:00.0")
     assert gpu is not None
     assert gpu.identity().name == "00000000:3B:00.0"

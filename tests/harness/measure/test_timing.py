@@ -1,12 +1,6 @@
 """The clocks."""
 
-from harness.measure.timing import (
-    HOST,
-    HostStopwatch,
-    differences,
-    slowest_rank,
-    stopwatch,
-)
+from harness.measure.timing import HOST, HostStopwatch, differences, slowest_rank, stopwatch
 from harness.trial.trial import Device
 
 

@@ -34,7 +34,7 @@ def test_what_a_run_was_made_of(gpu_facts: Facts, cpu_facts: Facts) -> None:
     assert cpu_facts.gpu is None
     assert gpu_facts.place is not None
     assert gpu_facts.place.gpus == "1xH200-SXM-141GB"
-    assert [len(cpu_facts.of(setting)) for setting in cpu_facts.plan.settings] == [2, 2, 2]
+    assert [len(cpu_facts.results_of(setting)) for setting in cpu_facts.plan.settings] == [2, 2, 2]
     assert not gpu_facts.judged
     assert (gpu_facts.peak, cpu_facts.peak) == ("reserved", "allocated")
 

@@ -12,7 +12,7 @@ from advisor.base.units import unit_of
 from advisor.report.figures.kit import INK, NARROW, REPLAY, WIDE, embedded
 from harness.report.evidence import find_calibration
 from harness.report.facts import Facts
-from harness.report.figures import bars, steps
+from harness.report.figures import bars, step_timelines
 from harness.report.predicted_figure import panels
 from harness.report.scatter import Point, best_of, points
 from harness.trial.result import Phase
@@ -155,7 +155,9 @@ def test_names_stand_beside_their_points(gpu_facts: Facts) -> None:
 
 
 def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None:
-    assert [one.name for one in steps(gpu_facts)] == [s.spec for s in gpu_facts.plan.settings[:3]]
+    assert [one.name for one in step_timelines(gpu_facts)] == [
+        s.spec for s in gpu_facts.plan.settings[:3]
+    ]
     figure = painted(cpu_facts, "timeline")
     assert len(figure.axes) == 3
     assert "CPU time" in figure.axes[-1].get_xlabel()

@@ -45,7 +45,7 @@ class LiveBytes(StorageMeter):  # type: ignore[no-untyped-call]
             self._tick()
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return self._results.of(func, args, kwargs)
+        return self._results.result_of(func, args, kwargs)
 
     def _see_storage(self, storage: Any) -> None:
         if storage._cdata not in self._excluded and storage._cdata not in _BORROWED:
@@ -87,7 +87,7 @@ class _Results:
         self._known: dict[Any, tuple[Any, Any, torch.dtype]] = {}
         self._pure: dict[Any, bool] = {}
 
-    def of(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def result_of(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What `func` returns."""
         pure = self._pure.get(func)
         if pure is None:

@@ -23,11 +23,7 @@ from harness.backends.megatron_core.local_layers import SdpaAttention
 from harness.backends.megatron_core.model import Microbatches, fake_batch, transformer_config
 from harness.backends.megatron_core.rehearsal.storage_differences import storage_differences
 from harness.backends.megatron_core.step import device_patches
-from harness.backends.megatron_core.trainer import (
-    MegatronTraining,
-    NextBatch,
-    announced_phases,
-)
+from harness.backends.megatron_core.trainer import MegatronTraining, NextBatch, announced_phases
 from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
 from harness.base.patching import patched

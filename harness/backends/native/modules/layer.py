@@ -10,9 +10,7 @@ from advisor.layers.operators import Module
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.attention import LatentAttention, SelfAttention
-from harness.backends.native.modules.kernels import (
-    bias_dropout_add,
-)
+from harness.backends.native.modules.kernels import bias_dropout_add
 from harness.backends.native.modules.layer_settings import LayerSettings, Mlp, Norm
 from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import Regions, policy_contexts, replay_later
@@ -28,11 +26,7 @@ class TransformerLayer(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        segment: Segment,
-        kind: LayerKind,
-        frequencies: Tensor | None,
+        self, settings: LayerSettings, segment: Segment, kind: LayerKind, frequencies: Tensor | None
     ) -> None:
         super().__init__()
         model = settings.model

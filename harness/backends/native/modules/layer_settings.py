@@ -9,11 +9,7 @@ from torch import Tensor, nn
 from advisor.layers.operators import Module
 from advisor.models.options import Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
-from harness.backends.native.modules.kernels import (
-    bias_activation,
-    normalize,
-    rotary_frequencies,
-)
+from harness.backends.native.modules.kernels import bias_activation, normalize, rotary_frequencies
 from harness.backends.native.modules.linear import ParallelLinear, TensorParallel
 from harness.backends.native.setting import OpPolicy
 
@@ -40,12 +36,7 @@ class LayerSettings(Struct, frozen=True, kw_only=True):
     ) -> ParallelLinear:
         """A linear layer of this rank."""
         return ParallelLinear(
-            in_size,
-            out_size,
-            self.tensor,
-            column_parallel=column_parallel,
-            **options,
-            **self.where,
+            in_size, out_size, self.tensor, column_parallel=column_parallel, **options, **self.where
         )
 
     def frequencies(self) -> Tensor | None:

@@ -56,12 +56,7 @@ class TransformerBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        plan: RecomputePlan,
-        first_layer: int,
-        *,
-        last_stage: bool,
+        self, settings: LayerSettings, plan: RecomputePlan, first_layer: int, *, last_stage: bool
     ) -> None:
         super().__init__()
         self.layer_scope: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -103,12 +98,7 @@ class GptModel(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        plan: RecomputePlan,
-        *,
-        stage: int = 0,
-        num_stages: int = 1,
+        self, settings: LayerSettings, plan: RecomputePlan, *, stage: int = 0, num_stages: int = 1
     ) -> None:
         super().__init__()
         model, tp = settings.model, settings.tensor

@@ -69,10 +69,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
 
     def _submitter(self) -> Submitter:
         return Submitter(
-            folder=self.folder,
-            options=self.options,
-            queue=self.queue,
-            launcher=self.on_node,
+            folder=self.folder, options=self.options, queue=self.queue, launcher=self.on_node
         )
 
     def _submit(

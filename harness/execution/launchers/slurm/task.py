@@ -81,11 +81,7 @@ class NodeTask(Struct, frozen=True, kw_only=True):
             keep(folder, not_run(trial, begin(), TrialStatus.FAILED, message))
             return
         Execution(
-            folder=folder,
-            trial=trial,
-            launcher=launcher,
-            signals=signals,
-            tick=lambda _: None,
+            folder=folder, trial=trial, launcher=launcher, signals=signals, tick=lambda _: None
         ).run()
 
     def _join(self, launcher: Launcher, trial: Trial, folder: TrialFolder) -> None:

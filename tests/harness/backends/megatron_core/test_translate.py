@@ -148,10 +148,7 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
     case = megatron_case(on_gpu)
     assert (case.cpu_offloading, case.cpu_offloading_num_layers) == (True, 2)
     case = megatron_case(replace(on_gpu, recompute="none+offload=core_attn"))
-    assert (case.fine_grained_activation_offloading, case.offload_modules) == (
-        True,
-        ("core_attn",),
-    )
+    assert (case.fine_grained_activation_offloading, case.offload_modules) == (True, ("core_attn",))
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,8 @@ from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
-from harness.backends.native.modules.moe import (  # noqa: E402
-    MoeLayer,
-    take_turns,
-)
-from harness.backends.native.predict import (  # noqa: E402
-    predict_saved_bytes_per_layer,
-)
+from harness.backends.native.modules.moe import MoeLayer, take_turns  # noqa: E402
+from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
 from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 

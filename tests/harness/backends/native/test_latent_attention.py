@@ -15,9 +15,7 @@ from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
 from harness.backends.native.modules.attention import LatentAttention  # noqa: E402
 from harness.backends.native.modules.kernels import flash_attention  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
-from harness.backends.native.predict import (  # noqa: E402
-    predict_saved_bytes_per_layer,
-)
+from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
 from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 

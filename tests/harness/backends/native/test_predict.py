@@ -373,12 +373,7 @@ def test_workloads_that_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "replays"),
-    [
-        ("none", 0),
-        ("selective:mlp", 2),
-        ("full:block:1", 1),
-        ("selective:core_attn", 0),
-    ],
+    [("none", 0), ("selective:mlp", 2), ("full:block:1", 1), ("selective:core_attn", 0)],
 )
 def test_traffic_of_what_is_not_fused(setting: str, replays: int) -> None:
     """Two microbatches of 2 x 32 tokens through two layers: activations [.., 96], 16 bits."""
@@ -404,11 +399,7 @@ def test_traffic_of_the_experts_activation(setting: str, replays: int) -> None:
         (ParallelLayout(), 42, 46 + 6),
         (ParallelLayout(tensor_model_parallel_size=2), 42 / 2, (46 + 6) / 2),
         (ParallelLayout(data_parallel_size=2), 42 / 2, 46 / 2 + 6),
-        (
-            ParallelLayout(data_parallel_size=2, use_distributed_optimizer=False),
-            42 + 4,
-            46 + 6,
-        ),
+        (ParallelLayout(data_parallel_size=2, use_distributed_optimizer=False), 42 + 4, 46 + 6),
     ],
 )
 def test_traffic_around_the_optimizer(layout: ParallelLayout, own: float, megatron: float) -> None:

@@ -10,9 +10,7 @@ from seen import SEED, alive_after_forward, assert_as_predicted, run, without_re
 
 from advisor.models.options import Activation, Normalization, PositionEmbedding  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
-from harness.backends.native.predict import (  # noqa: E402
-    predict_saved_bytes_per_layer,
-)
+from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 

@@ -3,12 +3,7 @@
 import pytest
 
 from harness.execution.launchers.local import Exit
-from harness.execution.launchers.slurm.queue import (
-    JobReport,
-    exit_of,
-    has_ended,
-    met_no_controller,
-)
+from harness.execution.launchers.slurm.queue import JobReport, exit_of, has_ended, met_no_controller
 from harness.trial.result import TrialStatus
 
 
