@@ -11,8 +11,7 @@ from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
 from advisor.learning.memory_residual import Shift
-from advisor.learning.step_errors import BAND, Known, setting_sigma, shares
-from advisor.learning.time_residual import JobTimes
+from advisor.learning.time_residual import BAND, JobTimes, Known, setting_sigma, shares
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
 from advisor.plan.recompute_plan import Setting, words_of
@@ -61,19 +60,19 @@ class Applied(Struct, frozen=True):
         if self.kind is None:
             return reserved
         memory, width = self.kind.memory, self.kind.memory.width
-        outside = sum(term.num_bytes for term in reserved.fixed)
+        context = sum(term.num_bytes for term in reserved.fixed)
         parts = (
             (memory.allocated(fixed, reserved.allocated), width.allocated, reserved.allocated),
             (memory.unused, width.unused, reserved.allocated),
-            (memory.outside, width.outside, outside),
+            (memory.outside, width.outside, context),
         )
         variance = reserved.spread**2 + sum(_change(*part) for part in parts)
-        allocated, unused, beside = (int(shift.mean * of) for shift, _, of in parts)
+        allocated, unused, outside = (int(shift.mean * of) for shift, _, of in parts)
         return replace(
             reserved,
             allocated=reserved.allocated + allocated,
-            total=reserved.total + allocated + unused + beside,
-            fixed=(*reserved.fixed, *_terms(unused, beside)),
+            total=reserved.total + allocated + unused + outside,
+            fixed=(*reserved.fixed, *_terms(unused, outside)),
             spread=sqrt(max(0.0, variance)),
             measured_more=allocated,
         )
@@ -96,11 +95,11 @@ def _change(shift: Shift, width: float, of: int) -> float:
     return float((shift.sigma**2 - width**2) * of**2)
 
 
-def _terms(unused: int, beside: int) -> tuple[NamedBytes, ...]:
+def _terms(unused: int, outside: int) -> tuple[NamedBytes, ...]:
     source = "runs given with --calibration"
     found = (
         ("reserved but unallocated, as measured", unused),
-        ("context and communicators, as measured", beside),
+        ("context and communicators, as measured", outside),
     )
     return tuple(NamedBytes(name, size, source) for name, size in found if size)
 

@@ -23,8 +23,8 @@ _OUTSIDE_ROW_SIGMA: Final = 0.05
 class MemoryRow(Struct, frozen=True, kw_only=True):
     """Predicted and measured bytes of the fullest rank of one setting; None: not measured.
 
-    fixed: of `allocated`, what no recompute changes. unused: what the allocator holds beside, by a
-    replay. outside: what the card gives beside that.
+    fixed: of `allocated`, what no recompute changes. unused: what the simulated allocator holds
+    besides. outside: what the card gives besides that.
     """
 
     fixed: int

@@ -27,7 +27,7 @@ _SET_ASIDE: Final = "superseded"
 _OK, _UNSTABLE, _OUT_OF_MEMORY = "ok", "unstable", "oom"
 _SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 """Concerns that leave bytes as good as ever, as for harness.trial.result."""
-_TOLD: Final = (
+_OF_A_WORKLOAD: Final = (
     "seq_length",
     "micro_batch_size",
     "global_batch_size",
@@ -107,7 +107,7 @@ _NOT_WHOLE: Final = "without the whole job (for logs: harness ingest LOG experim
 
 
 class _LeftOutError(Exception):
-    """Why nothing is learned from a result, in words that stand behind any count."""
+    """Why nothing is learned from a result, in words that follow any count."""
 
 
 def _run(result: Mapping[str, Any], source: str, gpu: Gpu, config_dir: Path | None) -> MeasuredRun:
@@ -166,13 +166,13 @@ def _bytes_hold(result: Mapping[str, Any]) -> bool:
 def _job(
     trial: Mapping[str, Any], workload: Mapping[str, Any], gpu: Gpu, source: str
 ) -> tuple[Job, float]:
-    """The job as it was run, and what its trainer says that its step takes beside; of a trial that
+    """The job as it was run, and what its trainer says that its step takes besides; of a trial that
     says nothing of it the framework's defaults."""
     as_run = _mapping(trial, "as_run")
     variables = convert(trial.get("variables", ()), tuple[str, ...], "", "variables")
     expands = any("expandable_segments:True" in text for text in variables)
-    told = {name: workload[name] for name in _TOLD if name in workload}
-    config = {"expandable_segments": expands, **_mapping(as_run, "job"), **told}
+    stated = {name: workload[name] for name in _OF_A_WORKLOAD if name in workload}
+    config = {"expandable_segments": expands, **_mapping(as_run, "job"), **stated}
     model = {**_mapping(workload, "model"), **_mapping(as_run, "model")}
     degrees = {**_mapping(workload, "layout"), **_mapping(as_run, "layout")}
     try:

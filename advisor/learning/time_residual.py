@@ -1,14 +1,19 @@
-"""How far measured step times are off the predicted ones, term by term, and how sure that is.
+"""How predicted step times err, how far measured ones are off them, and how sure that is.
 
-Bayesian regression of the logarithm of measured over predicted on the shares of a step's terms
-(step_errors). Around 0 before any run, with the widths of published pairs, and for what all terms
-have in common whatever the shipped band leaves beside them; a job has an error of its own, and so
-has a setting on it. Few runs therefore move little, and what no run tells apart stays apart.
+The logarithm of measured over predicted time is taken as a sum of independent normal errors: one
+that all runs of a group have in common, one a term of the step in the measure of its share, one a
+job (layout and batch), one a setting that does something. What two rows share cancels in their
+ratio. Widths: standard deviations, fitted by research.steps.step_differences; docs/times.md
+says on what, and how often the fit is right.
+
+Measured runs move these errors by Bayesian regression: around 0 before any run, with the widths of
+published pairs, and for what all terms have in common whatever the shipped band leaves besides
+them. Few runs therefore move little, and what no run distinguishes stays apart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
-from math import exp, sqrt
+from math import erf, exp, sqrt
 from typing import Final
 
 from msgspec import Struct
@@ -16,17 +21,78 @@ from msgspec import Struct
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.conditioning import Information, Posterior, prior, scatter
-from advisor.learning.step_errors import (
-    BAND,
-    TERMS,
-    WIDTHS,
-    Shares,
-    Widths,
-    error_sigma,
-    setting_sigma,
-    shares,
-)
 from advisor.plan.recompute_plan import Setting
+
+TERMS: Final = ("base", "recompute", "communication", "host", "offload")
+"""Of a residual: everything, and beyond that single terms of a step."""
+BAND: Final = 1.645
+"""Standard deviations on each side within which nine of ten values of a normal variable lie."""
+
+Shares = tuple[float, ...]
+"""Of a step, by TERMS; the first is 1."""
+
+
+class Widths(Struct, frozen=True, kw_only=True):
+    """Standard deviations of relative errors: of terms, of a job, of a setting on it that does
+    something: all the error of no recompute is its job's."""
+
+    recompute: float
+    communication: float
+    host: float
+    offload: float
+    job: float
+    setting: float
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """Those of TERMS except the first."""
+        return self.recompute, self.communication, self.host, self.offload
+
+
+WIDTHS: Final = Widths(
+    recompute=0.18,
+    communication=0.25,
+    host=0.4,
+    offload=0.25,  # as of communication, a judgement: no published pair differs in it
+    job=0.025,
+    setting=0.01,
+)
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """How well the step of one row is known: standard deviations of relative errors, by TERMS
+    except the first, of its job and of its setting. common: the logarithm of what measured runs
+    have moved all their rows by, which changes no difference."""
+
+    shares: Shares
+    terms: tuple[float, ...] = WIDTHS.terms
+    job: float = WIDTHS.job
+    setting: float
+    common: float = 0.0
+
+
+def shares(time: TimeBreakdown) -> Shares:
+    """What of a step each of TERMS takes. Source: research.steps.step_differences."""
+    total = time.total
+    parts = time.recompute, time.exposed_communication, time.host, time.offload
+    return (1.0, *(part / total for part in parts))
+
+
+def setting_sigma(words: Collection[str]) -> float:
+    """Width of the own error of a setting that does `words`."""
+    return WIDTHS.setting if words else 0.0
+
+
+def error_sigma(of: Shares, words: Collection[str]) -> float:
+    """Width of the error of one row, without what all rows share."""
+    apart = sum((share * width) ** 2 for share, width in zip(of[1:], WIDTHS.terms, strict=True))
+    return sqrt(apart + WIDTHS.job**2 + setting_sigma(words) ** 2)
+
+
+def below(value: float) -> float:
+    """Probability that a standard normal variable is below `value`."""
+    return 0.5 * (1.0 + erf(value / sqrt(2.0)))
+
 
 _PROCESS_SIGMA: Final = 0.005
 """Relative scatter of the median step of a fresh process, a judgement: a trial whose steps scatter
@@ -206,7 +272,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
 
 
 def shares_of(time: TimeBreakdown, other_seconds: float = 0.0) -> Shares:
-    """Shares of a step whose trainer takes `other_seconds` beside the job's own."""
+    """Shares of a step whose trainer takes `other_seconds` besides the job's own."""
     whole = time.total / (time.total + other_seconds)
     first, *others = shares(time)
     return (first, *(share * whole for share in others))

@@ -10,7 +10,7 @@ from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
 from advisor.job.layout import EVEN
-from advisor.learning.step_errors import BAND, Known, below, setting_sigma, shares
+from advisor.learning.time_residual import BAND, Known, below, setting_sigma, shares
 from advisor.plan.recompute_plan import words_of
 from advisor.request.layout_fields import SEARCHED
 from advisor.request.origin import changed_fields

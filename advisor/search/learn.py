@@ -19,9 +19,10 @@ from advisor.learning.learned import (
     Learned,
     LearnedCalibration,
     MeasuredSetting,
+    kinds_of,
     plain_job,
+    range_of,
 )
-from advisor.learning.measured_range import kinds_of, range_of
 from advisor.learning.memory_residual import MemoryResidual, MemoryRow, Width
 from advisor.learning.runs import MeasuredRun, Runs, read_runs
 from advisor.learning.time_residual import TimeResidual, TimeRow, shares_of

@@ -24,7 +24,7 @@ from advisor.learning.learned import (
     LearnedCalibration,
     MeasuredSetting,
 )
-from advisor.learning.step_errors import TERMS, WIDTHS
+from advisor.learning.time_residual import TERMS, WIDTHS
 
 _STATES: Final = ("states", "activations")
 _SHOWN_SHARE: Final = 1e-4

@@ -1,6 +1,6 @@
 """How well differences between predicted step times are known: widths of what errs, and the check.
 
-python -m research.steps.step_differences    fit anew what advisor.learning.step_errors has
+python -m research.steps.step_differences    fit anew what advisor.learning.time_residual has
 
 Errors of rows are the logarithms of measured over predicted, by the shipped calibrations: published
 rows that are fitted on, and what was measured here. Rows of one question (the same work on the same
@@ -26,8 +26,7 @@ from scipy import optimize
 from advisor.base.fields import read_record
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
-from advisor.learning.step_errors import BAND, WIDTHS, Shares, Widths, shares
-from advisor.learning.time_residual import shares_of
+from advisor.learning.time_residual import BAND, WIDTHS, Shares, Widths, shares, shares_of
 from advisor.plan.recompute_plan import recomputes
 from advisor.search.evaluate import Evaluator
 from harness.judge.repredict import evaluator_again

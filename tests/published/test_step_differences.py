@@ -3,7 +3,7 @@ docs/times.md says."""
 
 import pytest
 
-from advisor.learning.step_errors import WIDTHS
+from advisor.learning.time_residual import WIDTHS
 from research.steps.step_differences import (
     MEASURED_HERE,
     WIDENED,

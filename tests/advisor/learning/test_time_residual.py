@@ -9,8 +9,14 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job.job import Job
-from advisor.learning.step_errors import BAND, WIDTHS, Shares, setting_sigma
-from advisor.learning.time_residual import TimeResidual, TimeRow
+from advisor.learning.time_residual import (
+    BAND,
+    WIDTHS,
+    Shares,
+    TimeResidual,
+    TimeRow,
+    setting_sigma,
+)
 from advisor.plan.recompute_plan import words_of
 from tests.advisor.conftest import JOB
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Measured, RankedEvaluation
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job.job import Job
-from advisor.learning.step_errors import BAND, WIDTHS, below
+from advisor.learning.time_residual import BAND, WIDTHS, below
 from advisor.learning.toss import likeliest_toss
 from tests.advisor.conftest import JOB, evaluation
 

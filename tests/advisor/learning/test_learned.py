@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.learning.measured_range import range_of
+from advisor.learning.learned import range_of
 from advisor.plan.recompute_plan import words_of
 from tests.advisor.conftest import JOB
 
