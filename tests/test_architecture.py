@@ -131,7 +131,6 @@ SAME_ROLE = frozenset(
         "framework",
         "golden",
         "latent_attention",
-        "layer",
         "linear",
         "main",
         "memory_model",

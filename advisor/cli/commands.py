@@ -148,8 +148,7 @@ def _render(advice: "Answer", options: Options) -> str:
             )
             return plain.to_json()
         case OutputFormat.CSV:
-            from advisor.report.csv_report import csv_report
-            from advisor.report.plain_advice import plain_advice
+            from advisor.report.plain_advice import csv_report, plain_advice
 
             return csv_report(
                 plain_advice(

@@ -168,7 +168,7 @@ def _rules(arguments: Sequence[str]) -> Outcome:
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import parts_of
-    from advisor.report.keys_page import keys_page
+    from advisor.report.rules_page import keys_page
     from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments, "keys")

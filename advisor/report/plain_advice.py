@@ -1,5 +1,7 @@
 """The ranked answer as plain data: every figure that is worked out when it is looked at, now."""
 
+import csv
+import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -200,3 +202,13 @@ def _explanation(candidate: RankedEvaluation) -> Explanation:
         ),
         time=tuple(time_lines(candidate.evaluation)),
     )
+
+
+def csv_report(advice: Advice) -> str:
+    """Head and one line for each candidate; empty where there is none."""
+    text, rows = io.StringIO(), advice.rows()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()

@@ -15,8 +15,7 @@ from harness.judge.accuracy_rows import Half, SettingRow, setting_rows
 from harness.judge.repredict import predict_again
 from harness.judge.results import load_results
 from harness.report.accuracy_page import accuracy_report, csv_text
-from harness.report.document import Picture, markdown
-from harness.report.terminal import terminal_page
+from harness.report.document import Picture, markdown, terminal_page
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 

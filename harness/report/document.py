@@ -1,14 +1,18 @@
-"""What a report consists of (sections of prose, tables and pictures), and a report as HTML and as
-GitHub's Markdown, whole or within a limit.
+"""What a report consists of (sections of prose, tables and pictures), and a report as HTML, as
+GitHub's Markdown (whole or within a limit), and as a page for a terminal.
 """
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from advisor.report.blocks import Block, Column, Fitted, Text, group, table
+from advisor.report.breaking import packed
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -170,3 +174,38 @@ def _shorter(section: Section) -> Section | None:
 
 def _size(text: str) -> int:
     return len(text.encode())
+
+
+def terminal_page(report: Document) -> Block:
+    """Title, outcome, then the sections that a reader of Markdown sees without opening any."""
+    parts: list[Block] = [Text(f"{report.title}: {report.subtitle}", "bold"), report.outcome]
+    for section in report.sections:
+        if not section.folded and (section.prose or section.tables):
+            parts += ["", *_section_blocks(section)]
+    return group(*parts)
+
+
+def _section_blocks(section: Section) -> list[Block]:
+    tables = [part for one in section.tables for part in ("", _table_block(one))]
+    return [Text(section.title, "bold"), *section.prose, *tables]
+
+
+def _table_block(found: Table) -> Block:
+    """The first column has lines of its own on a narrow page, which then leaves the last ones
+    out."""
+    last = len(found.columns)
+    columns = (
+        Column(
+            title=title, left=n < found.left, wrap=True, above=n == 0, spare=last - n if n else 0
+        )
+        for n, title in enumerate(found.columns)
+    )
+    rows = table(columns)
+    for row in found.rows:
+        rows.add_row(*map(_cell, row))
+    return rows
+
+
+def _cell(text: str) -> Fitted:
+    """Broken between its words, a number and its percent sign together."""
+    return Fitted(partial(packed, re.sub(r" (?!%)", "\0", text).split("\0"), glue=" "))

@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.kernels import flash_attention
-from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.layer_settings import LayerSettings
+from harness.backends.native.modules.model import TransformerLayer
 from harness.backends.training_rank import causal_attention
 from harness.calibration.bench.cases import LATENT_ATTENTION, Case, Kind
 from harness.calibration.bench.shapes import host_layer

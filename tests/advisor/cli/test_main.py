@@ -612,7 +612,7 @@ def test_a_terminal_without_utf8_is_no_error() -> None:
     assert "H100" in out
 
 
-MACHINE = "advisor.report.plain_advice, advisor.report.csv_report, advisor.report.setting_flags"
+MACHINE = "advisor.report.plain_advice, advisor.report.setting_flags"
 
 
 def top_level(code: str) -> set[str]:

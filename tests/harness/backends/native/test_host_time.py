@@ -24,8 +24,8 @@ from harness.backends.native.host_time import (
     waiting_seconds,
 )
 from harness.backends.native.modules import layer_settings
-from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.layer_settings import LayerSettings
+from harness.backends.native.modules.model import TransformerLayer
 from harness.backends.native.predict import as_native
 
 MOE = DENSE._replace(feed_forward=FeedForward.MOE)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.backends.native.modules import layer as native
+from harness.backends.native.modules import model as native
 from harness.backends.native.modules.attention import LatentAttention
 from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import replays_told

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
 from advisor.frameworks.names import Framework
-from advisor.report.csv_report import csv_report
 from advisor.report.header import framework_words
-from advisor.report.plain_advice import plain_advice
+from advisor.report.plain_advice import csv_report, plain_advice
 from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags
 
 
