@@ -367,7 +367,7 @@ def test_the_python_compiles_and_chooses_the_attention(
     assert all(parameter.grad is not None for parameter in model.parameters())
     if setting.budget is None:
         plain_stack, plain = stack_job("fsdp2", gpus="1xH200", overrides=layers)
-        model = _ran(plain_stack.setting_flags(setting, plain), _small_llama())
+        model = _ran(plain_stack.spelling.setting_flags(setting, plain), _small_llama())
         assert model.config._attn_implementation == "sdpa"
         assert model.layers[0]._compiled_call_impl is None
 
