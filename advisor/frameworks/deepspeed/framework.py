@@ -210,7 +210,7 @@ class _Spelling(TorchSpelling):
         return self.layout_flags(job)
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """Accelerate's Ulysses beside the allocator's option, where a Trainer runs the model."""
+        """Accelerate's Ulysses and the allocator's option, where a Trainer runs the model."""
         said = super().environment(setting, job)
         return said if calls_deepspeed(job) else (*said, *parallelism_variables(job))
 

@@ -167,7 +167,7 @@ class _Spelling(TorchSpelling):
         return shlex.join(job_arguments(job))
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """Context parallelism beside the allocator's option: a Trainer has no argument for it."""
+        """Context parallelism and the allocator's option: a Trainer has no argument for it."""
         return (*super().environment(setting, job), *parallelism_variables(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:

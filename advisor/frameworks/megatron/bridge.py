@@ -46,7 +46,7 @@ _NAMED: Final[Mapping[Precision, Mapping[str, Any]]] = {
     },
     Precision.MXFP8: {"fp8_param_gather": True},
 }
-"""What the named forms have beside `_PLAIN`."""
+"""What the named forms have in addition to `_PLAIN`."""
 _PLAIN: Final[Mapping[str, Any]] = {
     "grad_reduce_in_fp32": True,
     "fp8_param_gather": False,

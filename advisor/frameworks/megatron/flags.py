@@ -126,7 +126,7 @@ def megatron_lm_flags(setting: RecomputeSetting, job: Job, revision: Revision) -
     '--recompute-granularity selective --recompute-modules mlp'
     """
     values = setting_values(setting)
-    # Each would be refused, or have no effect, beside another granularity.
+    # Each would be refused, or have no effect, with another granularity.
     unread = () if values["recompute_granularity"] == "full" else _OF_FULL
     values = {name: value for name, value in values.items() if value != () and name not in unread}
     return shlex.join(flags_of((Recompute,), values, job, revision))

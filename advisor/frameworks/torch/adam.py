@@ -1,4 +1,4 @@
-"""States of Adam, and what its step takes beside them, in torch, bitsandbytes and torchao.
+"""States of Adam, and what its step takes in addition, in torch, bitsandbytes and torchao.
 
 Source: torch 2.13 optim/adam.py (run in tests/oracles); bitsandbytes 0.50.2 optim/optimizer.py and
 torchao 0.18.0 optim/adam.py, whose kernels need a GPU: read.
@@ -38,7 +38,7 @@ _SOURCES: Final = {
 
 
 class AdamMemory(Struct, frozen=True, kw_only=True):
-    """Bytes of one rank: moments between steps, and what a step takes beside them."""
+    """Bytes of one rank: moments between steps, and what a step takes in addition."""
 
     states: int
     step: int

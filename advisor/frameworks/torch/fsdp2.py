@@ -67,7 +67,7 @@ class _Settings(TorchSettings):
 
 class _Spelling(TorchSpelling):
     def takes_flags(self, job: Job) -> bool:
-        """It is told in Python."""
+        """It is set up in Python."""
         return False
 
     def setting_flags(self, setting: Setting, job: Job) -> str:

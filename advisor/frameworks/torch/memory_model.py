@@ -48,7 +48,7 @@ def lone_memory(
     dtype: DType,
     buffers: tuple[NamedBytes, ...],
 ) -> FixedMemory:
-    """Memory beside the activations of weights in `dtype`, whose gradients have their type."""
+    """Memory except the activations, of weights in `dtype`, whose gradients have their type."""
     accumulates, steps = job.num_microbatches > 1, job.config.optimizer_in_backward
     adam = adam_memory(shape, chunks, job.config, dtype)
     whole = stage_elements(shape, chunks) * dtype.itemsize

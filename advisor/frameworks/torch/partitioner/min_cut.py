@@ -89,7 +89,7 @@ def dp_knapsack(memory: list[float], runtimes: list[float], max_memory: float) -
     """Indices of the items that are saved: most runtime within `max_memory`.
 
     Memory is a part of the whole, in ten thousandths; runtimes are added up in fp32, where a small
-    one beside large ones is nothing and its item is not saved.
+    one next to large ones is nothing and its item is not saved.
     """
     sizes = [round(part * _QUANTA) for part in memory]
 
