@@ -1,84 +1,92 @@
-"""`advise completion SHELL`: what a shell offers behind `advise`."""
+"""What a shell completes after `advise` and `harness`: argcomplete asks their commands as data.
 
-from collections.abc import Sequence
+The script that a shell loads calls the program itself, so that names of a folder's own presets are
+offered, and a new flag needs nothing here.
+"""
 
-from advisor.base.errors import UserError
+import os
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from advisor.base.errors import UserError, require
 from advisor.base.units import either, nearest_names
-from advisor.cli.arguments import UsageError, choices, known_flags
-from advisor.cli.help import RANKING, SUBCOMMANDS
-from advisor.cli.outcome import Outcome
 from advisor.report.command_help import Command, Flag, Kind
-from advisor.report.shell_completion import (
-    FILES,
-    GPUS,
-    Shell,
-    completion_script,
-    flag_values,
-    paths,
-)
+
+SHELLS: Final = ("bash", "zsh", "fish")
+Words = Callable[[str], Iterable[str]]
+"""What may stand where no flag does, of what is typed of it."""
 
 
-def completion(arguments: Sequence[str]) -> Outcome:
-    """The script of a shell; UserError or UsageError where it is not one that has a script."""
+def shell_script(program: str, arguments: Sequence[str]) -> str:
+    """What `completion SHELL` prints; UserError where the shell has no script."""
     if len(arguments) != 1:
-        raise UsageError(f"completion: needs {either(Shell)}")
-    return Outcome(text=completion_script("advise", shell_of(arguments[0]), _table()))
+        raise UserError("completion", None, f"needs {either(SHELLS)}")
+    if arguments[0] not in SHELLS:
+        near = nearest_names(arguments[0], SHELLS)
+        raise UserError("completion", arguments[0], "is not a supported shell", near)
+    argcomplete = _argcomplete(program)
+    return f"{argcomplete.shellcode([program], use_defaults=False, shell=arguments[0])}\n"
 
 
-def shell_of(name: str) -> Shell:
-    """The shell of a name; UserError where it has no script."""
-    if name not in [*Shell]:
-        raise UserError(
-            "completion", name, "is not a supported shell", nearest_names(name, [*Shell])
-        )
-    return Shell(name)
+def complete(program: str, commands: Mapping[str, Command], words: Mapping[str, Words]) -> None:
+    """Answer the shell that asks, and end the process. The command without a name is the program;
+    a word that has no Words is a path."""
+    argcomplete = _argcomplete(program)
+    typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split()
+    names = (name for name in (" ".join(typed[1:3]), *typed[1:2]) if name in commands)
+    name = next(names, "")
+    parser = ArgumentParser(prog=program, argument_default=SUPPRESS)
+    os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # its words are the program's name
+    for flag in commands[name].flags:
+        how: dict[str, Any] = {"action": "append"} if flag.repeated else {}
+        if flag.kind is Kind.SWITCH:
+            how = {"action": "store_true"}
+        elif flag.kind is Kind.OPTIONAL:
+            how = {"nargs": "?"}
+        action: Any = parser.add_argument(*flag.names, dest=flag.name, **how)
+        action.completer = _completer(flag, argcomplete.completers)
+    rest: Any = parser.add_argument("words", nargs="*")
+    rest.completer = argcomplete.completers.FilesCompleter()
+    if name in words:
+        rest.completer = _of_words(words[name])
+    argcomplete.autocomplete(parser)
 
 
-def _table() -> dict[tuple[str, str], Sequence[str]]:
-    from advisor.cli.arguments import build_parser
-    from advisor.request.recipes import recipe_models
-
-    found: dict[tuple[str, str], Sequence[str]] = {
-        ("", ""): (*SUBCOMMANDS, *known_flags(build_parser()))
-    }
-    found |= flag_values("", RANKING, values_of)
-    words: dict[str, Sequence[str]] = {
-        "lint": (FILES,),
-        "diagnose": (FILES,),
-        "recipes": recipe_models(),
-        "completion": [*Shell],
-    }
-    for name, command in SUBCOMMANDS.items():
-        found[name, ""] = (*words.get(name, ()), *names_of(command), "--help")
-        found |= flag_values(name, command, values_of)
-    return found
+def _argcomplete(program: str) -> Any:
+    return require("argcomplete", f"{program} completion", "harness")
 
 
-def names_of(command: Command) -> list[str]:
-    """Every spelling of its flags."""
-    return [name for flag in command.flags for name in flag.names]
+def _of_words(words: Words) -> Callable[..., list[str]]:
+    return lambda prefix, **_: list(words(prefix))
 
 
-def values_of(flag: Flag) -> Sequence[str]:
-    """What may stand behind a flag, as far as it is known without asking."""
-    if flag.kind is Kind.MODEL:
-        return (*model_names(), FILES)
+def _completer(flag: Flag, known: Any) -> Any:
+    """What offers the values of a flag, as far as they are known."""
+    if flag.kind in (Kind.FILE, Kind.FOLDER):
+        return known.FilesCompleter() if flag.kind is Kind.FILE else known.DirectoriesCompleter()
     if flag.kind is Kind.GPUS:
-        return (GPUS, *gpu_names())
+        return _of_words(gpus)
+    if flag.kind is Kind.MODEL:
+        files = known.FilesCompleter()
+        return lambda prefix, **_: [*model_names(), *files(prefix)]
     if flag.kind is Kind.CHOICE:
-        return flag.choices or [str(name) for name in choices(flag.name)]
-    return paths(flag)
+        from advisor.cli.arguments import choices
+
+        return _of_words(lambda _: flag.choices or map(str, choices(flag.name)))
+    return _of_words(lambda _: ())  # SuppressCompleter would hide the flag itself
 
 
-def model_names() -> tuple[str, ...]:
+def model_names(_: str = "") -> tuple[str, ...]:
     """The presets."""
     from advisor.models import presets
 
     return presets.model_names(None)
 
 
-def gpu_names() -> tuple[str, ...]:
-    """The types of GPUs."""
-    from advisor.hardware import catalogue
+def gpus(typed: str) -> list[str]:
+    """``32xH100-SXM-80GB`` of ``32x``: the types, after the number that is typed, or after 8."""
+    from advisor.hardware.catalogue import gpu_names
 
-    return catalogue.gpu_names(None)
+    count = typed.partition("x")[0]
+    return [f"{count if count.isdigit() else 8}x{name}" for name in gpu_names(None)]

@@ -48,6 +48,10 @@ def _run(arguments: list[str]) -> int:
     if sys.stderr is None:  # closed by the caller
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     _never_fail_to_encode()
+    if "_ARGCOMPLETE" in os.environ:
+        from advisor.cli.subcommands import answer_shell
+
+        answer_shell()
     try:
         outcome = run(arguments)
         for line in outcome.talk:

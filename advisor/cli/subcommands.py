@@ -227,9 +227,26 @@ def _diff(arguments: Sequence[str]) -> Outcome:
 
 
 def _completion(arguments: Sequence[str]) -> Outcome:
-    from advisor.cli.completion import completion
+    from advisor.cli.completion import shell_script
 
-    return completion(arguments)
+    return Outcome(text=shell_script("advise", arguments))
+
+
+def answer_shell() -> None:
+    """Answer the shell that asks what may stand next, and end the process."""
+    from advisor.cli.completion import SHELLS, complete
+    from advisor.cli.help import RANKING, SUBCOMMANDS
+    from advisor.request.recipes import recipe_models
+
+    complete(
+        "advise",
+        {"": RANKING, **SUBCOMMANDS},
+        {
+            "": lambda _: SUBCOMMANDS,
+            "recipes": lambda _: recipe_models(),
+            "completion": lambda _: SHELLS,
+        },
+    )
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {

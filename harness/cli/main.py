@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -122,6 +123,10 @@ def _dispatch(arguments: list[str]) -> int:
     from advisor.base.fields import show
     from advisor.base.units import nearest_names
 
+    if "_ARGCOMPLETE" in os.environ:
+        from harness.cli.shells import answer_shell
+
+        answer_shell(COMMAND)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(on_screen(help_page(COMMAND)), end="")
         return 0 if arguments else USAGE

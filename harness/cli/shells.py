@@ -1,16 +1,15 @@
-"""`harness completion SHELL`: what a shell offers behind `harness`."""
+"""`harness completion SHELL`, and what it offers: subcommands, KEY= and the values of keys."""
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from advisor.base.configuration import Group, config_names
-from advisor.base.errors import UserError
-from advisor.base.units import either, nearest_names
-from advisor.cli.completion import gpu_names, model_names, names_of, shell_of, values_of
-from advisor.report.command_help import Command, Flag, Topic
-from advisor.report.shell_completion import FILES, GPUS, Shell, completion_script, flag_values
+from advisor.cli.completion import SHELLS, complete, gpus, model_names, shell_script
+from advisor.report.command_help import Command, Flag, Topic, help_page
+from advisor.report.text import on_screen
 from harness.cli.flags import HELP
 from harness.trial.trial import Backend
 
@@ -25,46 +24,30 @@ COMMAND: Final = Command(
     topics=(Topic("Flags", (HELP,)),),
 )
 _KEY: Final = re.compile(r"[a-z][\w.]*=")
-_WORDS: Final[Mapping[str, Sequence[str]]] = {
-    "completion": [*Shell],
-    "compare": (FILES,),
-    "report": (FILES,),
-    "ingest": (FILES,),
-    "accuracy": (FILES,),
-}
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the script; UserError where the shell has none."""
-    if list(argv) in (["-h"], ["--help"]):
-        from advisor.report.command_help import help_page
-        from advisor.report.text import on_screen
-
-        print(on_screen(help_page(COMMAND)), end="")
-        return 0
-    if len(argv) != 1:
-        known = nearest_names("", [*Shell])
-        raise UserError("completion", None, f"needs {either(Shell)}", known)
-    print(completion_script("harness", shell_of(argv[0]), _table()), end="")
+    asked = list(argv) in (["-h"], ["--help"])
+    print(on_screen(help_page(COMMAND)) if asked else shell_script("harness", argv), end="")
     return 0
 
 
-def _table() -> dict[tuple[str, str], Sequence[str]]:
+def answer_shell(program: Command) -> None:
+    """Answer the shell that asks, and end the process."""
     from harness.cli.golden import SUBCOMMANDS
     from harness.cli.main import MODULES
 
     commands = {name: importlib.import_module(path).COMMAND for name, path in MODULES.items()}
-    found: dict[tuple[str, str], Sequence[str]] = {("", ""): (*commands, "--help", "--version")}
-    for name, command in commands.items():
-        own = (command, *SUBCOMMANDS.values()) if name == "golden" else (command,)
-        flags = dict.fromkeys(flag for one in own for flag in names_of(one))
-        words = (*_WORDS.get(name, ()), *(SUBCOMMANDS if name == "golden" else ()))
-        keys = _keys(command)
-        found[name, ""] = (*words, *flags, *keys, "--help")
-        for one in own:
-            found |= flag_values(name, one, values_of)
-        found |= {(name, key): _values(key) for key in keys}
-    return found
+    keys = {name: partial(_key_values, _keys(command)) for name, command in commands.items()}
+    words: dict[str, Callable[[str], Iterable[str]]] = {
+        **{name: offered for name, offered in keys.items() if offered.args[0]},
+        "": lambda _: MODULES,
+        "golden": lambda _: SUBCOMMANDS,
+        "completion": lambda _: SHELLS,
+    }
+    below = {f"golden {name}": command for name, command in SUBCOMMANDS.items()}
+    complete("harness", {"": program, **commands, **below}, words)
 
 
 def _keys(command: Command) -> list[str]:
@@ -73,23 +56,22 @@ def _keys(command: Command) -> list[str]:
     return list(dict.fromkeys(key for label in labels for key in _KEY.findall(label)))
 
 
-def _values(key: str) -> Sequence[str]:
-    """What may stand behind ``KEY=``, as far as it is known."""
-    groups = {
-        "experiment=": Group.EXPERIMENT,
-        "recompute=": Group.RECOMPUTE,
-        "sweep=": Group.SWEEP,
-    }
-    if key in groups:
-        return config_names(groups[key])
-    if key == "gpus=":
-        return (GPUS, *gpu_names())
-    return model_names() if key == "model=" else _KNOWN.get(key, ())
+def _key_values(keys: Sequence[str], typed: str) -> Iterable[str]:
+    """``KEY=``, and ``KEY=VALUE`` where the key is typed and its values are known."""
+    key, equals, value = typed.partition("=")
+    return [f"{key}={one}" for one in _values(key, value)] if equals else keys
 
 
-_KNOWN: Final[Mapping[str, Sequence[str]]] = {
-    "device=": ("cuda", "cpu"),
-    "backend=": [*Backend],
-    "launcher=": ("local", "torchrun", "slurm"),
-    "like=": (FILES,),
+def _values(key: str, typed: str) -> Iterable[str]:
+    if key in (Group.EXPERIMENT, Group.RECOMPUTE, Group.SWEEP):
+        return config_names(Group(key))
+    if key in ("gpus", "model"):
+        return gpus(typed) if key == "gpus" else model_names()
+    return _KNOWN.get(key, ())
+
+
+_KNOWN: Final[Mapping[str, Iterable[str]]] = {
+    "device": ("cuda", "cpu"),
+    "backend": Backend,
+    "launcher": ("local", "torchrun", "slurm"),
 }

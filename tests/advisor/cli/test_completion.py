@@ -1,163 +1,106 @@
-"""The scripts of `advise completion` and `harness completion`, run by the shells themselves."""
+"""What the commands answer a shell that completes a line, and the scripts that make it ask."""
 
-import os
-import pty
-import re
-import select
-import shutil
-import subprocess
-import time
+import io
 from pathlib import Path
-from shlex import quote
 
+import argcomplete
 import pytest
 
 from advisor.cli.main import main as advise
 from harness.cli.main import main as harness
 
 COMMANDS = {"advise": advise, "harness": harness}
-ASKED = {
-    "advise --mod": ["--model"],
-    "advise --model llama3_70": ["llama3_70b"],
-    "advise --model llama3_70b --gpus 32xH2": ["32xH200-SXM-141GB"],
-    "advise --model llama3_70b --precision fp1": ["fp16"],
-    "advise --framework torcht": ["torchtitan"],
-    "advise --plot-kind pa": ["pareto"],
-    "advise dia": ["diagnose"],
-    "advise rules --framework-v": ["--framework-version"],
-    "advise rules --framework torcht": ["torchtitan"],
-    "advise diff --format j": ["json"],
-    "advise recipes kimi": ["kimi_k2"],
-    "harness reh": ["rehearse"],
-    "harness run --dry": ["--dry-run"],
-    "harness golden imp": ["import"],
-    "harness accuracy --half h": ["held_out"],
-}
 
 
 @pytest.fixture
-def script(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """The script of a program for a shell, in a file."""
+def ask(monkeypatch: pytest.MonkeyPatch):
+    """What is offered after a line, in argcomplete's own way: variables, and a stream."""
 
-    def write(line: str, shell: str) -> Path:
-        program = line.split()[0]
-        path = tmp_path / f"{program}.{shell}"
-        assert COMMANDS[program](["completion", shell]) == 0
-        path.write_text(capsys.readouterr().out)
-        return path
+    class EndedError(BaseException):
+        pass
 
-    return write
+    def end(_: int) -> None:
+        raise EndedError
 
+    def asked(line: str) -> list[str]:
+        out = io.StringIO()
+        answer = argcomplete.autocomplete
 
-def bash(path: Path, line: str) -> list[str]:
-    """What bash is told to offer behind `line`."""
-    program = line.split()[0]
-    words = re.sub("([=:])", r" \1 ", line) + (" ''" if line.endswith(" ") else "")
-    code = (
-        f"source {path}; compopt() {{ :; }}; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; "
-        f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
-        f"_{program}_completion; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    )
-    done = subprocess.run(
-        ["bash", "--norc", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+        def autocomplete(parser) -> None:
+            answer(parser, exit_method=end, output_stream=out)
 
+        values = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        values |= {"_ARGCOMPLETE_COMP_WORDBREAKS": " ", "_ARGCOMPLETE_IFS": "\n"}
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
-@pytest.mark.parametrize(("line", "offered"), ASKED.items())
-def test_bash(script, line: str, offered: list[str]) -> None:
-    assert bash(script(line, "bash"), line) == offered
+        def no_debug_stream(*_: object) -> None:
+            raise OSError
 
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fdopen", no_debug_stream)  # of descriptor 9, which is pytest's
+            patch.setattr(argcomplete, "autocomplete", autocomplete)
+            for name, value in values.items():
+                patch.setenv(name, value)
+            with pytest.raises(EndedError):
+                COMMANDS[line.split()[0]]([])
+        return [word.strip() for word in out.getvalue().split("\n") if word]
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
-def test_bash_offers_what_stands_behind_its_word_breaks(script) -> None:
-    path = script("harness", "bash")
-    assert bash(path, "harness run experiment=llama3_8b_2") == ["llama3_8b_2xh100"]
-    assert bash(path, "harness run gpus=16xB3") == ["16xB300-SXM-288GB"]
-    assert "measure.steps=" in bash(path, "harness run measure.")
-    path = script("advise", "bash")
-    assert bash(path, "advise --precision=mx") == ["mxfp8"]
-    assert bash(path, "advise --tp ") == []
-    assert "--model" in bash(path, "advise --explain ")
+    return asked
 
 
-@pytest.mark.skipif(not shutil.which("fish"), reason="no fish")
-def test_fish(script, tmp_path: Path) -> None:
-    for name in ("my job.sh", "plan.txt", "sub dir/inner.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    files = {
-        "advise --from my": ["my job.sh"],
-        "advise --from my\\ j": ["my job.sh"],
-        "advise --output=pl": ["--output=plan.txt"],
-        "advise --config-dir=su": ["--config-dir=sub dir/"],
-        "advise --tp=": [],
-    }
-    for line, offered in (ASKED | files).items():
-        code = f"source {script(line, 'fish')}; cd {tmp_path}; complete -C {quote(line)}"
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", code], capture_output=True, text=True, check=True
-        )
-        assert [one.partition("\t")[0] for one in done.stdout.splitlines()] == offered, line
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("advise --mod", ["--model"]),
+        ("advise --model llama3_70", ["llama3_70b"]),
+        ("advise --model llama3_70b --gpus 32xH2", ["32xH200-SXM-141GB"]),
+        ("advise --model llama3_70b --precision fp1", ["fp16"]),
+        ("advise --framework torcht", ["torchtitan"]),
+        ("advise --plot-kind pa", ["pareto"]),
+        ("advise dia", ["diagnose"]),
+        ("advise --tp ", []),
+        ("advise --from my", ["my_job.sh"]),
+        ("advise --config-dir su", ["sub/"]),
+        ("advise lint my", ["my_job.sh"]),
+        ("advise rules --framework-v", ["--framework-version"]),
+        ("advise rules --framework torcht", ["torchtitan"]),
+        ("advise diff --format j", ["json"]),
+        ("advise recipes kimi", ["kimi_k2"]),
+        ("advise completion f", ["fish"]),
+        ("harness reh", ["rehearse"]),
+        ("harness run --dry", ["--dry-run"]),
+        ("harness run experim", ["experiment="]),
+        ("harness run experiment=llama3_8b_2", ["experiment=llama3_8b_2xh100"]),
+        ("harness run gpus=16xB3", ["gpus=16xB300-SXM-288GB"]),
+        ("harness run launcher=sl", ["launcher=slurm"]),
+        ("harness golden upd", ["update"]),
+        ("harness golden update --rea", ["--reason"]),
+        ("harness accuracy --half h", ["held_out"]),
+        ("harness report my", ["my_job.sh"]),
+    ],
+)
+def test_what_is_offered(
+    ask, line: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_job.sh").touch()
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert ask(line) == offered
 
 
-TYPED = {
-    "advise --from my": "--from|my job.sh",
-    "advise --from my\\ j": "--from|my job.sh",
-    "advise --from 'my j": "--from|my job.sh",
-    "advise lint a": "lint|a;b.sh",
-    "advise --from \\$": "--from|$x.sh",
-    "advise --config-dir su": "--config-dir|sub dir/",
-    "advise --from sub\\ dir/i": "--from|sub dir/inner.yaml",
-    "advise --output=pl": "--output=plan.txt",
-    "advise --config-dir=sub": "--config-dir=sub dir/",
-    "advise --model pl": "--model|plan.txt",
-    "advise --model llama3_70": "--model|llama3_70b",
-    "harness run --dry": "run|--dry-run",
-    "harness run gpus=16xB3": "run|gpus=16xB300-SXM-288GB",
-    "harness run experim": "run|experiment=",
-    "harness report pl": "report|plan.txt",
-}
-_ZSH = "autoload -U compinit; compinit -u -D; bindkey -e; setopt no_auto_remove_slash; "
-SHELLS = {"bash": ("bash", "--norc", "-i"), "zsh": ("zsh", "-f", "-i")}
+def test_a_subcommand_offers_its_flags_alone(ask) -> None:
+    offered = ask("advise models --")
+    assert set(offered) == {"--config-dir", "--help"}
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_line_that_a_tab_writes(script, shell: str, tmp_path: Path) -> None:
-    """The shell itself says which words it reads, in a folder of names that need quotes."""
-    if not shutil.which(shell):
-        pytest.skip(f"no {shell}")
-    paths = [script(program, shell) for program in COMMANDS]
-    folder = tmp_path / "folder"
-    (folder / "sub dir").mkdir(parents=True)
-    for name in ("my job.sh", "a;b.sh", "$x.sh", "plan.txt", "sub dir/inner.yaml"):
-        (folder / name).touch()
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(folder)
-        os.environ |= {"TERM": "dumb", "HISTFILE": "", "INPUTRC": "/dev/null"}
-        os.execvp(SHELLS[shell][0], SHELLS[shell])
-    setup = _ZSH if shell == "zsh" else ""
-    setup += "".join(f"source {path}; " for path in paths)
-    shown = "said() { local IFS='|'; printf '\\n<%s>\\n' \"${*:2}\"; }"
-    os.write(terminal, f"{setup}{shown}; echo rea''dy\n".encode())
-    read_until(terminal, "ready")
-    for line, words in TYPED.items():
-        os.write(terminal, f"{line}\t\x01said \x05\n".encode())
-        assert read_until(terminal, f"<{words}>"), line
-    os.close(terminal)
-    os.waitpid(process, 0)
-
-
-def read_until(terminal: int, wanted: str) -> bool:
-    """Whether the terminal shows the words within a time that only a fault needs."""
-    shown, end = "", time.monotonic() + 60
-    while wanted not in shown and time.monotonic() < end:
-        if select.select([terminal], [], [], 1)[0]:
-            shown += os.read(terminal, 65536).decode(errors="replace")
-    return wanted in shown
+@pytest.mark.parametrize("program", COMMANDS)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(
+    program: str, shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert COMMANDS[program](["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert program in script
+    assert "_ARGCOMPLETE" in script
 
 
 def test_another_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
