@@ -126,7 +126,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from harness.cli.shells import answer_shell
 
-        answer_shell(COMMAND)
+        answer_shell(COMMAND, MODULES)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(on_screen(help_page(COMMAND)), end="")
         return 0 if arguments else USAGE

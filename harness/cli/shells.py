@@ -33,16 +33,15 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def answer_shell(program: Command) -> None:
+def answer_shell(program: Command, modules: Mapping[str, str]) -> None:
     """Answer the shell that asks, and end the process."""
     from harness.cli.golden import SUBCOMMANDS
-    from harness.cli.main import MODULES
 
-    commands = {name: importlib.import_module(path).COMMAND for name, path in MODULES.items()}
+    commands = {name: importlib.import_module(path).COMMAND for name, path in modules.items()}
     keys = {name: partial(_key_values, _keys(command)) for name, command in commands.items()}
     words: dict[str, Callable[[str], Iterable[str]]] = {
         **{name: offered for name, offered in keys.items() if offered.args[0]},
-        "": lambda _: MODULES,
+        "": lambda _: modules,
         "golden": lambda _: SUBCOMMANDS,
         "completion": lambda _: SHELLS,
     }
