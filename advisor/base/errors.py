@@ -49,6 +49,13 @@ def missing_package(asked: str, package: str, extra: str) -> UserError:
     return UserError(asked, None, f"needs {package}", install_hint(extra))
 
 
+def not_installed(error: ModuleNotFoundError) -> str:
+    """One line for a package that is not there; empty where it is a module of ours that is not."""
+    package = (error.name or "").partition(".")[0]
+    ours = package in ("", "advisor", "harness")
+    return "" if ours else f"needs the package {package}: pip install {package}"
+
+
 def require(module: str, asked: str, extra: str) -> Any:
     """`module`, imported; UserError with the command that installs it where it is missing."""
     try:

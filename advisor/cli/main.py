@@ -17,7 +17,11 @@ def command() -> int:
     """The program: a process that ends need not look for garbage among all that it has loaded."""
     try:
         code = main()
-    except Exception:
+    except Exception as error:
+        from advisor.base.errors import not_installed
+
+        if isinstance(error, ModuleNotFoundError) and (line := not_installed(error)):
+            return _fail(line)
         import traceback
 
         traceback.print_exc()

@@ -95,6 +95,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that is read-only
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{arguments[0]}: {where}{error.strerror or error}", RUN_FAILED)
+    except ModuleNotFoundError as error:
+        from advisor.base.errors import not_installed
+
+        if line := not_installed(error):
+            return fail(line)
+        traceback.print_exc()
+        return RUN_FAILED
     except Exception:  # Python would exit with 1, which CI reads as a regression
         traceback.print_exc()
         return RUN_FAILED

@@ -1,8 +1,10 @@
 """A missing package is answered with one line, and a command that works from a checkout."""
 
+import importlib
+
 import pytest
 
-from advisor.base.errors import UserError, install_hint, require
+from advisor.base.errors import UserError, install_hint, not_installed, require
 
 
 def test_a_module_that_is_there_is_given() -> None:
@@ -19,3 +21,26 @@ def test_a_missing_one_is_named_with_the_extra() -> None:
 
 def test_several_extras_are_one_command() -> None:
     assert install_hint("harness,sweep").endswith("pip install -e '.[harness,sweep]'")
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    for name, line in (
+        ("absent.part", "needs the package absent: pip install absent"),
+        ("advisor.absent", ""),
+    ):
+        assert not_installed(ModuleNotFoundError(name, name=name)) == line
+
+
+@pytest.mark.parametrize("program", ["advisor", "harness"])
+def test_a_command_without_its_package_is_one_line(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"{program}.cli.main")
+
+    def missing(_: object) -> int:
+        raise ModuleNotFoundError("absent", name="absent")
+
+    monkeypatch.setattr("sys.argv", [program])
+    monkeypatch.setattr(main, "_run" if program == "advisor" else "_dispatch", missing)
+    assert (main.command() if program == "advisor" else main.main([])) == 2
+    assert capsys.readouterr().err.endswith(" needs the package absent: pip install absent\n")
