@@ -37,9 +37,9 @@ from advisor.report.text import plain_lines
 from advisor.report.wording import remedy_line
 from advisor.request.differences import harness_line
 from advisor.request.request import Request
+from advisor.search.answer_parts import lost_options
 from advisor.search.evaluate import Evaluator
 from advisor.search.measured_rows import measured_note
-from advisor.search.undecided import lost_options
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
 """Columns of `layout_cells` that the page has a control for, beside the sequence length."""

@@ -20,8 +20,7 @@ from advisor.job.job import Job
 from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
 from advisor.search.evaluate import Evaluator
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, drawn_layers
-from advisor.step.predicted_step import training_step
-from advisor.step.step_parts import ChunkPass, PassSeconds, StageStep
+from advisor.step.predicted_step import ChunkPass, PassSeconds, StageStep, training_step
 
 UNIT: Final = 1 << 16
 """Bytes of one unit."""

@@ -18,7 +18,7 @@ from advisor.memory.working_set import WorkingSet
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
+from advisor.time.rank_links import Network
 
 
 class StaticLabels(Struct, frozen=True, kw_only=True):

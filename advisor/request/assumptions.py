@@ -15,7 +15,7 @@ from advisor.models.spec import ModelSpec
 from advisor.request.given import Given
 from advisor.request.recipe_choice import RecipeChoice
 from advisor.request.recipes import Experiment
-from advisor.time.network.links import node_size
+from advisor.time.rank_links import node_size
 
 
 class Facts(Struct, frozen=True, kw_only=True):

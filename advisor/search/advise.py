@@ -12,8 +12,8 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.differences import beside_precision
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
+from advisor.search.answer_parts import told
 from advisor.search.rank_settings import rank_settings
-from advisor.search.undecided import told
 
 if TYPE_CHECKING:
     from advisor.search.layout_search import Watch
@@ -71,14 +71,14 @@ def _advise(
         advice = rank_settings(resolution, layout, calibration, asked)
         if advice.fits:
             return advice
-        from advisor.search.best_layout import with_another_job
+        from advisor.search.rank_layouts import with_another_job
 
         return with_another_job(advice, resolution, calibration, asked)
     if resolution.borrowed:
         borrowed = _rank_borrowed(resolution, calibration, asked)
         if borrowed is not None:
             return borrowed
-    from advisor.search.best_layout import rank_best_layout
+    from advisor.search.rank_layouts import rank_best_layout
 
     return rank_best_layout(resolution, calibration, asked)
 

@@ -1,16 +1,26 @@
-"""An answer of ranked candidates, with what is to be said of it and of each of them."""
+"""An answer of ranked candidates, with what is said of it and of each of them: what its rows rest
+on, how far predictions are known to be off, and the choice that is a toss."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
+from msgspec.structs import replace
+
+from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy, Toss
 from advisor.answer.evaluation import Evaluation
+from advisor.base.errors import UserError
+from advisor.base.fields import key_values
 from advisor.base.units import human_bytes
 from advisor.frameworks.registry import parts_of
-from advisor.hardware.calibration import Calibration
+from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import Job
+from advisor.learning.toss import likeliest_toss
 from advisor.plan.recompute_plan import recomputes
+from advisor.request.request import Request
 from advisor.request.resolve import Resolution
-from advisor.search.known_errors import known_error, step_time_error
+from advisor.search.changed_options import changed
+from advisor.search.evaluate import step_time_error
 
 
 def answer_of(
@@ -78,3 +88,94 @@ def notes_on(
         return tuple(said)
 
     return notes
+
+
+def told(answer: Answer, calibration: Calibration, request: Request) -> Answer:
+    """`answer` with the runs behind its rows, where `calibration` has learned from some, and with
+    the two rows that are to be measured before one is chosen, if there are."""
+    if type(calibration) is not Calibration:
+        from advisor.learning.learned import LearnedCalibration
+        from advisor.search.measured_rows import with_measured
+
+        assert isinstance(calibration, LearnedCalibration)
+        answer = with_measured(answer, calibration)
+    return _with_toss(answer, request)
+
+
+def _with_toss(answer: Answer, request: Request) -> Answer:
+    """`answer` with the two rows that are to be measured before one is chosen, if there are."""
+    found = likeliest_toss(answer.candidates)
+    if found is None:
+        return answer
+    command, beside = command_for(answer, (found.first, found.second), request)
+    ranks = found.first.rank, found.second.rank
+    toss = Toss(ranks=ranks, why=found.why, command=command, beside=beside)
+    return replace(answer, toss=toss)
+
+
+def command_for(
+    answer: Answer, rows: tuple[RankedEvaluation, RankedEvaluation], request: Request
+) -> tuple[str, str]:
+    """What measures both rows, one line where they are of one job, else one for each; and with
+    which other options it runs them, or why there is none."""
+    if not isinstance(request.model, str):
+        return "", "no harness command: the model was not given by name"
+    one, two = (row.evaluation.job for row in rows)
+    try:
+        lost = {path: value for job in (one, two) for path, value in lost_options(job).items()}
+        lines = _lines(answer, rows, request.model, request.config_dir)
+    except UserError as error:
+        return "", str(error)
+    apart = {path: value for path, value in lost.items() if path in changed(one, two)}
+    if apart:
+        differ, sets = ", ".join(apart), f"harness run always sets {key_values(apart)}"
+        return "", f"no harness command: the rows differ in {differ}, and {sets}"
+    beside = f"harness run differs from the rows: it sets {key_values(lost)}" if lost else ""
+    return " && ".join(lines), beside
+
+
+def lost_options(job: Job) -> dict[str, Any]:
+    """Options that `harness run` has another value of: ``GROUP.FIELD`` -> its value."""
+    return changed(job, parts_of(job.config.framework).harness.job(job))
+
+
+def _lines(
+    answer: Answer,
+    rows: tuple[RankedEvaluation, RankedEvaluation],
+    model: str,
+    config_dir: Path | None,
+) -> list[str]:
+    from advisor.request.differences import harness_line
+
+    specs: dict[int, list[str]] = {}
+    jobs = [row.evaluation.job for row in rows]
+    for row in rows:
+        specs.setdefault(jobs.index(row.evaluation.job), []).append(row.evaluation.setting.spec)
+    return [
+        harness_line(jobs[number], of, model, answer.recipe, config_dir)
+        for number, of in specs.items()
+    ]
+
+
+def job_class(job: Job) -> JobClass:
+    """What of a job says whose runs it is like: nothing of it is a model's name."""
+    model, layout = job.model, job.layout
+    wide = layout.tensor_model_parallel_size >= _WHOLE_SERVER
+    return JobClass(
+        gpu=job.gpu.name,
+        precision=job.config.precision,
+        layers=Layers.of(model),
+        eager=model.transformer_impl.is_eager,
+        exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
+    )
+
+
+def known_error(job: Job, calibration: Calibration) -> KnownError | None:
+    """How far predictions are off published runs of the job's class; None where they lie on both
+    sides, are near, or are few."""
+    its = job_class(job)
+    return next((error for error in calibration.known_errors if error.of == its), None)
+
+
+_WHOLE_SERVER: Final = 8
+"""Tensor-parallel ranks from which exposed collectives weigh (a judgement)."""

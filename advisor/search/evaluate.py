@@ -30,15 +30,15 @@ from advisor.job.pipeline_split import (
 from advisor.memory.allocator import Reserved
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail, StagePasses
-from advisor.search.known_errors import step_time_error
 from advisor.search.rank_shape import rank_shape
 from advisor.search.replay_room import kept_by_operator, most_freed
 from advisor.time.job_time import Directions, JobTime, StagePart, StepTail
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
+from advisor.time.rank_links import Network
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
@@ -363,6 +363,12 @@ def _learned(job: Job, calibration: Calibration) -> "Applied | None":
 
 def _most(stages: list[StageDetail]) -> int:
     return max([stage.reserved.total for stage in stages])
+
+
+def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
+    """Half-width of the band around the step times of a model."""
+    experts = model.num_moe_experts is not None
+    return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
 
 
 def evaluate_settings(

@@ -12,9 +12,9 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
+from advisor.search.bounds import HOLDING
 from advisor.search.evaluate import Evaluator, Timed
 from advisor.search.ranking import Order, order, tier
-from advisor.search.too_large import HOLDING
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""

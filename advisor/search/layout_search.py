@@ -27,10 +27,9 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.layout_fields import whole_tensors
 from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
+from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
-from advisor.search.climb import Climb
 from advisor.search.evaluate import Evaluator
-from advisor.search.floor import Floors
 from advisor.search.found import Found, Searched
 from advisor.search.layouts import (
     dense_groups,
@@ -40,7 +39,7 @@ from advisor.search.layouts import (
     of_group,
     with_experts,
 )
-from advisor.search.too_large import TooLarge
+from advisor.search.near_changes import Climb
 
 NEAR: Final = 0.02
 """Share above the best step time up to which all layouts are looked at (a judgement)."""

@@ -1,19 +1,121 @@
-"""All settings of one job in a ranking."""
+"""All settings of one job in a ranking, and the changes outside recompute that would help it."""
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, Remedy
+from advisor.answer.answer import SAME_TIME, Answer, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
+from advisor.base.fields import key_values
+from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.layout import ParallelLayout
-from advisor.plan.recompute_plan import Setting
+from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.layout_fields import degree_words
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
+from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import first_replayed, rank
-from advisor.search.remedies import find_remedies
+from advisor.search.near_changes import Neighbour, neighbours
+from advisor.search.ranking import AT_THE_EDGE, Order, first_replayed, order, rank, tier
+
+_SHOWN = 4
+
+_REPLAYS = 2
+"""Settings of a changed job whose allocator is replayed at most."""
+
+_LEAST_BYTES = GIB // 20
+"""What no page would show (-0.0 GiB)."""
+
+
+def find_remedies(
+    best: Evaluation,
+    calibration: Calibration,
+    asked: tuple[Setting, ...] = (),
+) -> tuple[Remedy, ...]:
+    """Remedies against `best`, the first of the ranking, most useful first.
+
+    asked: the settings that a remedy may go with; empty means any legal one.
+    Where `best` fits, a remedy must fit and be faster. Where nothing fits, a remedy must need less
+    memory; those that make it fit come first. All of them with the allocator replayed, as `best`
+    is.
+    """
+    best = best.replayed
+    found: list[tuple[Order, Remedy]] = []
+    settings = parts_of(best.job.config.framework).settings
+    for change in neighbours(best.job):
+        if settings.check_job(change.job):
+            continue
+        other = _first_that_helps(Evaluator(change.job, calibration), best, asked)
+        if other is not None:
+            found.append((order(other), _remedy(change, other, best)))
+    return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
+
+
+def other_job(found: Evaluation, best: Evaluation) -> Remedy:
+    """The best that was found on other layouts and with other options, against `best`."""
+    layout, batch = found.job.layout, found.job.config.micro_batch_size
+    words = [degree_words(layout), f"DP {layout.data_parallel_size}"]
+    if batch != best.job.config.micro_batch_size:
+        words.append(f"micro batch {batch}")
+    idle = {f"layout.{name}" for name in layout.idle_overlaps}
+    options = changed(best.job, found.job)
+    words.append(key_values({k: value for k, value in options.items() if k not in idle}))
+    change = ", ".join(filter(None, words))
+    why = "no single change is enough; the best combination found"
+    return _remedy(Neighbour(change, why, found.job), found, best)
+
+
+def _first_that_helps(
+    evaluator: Evaluator, best: Evaluation, asked: tuple[Setting, ...]
+) -> Evaluation | None:
+    """The first of the job's ranking, its allocator replayed; None where it does not help."""
+    settings = parts_of(evaluator.job.config.framework).settings
+    enough = best.step_time_seconds * (1 - SAME_TIME)
+    if tier(best) == 0 and (evaluator.at_least_seconds >= enough or evaluator.is_hopeless):
+        return None
+    ranked: list[tuple[Order, int, Evaluation]] = []
+    for setting in asked or settings.candidates(evaluator.job):
+        if asked and settings.check(setting, evaluator.job):
+            continue
+        timed = evaluator.timed(setting)
+        if tier(best) == 0 and timed.time.total >= enough:
+            continue
+        found = evaluator.evaluate_timed(timed)
+        ranked.append((order(found), len(ranked), found))
+    for _, _, other in _as_likely_to_fit(sorted(ranked), best):
+        if _helps(other.replayed, best):
+            return other.replayed
+    return None
+
+
+def _as_likely_to_fit(
+    ranked: list[tuple[Order, int, Evaluation]], best: Evaluation
+) -> list[tuple[Order, int, Evaluation]]:
+    """Those that a replay of the allocator may show to help: few, as one takes a while."""
+    likely = [one for one in ranked if _helps(one[2], best)]
+    if tier(best) == 0:
+        likely += [one for one in ranked if tier(one[2]) == AT_THE_EDGE]
+    return likely[:_REPLAYS]
+
+
+def _helps(other: Evaluation, best: Evaluation) -> bool:
+    if tier(other) != tier(best):
+        return tier(other) < tier(best)
+    if tier(best) == 0:
+        return other.step_time_seconds < best.step_time_seconds * (1 - SAME_TIME)
+    return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
+
+
+def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:
+    setting = f"with {other.setting.spec}" if recomputes(other.setting) else "without recompute"
+    return Remedy(
+        change=change.words if other.setting == best.setting else f"{change.words} {setting}",
+        effect_bytes=other.peak_reserved_bytes - best.peak_reserved_bytes,
+        effect_seconds=other.step_time_seconds - best.step_time_seconds,
+        why=change.why,
+        fit_probability=other.fit_probability,
+    )
 
 
 def rank_settings(

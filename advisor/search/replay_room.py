@@ -11,8 +11,8 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import kept_tensors
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
 from advisor.time.passes import forward_operator_seconds
+from advisor.time.rank_links import Network
 
 
 class Made(NamedTuple):

@@ -1,6 +1,6 @@
 """A step as blocks of memory of one rank that are allocated and freed, in order.
 
-Their sum is that of advisor.step.live_memory before, at the highest point of, and after every pass.
+Their sum is that of advisor.step.timeline before, at the highest point of, and after every pass.
 Within a pass the order is that of the layers; what it needs beside what it keeps is one block.
 """
 
@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from advisor.plan.schedule import held_tensors
-from advisor.step.kept_layers import KeptLayer
-from advisor.step.live_memory import LiveMemory
-from advisor.step.step_parts import ChunkPass, TrainingStep
-from advisor.step.timeline import TimedPass, Timeline
+from advisor.step.layer_drawing import KeptLayer
+from advisor.step.predicted_step import ChunkPass, TrainingStep
+from advisor.step.timeline import LiveMemory, TimedPass, Timeline
 
 
 class Kind(StrEnum):

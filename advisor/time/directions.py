@@ -25,7 +25,6 @@ from advisor.plan.recompute_plan import (
 )
 from advisor.time.launches import EXCHANGES, idle_seconds
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
 from advisor.time.passes import (
     PassTimes,
     layer_passes,
@@ -33,6 +32,7 @@ from advisor.time.passes import (
     layer_work,
     waiting_seconds,
 )
+from advisor.time.rank_links import Network
 from advisor.time.roofline import forward_seconds
 
 

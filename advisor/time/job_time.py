@@ -19,21 +19,21 @@ from advisor.memory.muon_shares import muon_shares
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
-from advisor.time.data_parallel import DataParallelWork, ShardedWork
-from advisor.time.groups import ParameterGroup, parameter_groups
+from advisor.time.communication import pipeline_transfer_seconds, waiting_share
 from advisor.time.launches import Host
 from advisor.time.machine import machine
-from advisor.time.network.fabric import Network, network
-from advisor.time.network.links import neighbour_link
-from advisor.time.network.passing import pipeline_transfer_seconds
-from advisor.time.network.scale import waiting_share
-from advisor.time.optimizer_step import (
+from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_seconds
+from advisor.time.rank_links import Network, neighbour_link, network
+from advisor.time.step_tail import (
+    DataParallelWork,
+    ParameterGroup,
+    ShardedWork,
     host_accumulation_seconds,
     host_optimizer_seconds,
     muon_seconds,
     optimizer_seconds,
+    parameter_groups,
 )
-from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_seconds
 
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 _SHARDED_GRADIENTS = frozenset({DataParallelSharding.GRADIENTS, DataParallelSharding.FULL})

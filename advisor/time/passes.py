@@ -26,10 +26,10 @@ from advisor.plan.recompute_plan import (
     replayed_operators,
     tallied,
 )
+from advisor.time.communication import collective_seconds
 from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, launched, work
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
-from advisor.time.network.passing import collective_seconds
+from advisor.time.rank_links import Network
 from advisor.time.roofline import (
     Seconds,
     backward_seconds,

@@ -24,7 +24,7 @@ from advisor.time.gemm import (
 )
 from advisor.time.launches import is_exchange
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
+from advisor.time.rank_links import Network
 
 _UNFUSED_BACKWARD_MATMULS = 2.0
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again

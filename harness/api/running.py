@@ -18,11 +18,9 @@ from harness.execution.launch import make_runner
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress, say
 from harness.execution.runner import UNMEASURED, Runner, exit_code
-from harness.planner.command import check_request
-from harness.planner.planning import machine_of, make_plan
-from harness.planner.rehearsal_request import parse_asked
+from harness.planner.planning import check_request, machine_of, make_plan
 from harness.planner.run_request import compose
-from harness.rehearsal.trials import rehearsal_plan
+from harness.rehearsal.trials import parse_asked, rehearsal_plan
 from harness.report.tracking import TrackerName, parse_trackers
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan

@@ -13,10 +13,9 @@ from harness.api.overrides import Overrides, hydra_overrides
 from harness.api.running import hand_over, run_folder, statuses_of
 from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
+from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
-from harness.planner.sweep_options import SweepOptions
 from harness.report.tracking import TrackerName, parse_trackers
 from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep

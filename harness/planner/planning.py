@@ -1,4 +1,5 @@
-"""From a request to a plan: the job, the advisor's best settings, a prediction for each."""
+"""From a request to a plan: the job, the advisor's best settings, a prediction and the commands of
+each trial."""
 
 import os
 from contextlib import suppress
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, parse_gpus
-from advisor.frameworks.registry import parts_of
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import default_framework, parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
@@ -23,6 +25,13 @@ from advisor.request.recipes import Experiment, named_experiment, read_experimen
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
+from harness.backends.command_flags import (
+    OTHER,
+    check_framework,
+    check_template,
+    placeholder_texts,
+    variables,
+)
 from harness.backends.jobs import (
     as_run,
     check_layers,
@@ -30,13 +39,12 @@ from harness.backends.jobs import (
     grads_dtype,
     is_backends_own,
 )
-from harness.planner.command import job_framework, with_command
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
 from harness.planner.launcher_options import LauncherKind
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Device, Trial, Workload, variables_of_trials
+from harness.trial.trial import Backend, Command, Device, Trial, Workload, variables_of_trials
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 
@@ -266,3 +274,54 @@ def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Tria
         variables=variables_of_trials(job.config, machine.device, os.environ),
         as_run=differences_as_run(as_run(job, workload), workload),
     )
+
+
+_OWN_KEYS: Final = ("command", "framework")
+
+
+def check_request(config: RunConfig) -> None:
+    """UserError where command and backend do not belong together, or the command is no template."""
+    if config.backend is not Backend.COMMAND:
+        given = next((key for key in _OWN_KEYS if getattr(config, key)), None)
+        if given is not None:
+            raise UserError(
+                given,
+                getattr(config, given),
+                f"needs backend={Backend.COMMAND}",
+                f"backend is {config.backend}",
+            )
+        return
+    framework = framework_of(config)
+    check_framework(framework)
+    check_template(config.command, framework)
+
+
+def framework_of(config: RunConfig) -> str:
+    """The framework given, else the job's."""
+    return config.framework or str(config.job.get("framework", default_framework(None)))
+
+
+def job_framework(config: RunConfig) -> Framework | None:
+    """Whose settings are planned where a command of another framework than the job's runs; None
+    where the job's own are."""
+    if config.backend is not Backend.COMMAND or framework_of(config) == OTHER:
+        return None
+    return Framework(framework_of(config))
+
+
+def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str) -> PlannedSetting:
+    """A planned setting with the command that runs it; skipped where it cannot be put in words."""
+    framework = framework_of(config)
+    try:
+        put_in = placeholder_texts(framework, setting.spec, job)
+        wanted = variables(framework, setting.spec, job)
+    except UserError as error:
+        return setting if setting.skip else replace(setting, rank=None, skip=str(error))
+    command = Command(
+        template=config.command,
+        framework=framework,
+        words=put_in,
+        gpu=gpu,
+        variables=wanted,
+    )
+    return replace(setting, trial=replace(setting.trial, command=command))

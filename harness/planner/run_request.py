@@ -35,8 +35,7 @@ from advisor.base.units import likely_names, nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from harness.planner.launcher_options import LauncherOptions
-from harness.planner.sweep_options import SweepOptions
+from harness.planner.launcher_options import LauncherOptions, SweepOptions
 from harness.trial.trial import Backend, MeasurementPlan
 
 T = TypeVar("T", bound=Struct)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
-from harness.planner.sweep_options import SweepOptions
+from harness.planner.launcher_options import SweepOptions
 from harness.sweeps.history import Outcome, over_repeats
 from harness.sweeps.priority import End, Wait, make_policy
 from harness.sweeps.space import Point, Space

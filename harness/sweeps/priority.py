@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from advisor.base.units import percent
 from harness.judge.metrics import TIME_NOISE
-from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.planner.launcher_options import Sampler, SweepOptions
 from harness.sweeps.history import Expected, History, Task, expectations
 from harness.sweeps.leader import Standing
 from harness.sweeps.prior import SECONDS, beliefs, fit_chances

@@ -24,9 +24,9 @@ from harness.backends.jobs import as_run, differences_as_run, is_backends_own
 from harness.backends.native.unsupported import check
 from harness.planner.device import Machine
 from harness.planner.forecast import predict
+from harness.planner.launcher_options import SweepOptions
 from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
-from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
 from harness.trial.trial import AsRun, Backend, Device, Workload, layout_name
 

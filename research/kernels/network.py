@@ -23,10 +23,15 @@ from advisor.layers.operators import CollectiveKind
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.time.network.exchange import Routing, flex_dispatcher, reached
-from advisor.time.network.links import all_to_all_link, link, ranks_of_a_node
-from advisor.time.network.passing import collective_seconds
-from advisor.time.network.scale import waiting_share
+from advisor.time.communication import collective_seconds, waiting_share
+from advisor.time.rank_links import (
+    Routing,
+    all_to_all_link,
+    flex_dispatcher,
+    link,
+    ranks_of_a_node,
+    reached,
+)
 from research.kernels.least_squares import Constant, Errors, Fit, fitted, splits
 from research.rows.row import PUBLISHED
 

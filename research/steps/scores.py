@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 from advisor.frameworks.registry import default_framework
 from advisor.hardware.calibration import Calibration, load_calibration
-from advisor.search.known_errors import step_time_error
+from advisor.search.evaluate import step_time_error
 from research.kernels.least_squares import Errors
 from research.rows import SOURCES
 from research.rows.row import PUBLISHED

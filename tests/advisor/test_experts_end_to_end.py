@@ -34,10 +34,9 @@ from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.rank_shape import rank_shape
-from advisor.time.groups import parameter_groups
-from advisor.time.network.fabric import network
-from advisor.time.network.links import all_to_all_link, exchange_rates, link
-from advisor.time.network.passing import collective_seconds
+from advisor.time.communication import collective_seconds
+from advisor.time.rank_links import all_to_all_link, exchange_rates, link, network
+from advisor.time.step_tail import parameter_groups
 
 H100 = load_gpu("H100")
 CALIBRATION = load_calibration(H100)

@@ -23,8 +23,7 @@ from harness.backends.jobs import as_run
 from harness.judge.accuracy_rows import Half, SettingRow, accuracy_of, setting_rows
 from harness.judge.repredict import expands, predict_again
 from harness.judge.results import load_results
-from harness.rehearsal.compute import rank_seconds
-from harness.rehearsal.prediction import predicted_stages
+from harness.rehearsal.prediction import predicted_stages, rank_seconds
 from harness.rehearsal.trials import evaluator_here
 from harness.trial.result import MemoryPeak, TrialResult
 from harness.trial.trial import Backend, Device, Trial

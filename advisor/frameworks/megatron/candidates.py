@@ -193,7 +193,7 @@ class MegatronSettings(RecomputeSettings):
         self._framework = framework
 
     def _revision(self, job: Job) -> Revision:
-        return revision_of(self._framework, job)
+        return revision_of(self._framework, job.config)
 
     def parse(self, text: str) -> Setting:
         """A SPEC of Megatron."""

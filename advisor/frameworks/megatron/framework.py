@@ -86,7 +86,7 @@ class MegatronSpelling(Spelling):
         return f"{f'{label} {revision.version} ({core})' if label else core} with {layers}"
 
     def _revision(self, job: Job) -> Revision:
-        return revision_of(self._framework, job)
+        return revision_of(self._framework, job.config)
 
     def option_names(self) -> Mapping[str, list[str]]:
         """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
@@ -127,7 +127,7 @@ class MegatronOptimum(OptimumSpace):
         """See expressible.decisions_of."""
         from advisor.frameworks.megatron.expressible import decisions_of
 
-        return decisions_of(job, revision_of(self._framework, job))
+        return decisions_of(job, revision_of(self._framework, job.config))
 
 
 class MegatronOnHarness(HarnessRuns):

@@ -110,7 +110,7 @@ class MegatronMemory(MemoryModel):
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
         """See plan.chunk_plan; full recompute that a release does not read is none."""
-        own, revision = as_megatron(setting), revision_of(self.framework, job)
+        own, revision = as_megatron(setting), revision_of(self.framework, job.config)
         if own.granularity is Granularity.FULL:
             pattern = shape.model.hybrid_layer_pattern
             own = own if pattern is None or reads_full_recompute(pattern, revision) else NONE
@@ -120,7 +120,9 @@ class MegatronMemory(MemoryModel):
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""
         overlaps = job.layout.overlap_moe_expert_parallel_comm
-        return of_release(shape, revision_of(self.framework, job), overlaps_exchange=overlaps)
+        return of_release(
+            shape, revision_of(self.framework, job.config), overlaps_exchange=overlaps
+        )
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
@@ -128,7 +130,7 @@ class MegatronMemory(MemoryModel):
         """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
         buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
-            return muon_memory(job, revision_of(self.framework, job), shape, chunks, buffers)
+            return muon_memory(job, revision_of(self.framework, job.config), shape, chunks, buffers)
         config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
         largest = 0
         for elements, shards in _gradient_buffers(shape, chunks, job.layout):
@@ -185,7 +187,7 @@ class MegatronMemory(MemoryModel):
         """See graphed.graph_buffers."""
         from advisor.frameworks.megatron.graphed import graph_buffers
 
-        return graph_buffers(job, shape, chunks, revision_of(self.framework, job))
+        return graph_buffers(job, shape, chunks, revision_of(self.framework, job.config))
 
 
 def _gradient_buffers(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import either
 from advisor.frameworks.names import Framework
-from advisor.job.job import Job
+from advisor.job.job import JobConfig
 
 
 class CheckpointKind(StrEnum):
@@ -265,10 +265,10 @@ FIRST_WITH_MUON: Final = (0, 16)
 """The release of megatron-core that has optimizer/muon.py."""
 
 
-def revision_of(framework: str, job: Job) -> Revision:
+def revision_of(framework: str, config: JobConfig) -> Revision:
     """The job's release of its own framework; the newest one of another framework."""
-    own = (job.config.framework or Framework.MEGATRON_LM) == framework
-    return resolve_revision(framework, job.config.framework_version if own else "")
+    own = (config.framework or Framework.MEGATRON_LM) == framework
+    return resolve_revision(framework, config.framework_version if own else "")
 
 
 def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:

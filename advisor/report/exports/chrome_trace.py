@@ -16,10 +16,16 @@ from msgspec import Struct, json
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import Origin
 from advisor.report.figures.kit import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
-from advisor.step.live_memory import live_memory, moments
-from advisor.step.predicted_step import training_step
-from advisor.step.step_parts import ChunkPass, TrainingStep
-from advisor.step.timeline import TimedPass, Timeline, seconds_of, tail_parts, timeline
+from advisor.step.predicted_step import ChunkPass, TrainingStep, training_step
+from advisor.step.timeline import (
+    TimedPass,
+    Timeline,
+    live_memory,
+    moments,
+    seconds_of,
+    tail_parts,
+    timeline,
+)
 
 SUFFIXES: Final = (".json", ".json.gz")
 PASSES, PHASES = 1, 2

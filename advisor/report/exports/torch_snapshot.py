@@ -14,12 +14,10 @@ from typing import Any, Final
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import Origin
 from advisor.search.evaluate import Evaluator
-from advisor.step.kept_layers import KeptLayer, kept_layers
-from advisor.step.live_memory import live_memory
-from advisor.step.predicted_step import training_step
+from advisor.step.layer_drawing import KeptLayer, kept_layers
+from advisor.step.predicted_step import TrainingStep, training_step
 from advisor.step.step_blocks import BlockEvent, Detail, Kept, Place, block_events, kept_blocks
-from advisor.step.step_parts import TrainingStep
-from advisor.step.timeline import timeline
+from advisor.step.timeline import live_memory, timeline
 
 
 class AddressSpace:

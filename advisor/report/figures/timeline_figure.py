@@ -26,10 +26,17 @@ from advisor.report.figures.kit import (
 )
 from advisor.report.figures.titles import row_title
 from advisor.report.wording import gib
-from advisor.step.live_memory import LiveMemory, live_memory, moments
-from advisor.step.predicted_step import training_step
-from advisor.step.step_parts import TrainingStep
-from advisor.step.timeline import TimedPass, Timeline, seconds_of, tail_parts, timeline
+from advisor.step.predicted_step import TrainingStep, training_step
+from advisor.step.timeline import (
+    LiveMemory,
+    TimedPass,
+    Timeline,
+    live_memory,
+    moments,
+    seconds_of,
+    tail_parts,
+    timeline,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,17 +1,21 @@
-"""The space that `--search optimum` looks at: micro batches, settings, splits of the layers."""
+"""The spaces that searches look at setting by setting: micro batches, settings, splits of the
+layers for `--search optimum`; a few jobs, with all that a framework can be asked for, after a
+search of layouts, which leaves out settings that send activations to the host."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors, many
+from advisor.frameworks.part_types import Decisions
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.search.optimum.best_first import Branch
-from advisor.search.optimum.stage_splits import StageSplits
-from advisor.search.optimum.stage_table import StageTable
+from advisor.job.pipeline_split import most_layers_of_chunk
+from advisor.plan.recompute_plan import Setting
+from advisor.search.optimum.best_first import BestFirst, Branch, Found
+from advisor.search.optimum.stage_table import StageSplits, StageTable
 
 _SPLIT_FIELDS = (
     "num_layers_in_first_pipeline_stage",
@@ -80,3 +84,24 @@ def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
             continue
         if not settings.check_job(other):
             yield other
+
+
+def fastest_beyond_the_menu(jobs: Iterable[Job], calibration: Calibration, below: float) -> Found:
+    """The fastest that fits and takes less than `below` seconds; nothing where nothing does, or
+    where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
+    """
+    branches: list[Branch] = []
+    known: dict[int, Decisions | None] = {}
+    for job in dict.fromkeys(jobs):
+        layers = most_layers_of_chunk(job.model, job.layout)
+        if layers not in known:
+            known[layers] = parts_of(job.config.framework).optimum.decisions(job)
+        decisions = known[layers]
+        if decisions is not None:
+            table = StageTable(job, calibration, StageSplits(job, moves=False))
+            branches.append(Branch(table, table, decisions))
+
+    def is_legal(setting: Setting, job: Job) -> bool:
+        return not parts_of(job.config.framework).settings.check(setting, job)
+
+    return BestFirst(branches, calibration, is_legal, below).run()

@@ -19,8 +19,8 @@ from advisor.models.layer_kind import LayerKind
 from advisor.models.options import Normalization
 from advisor.plan.recompute_plan import ReplayRun, Segment
 from advisor.time.machine import machine
-from advisor.time.network.fabric import network
 from advisor.time.passes import end_times, layer_passes
+from advisor.time.rank_links import network
 from harness.backends.native.predict import native_plan, native_shape
 from harness.backends.native.setting import parse_native_setting
 from harness.trial.trial import Workload

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.planner.launcher_options import Sampler, SweepOptions
 from harness.sweeps.history import expectations
 from harness.sweeps.space import Space
 from harness.sweeps.workers.claims import others_at_work

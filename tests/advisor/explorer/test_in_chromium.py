@@ -23,9 +23,8 @@ from advisor.explorer.step_numbers import UNIT
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.request.request import Request
 from advisor.search.ranking import order
-from advisor.step.live_memory import live_memory
 from advisor.step.predicted_step import training_step
-from advisor.step.timeline import timeline
+from advisor.step.timeline import live_memory, timeline
 from scripts.write_docs.explorer_questions import QUESTIONS, Question
 from tests.browsers import FLAGS, NAMES, installed
 from tests.harness.simulated import SimulatedDevice

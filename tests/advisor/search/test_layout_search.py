@@ -14,8 +14,8 @@ from advisor.report.wording import way_out
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
+from advisor.search.bounds import Floors
 from advisor.search.evaluate import Evaluator
-from advisor.search.floor import Floors
 from advisor.search.layout_search import Progress, Search
 from advisor.search.layouts import expert_degrees, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row

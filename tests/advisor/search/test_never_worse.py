@@ -11,7 +11,7 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import evaluate_settings
-from advisor.search.known_jobs import known_jobs
+from advisor.search.layouts import known_jobs
 from advisor.search.rank_layouts import SURE
 from tests.advisor.search.random_requests import random_requests
 

@@ -8,7 +8,7 @@ from advisor.job.job import Job
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
-from advisor.search.optimum.stage_splits import StageSplits
+from advisor.search.optimum.stage_table import StageSplits
 
 
 def job(model: str, pp: int, vpp: int, *overrides: str) -> Job:

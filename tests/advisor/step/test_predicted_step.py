@@ -8,10 +8,8 @@ from advisor.answer.evaluation import Evaluation
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from advisor.step.live_memory import live_memory
-from advisor.step.predicted_step import training_step
-from advisor.step.step_parts import TrainingStep
-from advisor.step.timeline import TimedPass, seconds_of, timeline
+from advisor.step.predicted_step import TrainingStep, training_step
+from advisor.step.timeline import TimedPass, live_memory, seconds_of, timeline
 
 OVERLAP = ("layout.overlap_moe_expert_parallel_comm=true", "model.moe_shared_expert_overlap=false")
 UNEVEN = (

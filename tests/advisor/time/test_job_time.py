@@ -15,8 +15,8 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
-from advisor.time.network.links import link, neighbour_link
-from advisor.time.network.scale import waiting_share
+from advisor.time.communication import waiting_share
+from advisor.time.rank_links import link, neighbour_link
 
 H100 = load_gpu("H100")
 CALIBRATION = replace(load_calibration(H100), speed_spread=0.0)

@@ -16,10 +16,10 @@ from advisor.layers.operators import (
     Tensor,
 )
 from advisor.time.attention import AttentionRates, Reached
+from advisor.time.communication import Link
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
-from advisor.time.network.links import Link
+from advisor.time.rank_links import Network
 from advisor.time.roofline import (
     Seconds,
     backward_seconds,

@@ -19,13 +19,9 @@ from advisor.plan.recompute_plan import RecomputePlan, Segment
 from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.time.attention import AttentionRates, Reached
-from advisor.time.data_parallel import DataParallelWork, ShardedWork
+from advisor.time.communication import Link, collective_seconds, pipeline_transfer_seconds
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
-from advisor.time.network.links import Link
-from advisor.time.network.passing import collective_seconds, pipeline_transfer_seconds
-from advisor.time.optimizer_step import host_optimizer_seconds, optimizer_seconds
 from advisor.time.passes import (
     PassTimes,
     chunk_times,
@@ -34,7 +30,14 @@ from advisor.time.passes import (
     layer_times,
     replay_seconds,
 )
+from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
+from advisor.time.step_tail import (
+    DataParallelWork,
+    ShardedWork,
+    host_optimizer_seconds,
+    optimizer_seconds,
+)
 
 MACHINE = Machine(
     linear=GemmRates(

@@ -8,9 +8,8 @@ import pytest
 pytest.importorskip("hydra")
 
 from advisor.base.errors import UserError
-from harness.planner.command import check_request
 from harness.planner.device import Machine
-from harness.planner.planning import machine_of, make_plan
+from harness.planner.planning import check_request, machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan, same_question

@@ -12,7 +12,7 @@ from advisor.request.differences import harness_line
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
-from advisor.search.undecided import command_for
+from advisor.search.answer_parts import command_for
 from harness.cli.main import main
 from harness.planner.planning import find_target, machine_of
 from harness.planner.run_request import compose

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
-from harness.planner.rehearsal_request import Asked, parse_asked, parse_layout
+from harness.rehearsal.trials import Asked, parse_asked, parse_layout
 
 JOB = ("model=llama3_70b", "gpus=32xH100")
 

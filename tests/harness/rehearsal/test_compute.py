@@ -11,8 +11,8 @@ from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Collective, CollectiveKind, Group
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
-from advisor.time.network.fabric import network
-from harness.rehearsal.compute import Copies, rank_seconds
+from advisor.time.rank_links import network
+from harness.rehearsal.prediction import Copies, rank_seconds
 
 GPU = load_gpu("H100")
 CALIBRATION = load_calibration(GPU)

@@ -5,8 +5,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import GIB
 from advisor.hardware.catalogue import load_gpu
 from harness.planner.device import Machine
-from harness.planner.rehearsal_request import parse_asked
-from harness.rehearsal.trials import rehearsal_plan
+from harness.rehearsal.trials import parse_asked, rehearsal_plan
 from harness.trial.trial import Backend, Device
 
 JOB = ("model=llama3_70b", "gpus=32xH100")

@@ -8,8 +8,8 @@ pytest.importorskip("hydra")
 pytest.importorskip("optuna")
 
 from harness.planner.device import Machine
+from harness.planner.launcher_options import SweepOptions
 from harness.planner.run_request import compose_sweep
-from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.history import Outcome
 from harness.sweeps.space import Point, Space, make_space
 from harness.trial.result import TrialStatus

@@ -6,7 +6,7 @@ pytest.importorskip("scipy")
 
 from msgspec.structs import replace
 
-from harness.planner.sweep_options import Sampler
+from harness.planner.launcher_options import Sampler
 from harness.sweeps.history import Expected, History, Outcome, Task
 from harness.sweeps.priority import Ask, End, Ending, Measure, PriorPolicy, Rules, Wait
 from harness.sweeps.space import Point

@@ -13,9 +13,8 @@ from harness.cli import calibrate, run
 from harness.cli.main import MODULES
 from harness.planner.device import Machine, find_machine
 from harness.planner.planning import make_plan
-from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import compose
-from harness.rehearsal.trials import rehearsal_plan
+from harness.rehearsal.trials import parse_asked, rehearsal_plan
 from harness.trial.run_plan import RunPlan
 from harness.trial.trial import Backend, Device, Workload
 from research.campaign.items import Item, load_campaign

@@ -24,8 +24,8 @@ from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, computed_until_stop, made
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
 from advisor.time.passes import chunk_times, copy_seconds, forward_operator_seconds, layer_times
+from advisor.time.rank_links import Network
 
 _MOST_DECISIONS: Final = 8
 """Operators of a block that are decided on, those that take longest: 3^8 ways each."""

@@ -18,11 +18,11 @@ from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.plan.recompute_plan import offloaded_bytes
 from advisor.time.attention import AttentionRates, Reached
+from advisor.time.communication import Link
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
-from advisor.time.network.fabric import Network
-from advisor.time.network.links import Link
 from advisor.time.passes import chunk_times
+from advisor.time.rank_links import Network
 from tests.advisor.toys import toy_shape
 
 TE = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}

@@ -35,10 +35,10 @@ from advisor.plan.recompute_plan import (
     kept_tensors,
     replayed_operators,
 )
+from advisor.time.communication import Link
 from advisor.time.machine import machine
-from advisor.time.network.fabric import Network
-from advisor.time.network.links import Link
 from advisor.time.passes import chunk_times
+from advisor.time.rank_links import Network
 
 TOY = ModelSpec(
     name="toy",

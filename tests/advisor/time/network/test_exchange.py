@@ -13,7 +13,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.time.network.exchange import Routing, copies_of_a_token, flex_dispatcher, reached
+from advisor.time.rank_links import Routing, copies_of_a_token, flex_dispatcher, reached
 
 
 def routings(routing: Routing) -> Iterator[tuple[int, ...]]:

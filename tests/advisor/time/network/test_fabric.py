@@ -8,7 +8,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Collective, CollectiveKind, Group
 from advisor.models.options import CpCommType
-from advisor.time.network.fabric import data_parallel_link, network
+from advisor.time.rank_links import data_parallel_link, network
 
 
 @pytest.mark.parametrize(

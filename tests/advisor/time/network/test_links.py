@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.time.network.links import all_to_all_link, link, neighbour_link, ranks_of_a_node
+from advisor.time.rank_links import all_to_all_link, link, neighbour_link, ranks_of_a_node
 
 
 @pytest.mark.parametrize(

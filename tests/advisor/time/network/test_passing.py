@@ -5,10 +5,8 @@ from math import sqrt
 import pytest
 
 from advisor.layers.operators import Collective, CollectiveKind, Group
-from advisor.time.network.exchange import Dispatcher
-from advisor.time.network.fabric import Network
-from advisor.time.network.links import Link
-from advisor.time.network.passing import collective_seconds
+from advisor.time.communication import Link, collective_seconds
+from advisor.time.rank_links import Dispatcher, Network
 
 LINK = Link(bytes_per_second=100.0, latency_seconds=1.0)
 SLOW = Link(bytes_per_second=10.0, latency_seconds=0.0)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from advisor.time.network.scale import waiting_share
+from advisor.time.communication import waiting_share
 
 
 def test_one_rank_waits_for_nobody() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 pytest.importorskip("optuna")
 
 from advisor.base.errors import UserError
-from harness.planner.sweep_options import Sampler, SweepOptions
+from harness.planner.launcher_options import Sampler, SweepOptions
 from harness.sweeps.history import Task, outcome_of
 from harness.sweeps.priority import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.planner.sweep_options import SweepOptions
+from harness.planner.launcher_options import SweepOptions
 from harness.sweeps.history import History, Task
 from harness.sweeps.priority import Action, End, Ending, Measure, Wait
 from harness.sweeps.space import Space

@@ -1,1 +1,0 @@
-"""Communication: what joins which ranks, and how long they exchange."""

@@ -1,0 +1,218 @@
+"""What comes after the passes of a step: gradients reduced and parameters gathered by data
+parallelism, as far as no kernel hides them, and the optimizer."""
+
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.dtypes import DType
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.operators import CollectiveKind
+from advisor.layers.shape import RankShape
+from advisor.memory.muon_shares import MuonShare
+from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.time.communication import Link, collective_seconds
+from advisor.time.machine import Machine
+from advisor.time.rank_links import data_parallel_link, expert_data_parallel_link
+
+
+class ParameterGroup(Struct, frozen=True, kw_only=True):
+    """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
+    cuts them, how many ranks reduce them, and what joins those."""
+
+    elements: int
+    shards: int
+    ranks: int
+    joined: Link
+
+
+def parameter_groups(
+    shape: RankShape,
+    chunks: tuple[ModelChunk, ...],
+    layout: ParallelLayout,
+    gpu: Gpu,
+    calibration: Calibration,
+) -> tuple[ParameterGroup, ...]:
+    """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
+    a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
+    one buffer for each group of ranks."""
+    experts = stage_expert_elements(shape, chunks)
+    dense = ParameterGroup(
+        elements=stage_elements(shape, chunks) - experts,
+        shards=layout.optimizer_shards,
+        ranks=layout.sharding_ranks,
+        joined=data_parallel_link(gpu, calibration, layout),
+    )
+    if layout.expert_model_parallel_size == 1:
+        return (replace(dense, elements=dense.elements + experts),)
+    return dense, ParameterGroup(
+        elements=experts,
+        shards=layout.expert_optimizer_shards,
+        ranks=layout.expert_data_parallel_size,
+        joined=expert_data_parallel_link(gpu, calibration, layout),
+    )
+
+
+class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
+    """Gradient reduction and parameter gathering of one rank, with what may hide them.
+
+    gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
+    done (dist_muon). buckets: collectives that do one of the two."""
+
+    elements: int
+    gradient_itemsize: int
+    ranks: int
+    sharded: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    joined: Link
+    gathers_after: bool = False
+    buckets: int = 1
+
+    def exposed_seconds(
+        self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
+    ) -> float:
+        """What is left of both beside one microbatch's `forward` and `backward` on this stage.
+
+        Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
+        the first one goes forward. `beside`: work on other buffers, one after another. Source:
+        megatron-core 0.16.1 param_and_grad_buffer.py. The last bucket, which nothing can hide, is
+        left out.
+        """
+        reduce = sum(work._reduce_seconds for work in (self, *beside))
+        if self.overlap_grad_reduce:
+            reduce = max(0.0, reduce - backward)
+        if not (self.sharded or self.gathers_after):
+            return reduce
+        gather = sum(work._gather_seconds for work in (self, *beside))
+        if self.gathers_after:
+            return reduce + gather
+        return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)
+
+    @cached_property
+    def _reduce_seconds(self) -> float:
+        gradients = self.elements * self.gradient_itemsize
+        kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
+        return self._seconds(kind, gradients)
+
+    @cached_property
+    def _gather_seconds(self) -> float:
+        return self._seconds(CollectiveKind.ALL_GATHER, self.elements * 2)
+
+    def _seconds(self, kind: CollectiveKind, num_bytes: int) -> float:
+        each = num_bytes / max(1, self.buckets)
+        return self.buckets * collective_seconds(kind, each, self.ranks, self.joined)
+
+
+class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
+    """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
+    backward again where they were freed, and the last `reductions` of them reduce gradients; all
+    beside the kernels.
+
+    groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
+    gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,
+    where the shards are there. added: seconds of adding one microbatch's whole gradients to those
+    before, where they are not reduced."""
+
+    groups: tuple[tuple[int, int, Link], ...]
+    gradient_itemsize: int
+    microbatches: int
+    reductions: int
+    gathers_again: bool
+    hidden_fraction: float
+    collectives: int = 1
+    from_host: float = 0.0
+    added: float = 0.0
+
+    def exposed_seconds(self, forward: float, backward: float) -> float:
+        """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches.
+        Source: torch 2.13 distributed/fsdp/_fully_shard. The first all-gather of a step and the
+        last reduce-scatter, which nothing can hide, are left out."""
+        gather, reduce = self._gather_and_reduce
+        again = gather if self.gathers_again else 0.0
+        kept = self.microbatches - self.reductions
+        return (
+            self.microbatches * self._exposed(gather, forward)
+            + self.reductions * self._exposed(again + reduce, backward)
+            + kept * (self._exposed(again, backward) + self.added)
+        )
+
+    @cached_property
+    def _gather_and_reduce(self) -> tuple[float, float]:
+        """Seconds of one all-gather and of one reduction of everything."""
+        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
+        return gather, self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+
+    def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
+        return self.collectives * sum(
+            collective_seconds(kind, elements * itemsize / self.collectives, ranks, joined)
+            for elements, ranks, joined in self.groups
+        )
+
+    def _exposed(self, seconds: float, kernels: float) -> float:
+        return seconds - self.hidden_fraction * min(seconds, kernels)
+
+
+_OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
+"""fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
+parameter and two moments and writes three; a copy brings the parameter to 16 bit."""
+
+_GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction reads and writes it
+
+
+def optimizer_seconds(
+    elements: int, shards: int, gradient_itemsize: int, machine: Machine, *, on_host: float = 0.0
+) -> float:
+    """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
+    bandwidth bound."""
+    traffic = float(optimizer_traffic(elements, shards, gradient_itemsize))
+    traffic -= on_host * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
+    return traffic / machine.optimizer_bytes_per_second
+
+
+def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int:
+    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer: every
+    tensor once for each kernel that reads or writes it (megatron-core 0.16.1 distrib_optimizer.py,
+    clip_grads.py; TE FusedAdam). Caches are left out: shards are far larger."""
+    shard = -(-elements // shards)
+    return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
+
+
+def muon_seconds(
+    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
+) -> float:
+    """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
+    traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
+    muon_fp32_matmul_prec "medium")."""
+    traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
+    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
+    return traffic / machine.optimizer_bytes_per_second + share.flops / machine.bf16_flops
+
+
+_HOST_ADAM_BYTES_PER_ELEMENT = 28
+"""fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
+
+
+def host_optimizer_seconds(
+    elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
+) -> float:
+    """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
+    back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
+    copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
+    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / machine.host_memory_bytes_per_second
+    return max(copies, update) if overlapped else copies + update
+
+
+def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
+    """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
+    but the first brings the sum to the device, and each takes it back. One microbatch alone goes
+    straight into the host's fp32 gradients, which host_optimizer_seconds counts.
+    Source: DeepSpeed runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
+    if microbatches == 1:
+        return 0.0
+    copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
+    return copied / machine.host_bytes_per_second
