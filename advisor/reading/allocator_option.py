@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from advisor.base.place import Place
 from advisor.reading.read_configuration import ReadValue
-from advisor.reading.words import Place
 
 EXPANDABLE_SEGMENTS: Final = "job.expandable_segments"
 _NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from advisor.base.numbers import whole
+from advisor.base.place import Place
 from advisor.reading.shell.script import Command
-from advisor.reading.words import Place, Word
+from advisor.reading.words import Word
 
 
 class CommandOption(Struct, frozen=True, kw_only=True):

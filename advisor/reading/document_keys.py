@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from advisor.base.place import Place
+from advisor.base.rule import Finding, Verdict
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import Unknown
-from advisor.reading.read_configuration import Finding, Level, ReadValue
-from advisor.reading.words import Place
+from advisor.reading.read_configuration import ReadValue
 
 _TRUE: Final = ("true", "yes", "1", "on", "t", "y")
 _FALSE: Final = ("false", "no", "0", "off", "f", "n")
@@ -75,18 +76,20 @@ class Keys(Struct, kw_only=True):
 
     def error(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
         """What is refused, at the first of the keys `at` that is given."""
-        return self.finding(Level.ERROR, rule, reason, fix, source, *at)
+        return self.finding(Verdict.REFUSED, rule, reason, fix, source, *at)
 
     def warning(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
         """What is for nothing, or another thing than it says."""
-        return self.finding(Level.WARNING, rule, reason, fix, source, *at)
+        return self.finding(Verdict.NO_EFFECT, rule, reason, fix, source, *at)
 
     def finding(
-        self, level: Level, rule: str, reason: str, fix: str, source: str, *at: str
+        self, verdict: Verdict, rule: str, reason: str, fix: str, source: str, *at: str
     ) -> Finding:
         """A finding of any level."""
         place = self.where(*at)
-        return Finding(level=level, rule=rule, reason=reason, fix=fix, source=source, place=place)
+        return Finding(
+            verdict=verdict, rule=rule, reason=reason, fix=fix, source=source, place=place
+        )
 
 
 def known(value: Any) -> bool:

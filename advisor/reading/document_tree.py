@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from advisor.base.documents import parse_json, parse_toml
 from advisor.base.errors import DocumentError, UserError
+from advisor.base.place import Place
 from advisor.base.yaml_tree import read_yaml_tree
-from advisor.reading.words import Place, Word
+from advisor.reading.words import Word
 
 Path = tuple[str, ...]
 _SECTION: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from advisor.base.rule import Finding, Verdict
 from advisor.reading.document_keys import Keys, near, truth
-from advisor.reading.read_configuration import Finding, Level
 
 
 def unknown_names(
@@ -15,7 +15,7 @@ def unknown_names(
     source: str,
     *,
     rule: str = "unknown_key",
-    level: Level = Level.ERROR,
+    verdict: Verdict = Verdict.REFUSED,
     cutoff: float = 0.75,
     otherwise: str = "drop it",
     also: Collection[str] = (),
@@ -32,7 +32,7 @@ def unknown_names(
         fix = f"did you mean {meant}?" if meant else otherwise
         if fix:
             at = f"{section}.{name}" if section else name
-            yield keys.finding(level, rule, f"{name}: {reason}", fix, source, at)
+            yield keys.finding(verdict, rule, f"{name}: {reason}", fix, source, at)
 
 
 def illegal_values(

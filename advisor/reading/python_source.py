@@ -12,7 +12,8 @@ from msgspec import Struct, field
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST, MOST_DEPTH, MOST_HELD, MOST_STEPS
-from advisor.reading.words import Place, Word
+from advisor.base.place import Place
+from advisor.reading.words import Word
 
 _MOST_WAYS: Final = 24
 

@@ -1,36 +1,17 @@
 """What a framework makes of a document: the values that it understands, and what it finds."""
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from advisor.base.place import Place
+from advisor.base.rule import Finding
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.shell.script import Command, Note
-from advisor.reading.words import Place
 
 Document = Command | Tree | PythonSource
-
-
-class Level(StrEnum):
-    """How bad a finding is: nothing trains, something is for nothing, or it is good to know."""
-
-    ERROR = "ERROR"
-    WARNING = "WARNING"
-    NOTE = "NOTE"
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """Something to be said of a configuration; `place` is where it is written."""
-
-    level: Level
-    rule: str
-    reason: str
-    fix: str
-    source: str
-    place: Place
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from advisor.base.rule import Finding, Level
 from advisor.lint.target import LintReport
-from advisor.reading.read_configuration import Checked, Finding, Level
+from advisor.reading.read_configuration import Checked
 from advisor.report.blocks import Block, Span, Text, beside, group
 
 _MARGIN = 9

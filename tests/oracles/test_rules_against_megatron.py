@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.rules import RULES, Authority, Verdict, first_refusal
+from advisor.frameworks.megatron.rules import RULES, Authority, first_refusal
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE
 from tests.oracles.megatron.configuration import (
     REVISION,

@@ -4,13 +4,13 @@ from functools import lru_cache
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
+from advisor.base.rule import Level
 from advisor.diagnose import diagnose
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
 from advisor.lint.target import lint_target
-from advisor.reading.read_configuration import Level
 from advisor.request.request import Request
 from advisor.search.advise import advise
 

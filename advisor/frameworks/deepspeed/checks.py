@@ -8,6 +8,7 @@ runtime/pipe/engine.py.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.base.rule import Finding, Verdict
 from advisor.base.units import either
 from advisor.frameworks.deepspeed.options import (
     AC,
@@ -30,7 +31,6 @@ from advisor.reading.key_checks import (
     no_choice,
     unknown_names,
 )
-from advisor.reading.read_configuration import Finding, Level
 
 _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
 ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"
@@ -71,12 +71,20 @@ def findings(keys: Keys) -> Iterator[Finding]:
 
 def _format(keys: Keys) -> Iterator[Finding]:
     for text, place in keys.faults:
-        level, name, reason, fix, source = Level.ERROR, "duplicate_key", text, "keep one", _TWICE
+        verdict, name, reason, fix, source = (
+            Verdict.REFUSED,
+            "duplicate_key",
+            text,
+            "keep one",
+            _TWICE,
+        )
         if not text.endswith("twice"):
-            level, name, source = Level.WARNING, "json_syntax", _READS_JSON
+            verdict, name, source = Verdict.NO_EFFECT, "json_syntax", _READS_JSON
             reason = f"{text}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON"
             fix = "write it as JSON"
-        yield Finding(level=level, rule=name, reason=reason, fix=fix, source=source, place=place)
+        yield Finding(
+            verdict=verdict, rule=name, reason=reason, fix=fix, source=source, place=place
+        )
 
 
 def _names(keys: Keys) -> Iterator[Finding]:
@@ -98,7 +106,7 @@ def _names(keys: Keys) -> Iterator[Finding]:
         known,
         f"{AC} has {passed}",
         f"{_AC_SOURCE}/config.py",
-        level=Level.WARNING,
+        verdict=Verdict.NO_EFFECT,
         cutoff=0.5,
         otherwise=f"use {either(known)}",
     )
@@ -108,7 +116,7 @@ def _names(keys: Keys) -> Iterator[Finding]:
         names_in(OPTIONS),
         f"there is {passed}",
         _CONFIG,
-        level=Level.WARNING,
+        verdict=Verdict.NO_EFFECT,
         cutoff=0.8,
         otherwise="",
     )
@@ -188,7 +196,7 @@ def _checkpointing(keys: Keys) -> Iterator[Finding]:
     on = [name for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
     if on:
         fix, source = "use the model's own checkpointing", f"{_AC_SOURCE}/checkpointing.py"
-        yield keys.finding(Level.NOTE, f"{AC}.calls", CALLS, fix, source, f"{AC}.{on[0]}")
+        yield keys.finding(Verdict.NOTE, f"{AC}.calls", CALLS, fix, source, f"{AC}.{on[0]}")
     partition = keys.truth(f"{AC}.partition_activations")
     at, number = f"{AC}.contiguous_memory_optimization", f"{AC}.number_checkpoints"
     source = f"{_AC_SOURCE}/checkpointing.py configure"
@@ -204,7 +212,7 @@ def _checkpointing(keys: Keys) -> Iterator[Finding]:
         moves = "moves the whole inputs of every rank to the host"
         reason = f"cpu_checkpointing without partition_activations {moves}"
         fix = "set partition_activations: true if the model is split over GPUs"
-        yield keys.finding(Level.NOTE, at, reason, fix, source, at)
+        yield keys.finding(Verdict.NOTE, at, reason, fix, source, at)
 
 
 def _batch(keys: Keys) -> Iterator[Finding]:
@@ -229,7 +237,7 @@ def _batch(keys: Keys) -> Iterator[Finding]:
             "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided, "
             "unless a Trainer or Accelerate adds it"
         )
-        yield keys.finding(Level.NOTE, "batch.missing", reason, MICRO_BATCH, _CONFIG, *batch)
+        yield keys.finding(Verdict.NOTE, "batch.missing", reason, MICRO_BATCH, _CONFIG, *batch)
 
 
 def _is_batch_or_auto(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.base.rule import Finding
 from advisor.frameworks.deepspeed.checks import findings
 from advisor.frameworks.deepspeed.options import (
     AC,
@@ -21,7 +22,7 @@ from advisor.job.layout import DataParallelSharding
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document, Finding, UnknownValue
+from advisor.reading.read_configuration import Document, UnknownValue
 
 _OWN: Final = (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC)
 _SWITCHES: Final = tuple(option for option in Modifier if option is not Modifier.OFFLOAD)

@@ -7,6 +7,7 @@ utils/constants.py, commands/config/config_args.py.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.base.rule import Finding, Verdict
 from advisor.frameworks.deepspeed.checks import DEVICES, OFFLOAD_SOURCE, ZERO_SOURCE
 from advisor.frameworks.huggingface.options import (
     DEEPSPEED,
@@ -19,7 +20,6 @@ from advisor.frameworks.huggingface.options import (
 from advisor.frameworks.option import names_in
 from advisor.reading.document_keys import Keys, known, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
-from advisor.reading.read_configuration import Finding, Level
 
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
@@ -52,7 +52,7 @@ def findings(keys: Keys) -> Iterator[Finding]:
         names,
         reason,
         _LAUNCH,
-        level=Level.WARNING,
+        verdict=Verdict.NO_EFFECT,
         cutoff=0.6,
         also=[name.removeprefix("fsdp_") for name in names],
     )

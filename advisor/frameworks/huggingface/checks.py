@@ -7,6 +7,7 @@ hf_argparser.py, modeling_layers.py, modeling_utils.py.
 from collections.abc import Iterator
 from typing import Any, Final
 
+from advisor.base.rule import Finding
 from advisor.base.units import either
 from advisor.frameworks.huggingface.accelerate_checks import POLICIES
 from advisor.frameworks.huggingface.options import (
@@ -20,7 +21,6 @@ from advisor.frameworks.huggingface.options import (
 from advisor.frameworks.option import names_in
 from advisor.reading.document_keys import Keys, known, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, unknown_names
-from advisor.reading.read_configuration import Finding
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.rule import Finding
 from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
 from advisor.frameworks.huggingface.checks import checkpointing, findings
 from advisor.frameworks.huggingface.options import (
@@ -36,13 +37,7 @@ from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import (
-    Document,
-    Finding,
-    ReadConfiguration,
-    ReadValue,
-    UnknownValue,
-)
+from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
 from advisor.reading.shell import Command
 from advisor.reading.words import Word
 

@@ -61,4 +61,4 @@ def _can_be_captured(model: ModelSpec, config: JobConfig, revision: Revision) ->
     )
     rules = rules_in_force(revision)
     asked = (rules[name] for name in _OF_WHOLE_LAYERS if name in rules)
-    return all(rule.problem(raw, revision) is None for rule in asked)
+    return not any(True for rule in asked for _ in rule.matches(raw, revision))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
+from advisor.base.rule import Finding, Level
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
@@ -13,8 +14,6 @@ from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
     Document,
-    Finding,
-    Level,
     ReadConfiguration,
     ReadValue,
     UnknownValue,

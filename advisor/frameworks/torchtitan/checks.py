@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
+from advisor.base.rule import Finding, Verdict
 from advisor.frameworks.option import names_in
 from advisor.frameworks.torchtitan.options import (
     AC,
@@ -20,7 +21,6 @@ from advisor.frameworks.torchtitan.options import (
 )
 from advisor.reading.document_keys import Keys, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
-from advisor.reading.read_configuration import Finding, Level
 
 _CONFIG: Final = "torchtitan 0.2.2 config/job_config.py"
 _MANAGER: Final = "torchtitan 0.2.2 config/manager.py _dict_to_dataclass"
@@ -98,7 +98,7 @@ def _mode(keys: Keys) -> Iterator[Finding]:
     if option is not None and mode in MODES and mode != "selective":
         rule, fix = "selective_ac_option.unused", "leave it out, or mode = selective"
         reason = f"selective_ac_option is used only with mode = selective, but mode = {mode}"
-        yield keys.finding(Level.NOTE, rule, reason, fix, _CHECKPOINT, _OPTION)
+        yield keys.finding(Verdict.NOTE, rule, reason, fix, _CHECKPOINT, _OPTION)
     rule, source = "memory_budget", "torch 2.13 _functorch/partitioners.py:3117"
     reason, fix = "memory_budget = {value} must be between 0 and 1", "memory_budget = 0.5"
     yield from illegal_values(
@@ -117,17 +117,17 @@ def _compile(keys: Keys) -> Iterator[Finding]:
     """What needs torch.compile; a file that is not read here may switch it on."""
     enabled, components = keys.truth("compile.enable"), keys.get("compile.components")
     said = keys.has("compile.enable")
-    level = Level.NOTE if keys.about.get("file") and not said else Level.ERROR
+    verdict = Verdict.NOTE if keys.about.get("file") and not said else Verdict.REFUSED
     if keys.truth("training.compile") or (said and keys.get("compile.enable") is None):
         return
     fix, whole_model = "compile.enable = true", components is None or "model" in str(components)
     if keys.get(_MODE) == "memory_budget" and not (enabled and whole_model):
         rule, source = "memory_budget.compile", f"{_CHECKPOINT} apply_ac"
         reason = "Memory budget mode requires model to be compiled"
-        yield keys.finding(level, rule, reason, fix, source, _MODE)
+        yield keys.finding(verdict, rule, reason, fix, source, _MODE)
     if keys.truth(ASYNC_TP) and not enabled:
         rule, reason = "async_tensor_parallel.compile", "Async TP requires torch.compile"
-        yield keys.finding(level, rule, reason, fix, _TENSOR_PARALLEL, ASYNC_TP)
+        yield keys.finding(verdict, rule, reason, fix, _TENSOR_PARALLEL, ASYNC_TP)
 
 
 def _degrees(keys: Keys) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
+from advisor.base.rule import Finding
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torchtitan.checks import findings
@@ -22,7 +23,7 @@ from advisor.frameworks.torchtitan.options import (
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
-from advisor.reading.read_configuration import Document, Finding, ReadValue
+from advisor.reading.read_configuration import Document, ReadValue
 from advisor.reading.shell import Command
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")

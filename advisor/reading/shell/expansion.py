@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from advisor.base.limits import MOST_COMMAND, MOST_VALUE
 from advisor.base.numbers import whole
+from advisor.base.place import Place
 from advisor.reading.shell.arithmetic import calculate
 from advisor.reading.shell.state import State, Variable, scalar
-from advisor.reading.words import Piece, Place, Word, split_words
+from advisor.reading.words import Piece, Word, split_words
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.limits import MOST_DEPTH, MOST_STEPS
+from advisor.base.place import Place
 from advisor.reading.shell.expansion import Source
 from advisor.reading.shell.script import Command, Note, Script, WrittenFile
 from advisor.reading.shell.state import State, Variable
 from advisor.reading.shell.syntax import TOO_DEEP, assigned_in, first_error, parsed, too_deep
 from advisor.reading.shell.walk import Walk
-from advisor.reading.words import Piece, Place, Word, split_words, word
+from advisor.reading.words import Piece, Word, split_words, word
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from advisor.reading.words import Place, Word
+from advisor.base.place import Place
+from advisor.reading.words import Word
 
 
 class Command(Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from advisor.base.rule import Level
 from advisor.lint.target import lint_target
-from advisor.reading.read_configuration import Level
 
 FOLDER = Path(__file__).parent / "configurations"
 CORRECT = sorted((*(FOLDER / "correct").iterdir(), *(FOLDER / "untuned_correct").iterdir()))

@@ -3,9 +3,10 @@
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.base.place import Place
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
-from advisor.reading.words import Place, word
+from advisor.reading.words import word
 
 
 def tree(text: str, suffix: str) -> Tree:

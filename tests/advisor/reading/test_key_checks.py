@@ -1,9 +1,9 @@
 """Names that are not known and values that are not legal: where they stand, and what is near."""
 
+from advisor.base.place import Place
+from advisor.base.rule import Level
 from advisor.reading.document_keys import Keys, whole
 from advisor.reading.key_checks import illegal_values, no_choice, unknown_names
-from advisor.reading.read_configuration import Level
-from advisor.reading.words import Place
 
 SOURCE = "source"
 

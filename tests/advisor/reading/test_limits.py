@@ -7,11 +7,12 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.limits import MOST_COMMAND, MOST_DEPTH, MOST_STEPS, MOST_VALUE
+from advisor.base.place import Place
 from advisor.lint.target import lint_target
 from advisor.reading.document_tree import read_tree
 from advisor.reading.python_source import PythonSource, read_python
 from advisor.reading.shell import Script, read_shell
-from advisor.reading.words import Piece, Place, Word, word
+from advisor.reading.words import Piece, Word, word
 
 pytestmark = pytest.mark.slow
 

@@ -4,28 +4,21 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
+from advisor.base.place import Place
+from advisor.base.rule import Finding, Level, Verdict
 from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
 from advisor.frameworks.megatron.lint.given_options import Given
 from advisor.frameworks.megatron.lint.recipe_model import another_model, over_recipe
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import Verdict, find
-from advisor.frameworks.megatron.rules.rule import Finding as RuleFinding
+from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
-from advisor.reading.read_configuration import Finding, Level
-from advisor.reading.words import Place
 
 _NEW_SPELLING: Final = "--cuda-graph-modules"
 _OLD_SPELLING: Final = "--cuda-graph-scope"
-
-
-def level_of(verdict: Verdict) -> Level:
-    """ERROR for what is refused, crashes or hangs; WARNING for what does or buys nothing, or runs
-    more than is written."""
-    if verdict.illegal:
-        return Level.ERROR
-    return Level.NOTE if verdict is Verdict.NOTE else Level.WARNING
 
 
 def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
@@ -63,17 +56,10 @@ def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> 
     for finding in find(settings, revision):
         if silenced(finding.rule, read) or (anyhow is not None and finding.rule not in anyhow):
             continue
-        yield Finding(
-            level=level_of(finding.verdict),
-            rule=finding.rule,
-            reason=finding.reason,
-            fix=finding.fix,
-            source=finding.source,
-            place=_cause(read, finding, revision),
-        )
+        yield replace(finding, place=_cause(read, finding, revision))
 
 
-def _cause(read: ReadSettings, finding: RuleFinding, revision: Revision) -> Place:
+def _cause(read: ReadSettings, finding: Finding, revision: Revision) -> Place:
     """The value without which the rule says nothing, or something else; the one that the rule
     names, where there are several."""
     causes = _causes(read, finding, revision, same_words=False)
@@ -92,7 +78,7 @@ def _cause(read: ReadSettings, finding: RuleFinding, revision: Revision) -> Plac
 
 
 def _causes(
-    read: ReadSettings, finding: RuleFinding, revision: Revision, *, same_words: bool
+    read: ReadSettings, finding: Finding, revision: Revision, *, same_words: bool
 ) -> list[str]:
     """Values without which the rule says nothing, or with `same_words` not this."""
     causes = []
@@ -110,7 +96,7 @@ def _causes(
 def _unknown(read: ReadSettings) -> Iterator[Finding]:
     for where in read.given.unresolved:
         yield Finding(
-            level=Level.NOTE,
+            verdict=Verdict.NOTE,
             rule="shell_variable",
             reason=f"the value of {where} is a variable that is not set here, so it is not checked",
             fix="lint the command with its variables replaced by their values",
@@ -119,7 +105,7 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
         )
     for text, place in read.unknown:
         yield Finding(
-            level=Level.NOTE,
+            verdict=Verdict.NOTE,
             rule="shell_words",
             reason=f"{text} is not set here, so options in it are not checked",
             fix="lint the command with its variables replaced by their values",
@@ -131,7 +117,6 @@ def _unknown(read: ReadSettings) -> Iterator[Finding]:
 def _faults(read: ReadSettings) -> Iterator[Finding]:
     for fault in read.faults:
         yield Finding(
-            level=Level.ERROR,
             rule=fault.rule,
             reason=fault.reason,
             fix=fault.fix,
@@ -147,7 +132,7 @@ def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
     given = read.given
     if given.values.get("sequence_parallel") and not launched(given, revision).sequence_parallel:
         yield Finding(
-            level=Level.NOTE,
+            verdict=Verdict.NOTE,
             rule="sequence_parallel_disabled",
             reason="sequence_parallel is switched off: tensor_model_parallel_size is 1",
             fix="drop --sequence-parallel",
@@ -158,7 +143,6 @@ def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
     place = read.places.get("cuda_graph_modules", read.place)
     if _NEW_SPELLING in given.spellings and not renamed:
         yield Finding(
-            level=Level.ERROR,
             rule="cuda_graph_spelling",
             reason=f"{revision.label} has no {_NEW_SPELLING}",
             fix=f"write {_OLD_SPELLING}",
@@ -167,7 +151,7 @@ def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
         )
     elif _OLD_SPELLING in given.spellings and renamed:
         yield Finding(
-            level=Level.NOTE,
+            verdict=Verdict.NOTE,
             rule="cuda_graph_spelling",
             reason=f"{_OLD_SPELLING} is deprecated in {revision.label}",
             fix=f"write {_NEW_SPELLING}",

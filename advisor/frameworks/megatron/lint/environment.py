@@ -7,11 +7,11 @@ training/arguments.py:1854-1887.
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.base.rule import Finding, Verdict
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.reading.allocator_option import expandable_segments
-from advisor.reading.read_configuration import Finding, Level
 
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _BACKENDS: Final = {
@@ -56,7 +56,6 @@ def environment_findings(
         text, place = read.environment.get(name, ("", read.place))
         if text in ("0", "1") and text != value:
             yield Finding(
-                level=Level.ERROR,
                 rule="attention_environment",
                 reason=f"{name}={text} contradicts attention_backend = "
                 f"{settings.attention_backend}, which expects {value}",
@@ -76,7 +75,7 @@ def _connections(read: ReadSettings, settings: RawSettings) -> Iterator[Finding]
     if settings.overlap_moe_expert_parallel_comm:
         return
     yield Finding(
-        level=Level.WARNING,
+        verdict=Verdict.NO_EFFECT,
         rule="device_max_connections",
         reason=f"Megatron-LM refuses {_CONNECTIONS}={text} with tensor or context parallelism on "
         "Hopper and older GPUs",

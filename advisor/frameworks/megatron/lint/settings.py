@@ -7,10 +7,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.place import Place
 from advisor.frameworks.megatron.lint.given_options import Given
 from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import ReadValue
-from advisor.reading.words import Place
 
 
 class Fault(Struct, frozen=True):

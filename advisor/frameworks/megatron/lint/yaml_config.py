@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.base.place import Place
 from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, field_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
-from advisor.reading.words import Place
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")

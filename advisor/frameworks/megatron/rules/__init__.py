@@ -10,14 +10,12 @@ from advisor.frameworks.megatron.rules.engine import (
     rules_in_force,
     without_effect,
 )
-from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
+from advisor.frameworks.megatron.rules.stated import Authority, Rule
 
 __all__ = [
     "RULES",
     "Authority",
-    "Finding",
     "Rule",
-    "Verdict",
     "check",
     "find",
     "first_refusal",

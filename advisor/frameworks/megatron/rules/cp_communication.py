@@ -11,19 +11,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Problem,
-    Rule,
-    Verdict,
-    arguments,
-    config,
-    function,
-    marked,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, arguments, config, marked
 
 _KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _RINGS: Final = frozenset({"p2p", "a2a+p2p"})
@@ -89,12 +80,11 @@ def _other_kinds(raw: RawSettings, revision: Revision) -> str:
     return ", or ".join(ways) or marked("context_parallel_size", "1")
 
 
-def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
-    """a2a: CP must divide the attention heads and query groups of a TP rank."""
+def _exchanged_heads(raw: RawSettings, revision: Revision) -> Match | None:
     if "a2a" not in _kinds(raw) or _divides_heads(raw):
         return None
     heads, groups = _heads_of_rank(raw)
-    return Problem(
+    return Match(
         f"cp_comm_type = a2a: context_parallel_size = {raw.context_parallel_size} must divide the "
         f"{heads} heads and {groups} query groups of a TP rank",
         _other_kinds(raw, revision),
@@ -106,44 +96,41 @@ def _has_sinks(raw: RawSettings) -> bool:
     return raw.softmax_type != "vanilla"
 
 
-def _window(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Sliding windows need cp_comm_type a2a or all_gather."""
+def _window(raw: RawSettings, revision: Revision) -> Match | None:
     rings = [kind for kind in _kinds(raw) if kind in _RINGS]
     if not rings or raw.window_size is None:
         return None
-    return Problem(
+    return Match(
         f"window_size = {raw.window_size} cannot be combined with cp_comm_type = {rings[0]}",
         _other_kinds(raw, revision),
         "AssertionError: Context parallelism does not support sliding window attention with",
     )
 
 
-def _sinks(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A softmax_type other than vanilla needs cp_comm_type a2a."""
+def _sinks(raw: RawSettings, revision: Revision) -> Match | None:
     others = [kind for kind in _kinds(raw) if kind != "a2a"]
     if not others or not _has_sinks(raw):
         return None
-    return Problem(
+    return Match(
         f"softmax_type = {raw.softmax_type} cannot be combined with cp_comm_type = {others[0]}",
         _other_kinds(raw, revision),
         "AssertionError: Context parallelism only supports",
     )
 
 
-def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Before TE 2.15, CP with latent attention needs p2p or a2a+p2p, and refuses fp8 attention."""
+def _latent_attention(raw: RawSettings, revision: Revision) -> Match | None:
     if not raw.multi_latent_attention or _release(raw, revision) >= _LATENT_EVERYWHERE:
         return None
     others = [kind for kind in _kinds(raw) if kind not in _RINGS]
     if others:
-        return Problem(
+        return Match(
             f"multi_latent_attention cannot be combined with cp_comm_type = {others[0]}",
             f"{_other_kinds(raw, revision)}, or [transformer_engine_version=2.15]",
             "AssertionError: Context parallelism does not support MLA with",
         )
     if not _kinds(raw) or not (raw.fp8 and raw.fp8_dot_product_attention):
         return None
-    return Problem(
+    return Match(
         "multi_latent_attention cannot be combined with fp8_dot_product_attention over "
         "context-parallel ranks",
         "[fp8_dot_product_attention], or [transformer_engine_version=2.15]",
@@ -151,15 +138,14 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
-def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Packed sequences need p2p, a2a (TE 2.10), all_gather (TE 2.18) or a2a+p2p (TE 2.19)."""
+def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
     if not raw.packed_sequences:
         return None
     release = _release(raw, revision)
     for kind in _kinds(raw):
         since = _packed_since(raw, kind)
         if release < since:
-            return Problem(
+            return Match(
                 f"packed sequences cannot be combined with cp_comm_type = {kind} and "
                 f"Transformer Engine {release[0]}.{release[1]}",
                 f"{_other_kinds(raw, revision)}, or "
@@ -170,9 +156,9 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 _SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
-_crashes = partial(Guard, verdict=Verdict.CRASHES, authority=Authority.TRAINING, source=_SOURCE)
-_breaks = partial(function, source=_SOURCE, verdict=Verdict.CRASHES, authority=Authority.TRAINING)
-_hierarchical_sizes = Guard(
+_crashes = partial(Rule, verdict=Verdict.CRASHES, authority=Authority.TRAINING, source=_SOURCE)
+
+_hierarchical_sizes = Rule(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
     when=_bad_hierarchy,
     reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
@@ -181,10 +167,11 @@ _hierarchical_sizes = Guard(
     raises="AssertionError",
     authority=Authority.LAUNCHER,
     source=arguments(473, 580, 564),
+    example="cp_comm_type=a2a+p2p",
 )
 
 RULES: Final[dict[str, Rule]] = {
-    "cp_comm_type_per_layer": Guard(
+    "cp_comm_type_per_layer": Rule(
         summary="A list of cp_comm_type must have one entry per layer.",
         given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
@@ -192,6 +179,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="give one kind for all layers, or {raw.num_layers} kinds",
         raises="AssertionError: Length of cp_comm_type ({found}) should equal to",
         source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
+        example="context_parallel_size=2 num_layers=8 cp_comm_type=p2p,a2a",
     ),
     "hierarchical_sizes": _hierarchical_sizes,
     "bridge_hierarchical_sizes": replace(
@@ -199,15 +187,16 @@ RULES: Final[dict[str, Rule]] = {
         authority=Authority.BRIDGE,
         source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
     ),
-    "nemo_without_hierarchy": Guard(
+    "nemo_without_hierarchy": Rule(
         summary="a2a+p2p needs hierarchical_context_parallel_sizes, which NeMo does not have.",
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
         reason="NeMo builds no hierarchical groups, which cp_comm_type a2a+p2p needs",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         authority=Authority.NEMO,
         source="nemo_toolkit 2.5.3 nemo/lightning",
+        example="context_parallel_size=2 cp_comm_type=a2a+p2p",
     ),
-    "cp_needs_transformer_engine": Guard(
+    "cp_needs_transformer_engine": Rule(
         summary="Context parallelism needs transformer_impl transformer_engine.",
         when=lambda raw, _: _kinds(raw) and raw.transformer_impl == "local",
         reason="context_parallel_size = {raw.context_parallel_size} cannot be combined with "
@@ -216,6 +205,7 @@ RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: Context parallelism is only supported by TEDotProductAttention!",
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
+        example="context_parallel_size=2 transformer_impl=local",
     ),
     "cp_needs_fused_kernels": _crashes(
         summary="Unfused attention does not support context parallelism.",
@@ -225,6 +215,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="[attention_backend=auto]",
         raises="ValueError: No dot product attention backend is available",
         source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
+        example="attention_backend=unfused context_parallel_size=4",
     ),
     "cp_comm_type_known": _crashes(
         summary="cp_comm_type must be p2p, all_gather, a2a or a2a+p2p (Megatron-LM's "
@@ -235,10 +226,33 @@ RULES: Final[dict[str, Rule]] = {
         reason="cp_comm_type = {found} is not p2p, all_gather, a2a or a2a+p2p",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
         raises="ValueError: Unsupported communication type: {found}!",
+        example="cp_comm_type=allgather context_parallel_size=4",
     ),
-    "cp_exchanged_heads": _breaks(_exchanged_heads),
-    "cp_window": _breaks(_window),
-    "cp_sinks": _breaks(_sinks),
-    "cp_latent_attention": _breaks(_latent_attention),
-    "cp_packed_sequences": _breaks(_packed_sequences),
+    "cp_exchanged_heads": _crashes(
+        summary="a2a: CP must divide the attention heads and query groups of a TP rank.",
+        when=_exchanged_heads,
+        example="num_attention_heads=8 num_query_groups=2 cp_comm_type=a2a context_parallel_size=4",
+    ),
+    "cp_window": _crashes(
+        summary="Sliding windows need cp_comm_type a2a or all_gather.",
+        when=_window,
+        example="window_size=128,0 context_parallel_size=4",
+    ),
+    "cp_sinks": _crashes(
+        summary="A softmax_type other than vanilla needs cp_comm_type a2a.",
+        when=_sinks,
+        example="softmax_type=learnable context_parallel_size=4",
+    ),
+    "cp_latent_attention": _crashes(
+        summary="Before TE 2.15, CP with latent attention needs p2p or a2a+p2p, and refuses fp8 "
+        "attention.",
+        when=_latent_attention,
+        example="cp_comm_type=a2a multi_latent_attention=true context_parallel_size=4",
+    ),
+    "cp_packed_sequences": _crashes(
+        summary="Packed sequences need p2p, a2a (TE 2.10), all_gather (TE 2.18) or a2a+p2p (TE "
+        "2.19).",
+        when=_packed_sequences,
+        example="cp_comm_type=all_gather packed_sequences=true context_parallel_size=4",
+    ),
 }

@@ -6,38 +6,27 @@ Releases before 0.16 do not look at the modules that a graph captures.
 from collections.abc import Sequence, Set
 from typing import Final
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Lines,
-    Problem,
-    Rule,
-    Verdict,
-    config,
-    function,
-    marked,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Lines, Rule, config, marked, names
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
 
 
-def _flags(raw: RawSettings, _: Revision) -> Problem | None:
-    """Only one of enable_cuda_graph, external_cuda_graph and cuda_graph_impl may be given."""
+def _flags(raw: RawSettings, _: Revision) -> Match | None:
     old_spelling = raw.enable_cuda_graph or raw.external_cuda_graph
     if old_spelling and raw.cuda_graph_impl != "none":
-        return Problem(
+        return Match(
             "enable_cuda_graph or external_cuda_graph cannot be combined with cuda_graph_impl = "
             f"{raw.cuda_graph_impl}",
             " and ".join(marked(name) for name in _OLD_SPELLINGS if getattr(raw, name)),
             "AssertionError: Do not use enable_cuda_graph or external_cuda_graph with cuda_graph",
         )
     if raw.enable_cuda_graph and raw.external_cuda_graph:
-        return Problem(
+        return Match(
             "enable_cuda_graph cannot be combined with external_cuda_graph",
             "[enable_cuda_graph], or [external_cuda_graph]",
             "AssertionError: enable_cuda_graph and external_cuda_graph cannot be enabled at the "
@@ -52,44 +41,41 @@ def _capture(modules: Sequence[str], without: str = "") -> str:
     return marked("cuda_graph_modules", *left) if left else marked("cuda_graph_impl", "none")
 
 
-def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The release must know the captured modules; Megatron checks this since 0.16."""
+def _modules(raw: RawSettings, revision: Revision) -> Match | None:
     wanted = () if raw.cuda_graph_modules == ("full",) else raw.cuda_graph_modules
     found, field = unknown(wanted, revision.cuda_graph_modules), revision.cuda_graph_field
     if found is None:
         return None
     if "full" in found.names:
         others = [module for module in wanted if module != "full"]
-        return Problem(
+        return Match(
             f"{field} has full, which cannot be combined with {names(others)}",
             _capture(others),
             "AssertionError: full scope cannot be used with other scopes.",
         )
-    return Problem(
+    return Match(
         f"{field} {found}: not accepted by {revision.label}",
         found.advice,
         f"KeyError: '{found.first}'",
     )
 
 
-def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The release must know the cuda_graph_impl."""
+def _impl(raw: RawSettings, revision: Revision) -> Match | None:
     found = unknown((raw.cuda_graph_impl,), revision.cuda_graph_impls)
     if found is None:
         return None
     old_spelling = "[cuda_graph_impl=local] and [cuda_graph_modules=full_iteration]"
-    return Problem(
+    return Match(
         f"cuda_graph_impl = {found}: not accepted by {revision.label}",
         old_spelling if found.first == "full_iteration" else found.advice,
         f"AssertionError: Invalid cuda graph implementation: {found}",
     )
 
 
-def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Whole-iteration graphs take no modules (since 0.18) and cannot use transformer_engine."""
+def _full_iteration(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
-        return Problem(
+        return Match(
             "cuda_graph_impl = full_iteration cannot be combined with cuda_graph_modules "
             f"{names(graphs.modules)}",
             "[cuda_graph_modules]",
@@ -100,7 +86,7 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     newer = revision.at_least(0, 18)
     new = "AssertionError: cuda_graph_modules='full_iteration' cannot be combined with"
     old = "AssertionError: To use full iteration cuda graph, please use cuda_graph_impl=local"
-    return Problem(
+    return Match(
         "cuda_graph_impl = transformer_engine cannot be combined with scope full_iteration",
         "[cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
         if newer
@@ -118,11 +104,33 @@ def _beside_cpu_offloading(raw: RawSettings, revision: Revision) -> str:
 
 
 _OF_GRAPHS: Final[dict[str, Rule]] = {
-    "cuda_graph_flags": function(_flags, config(0, 0, 1373, 1670, 1912, 2141, 2365)),
-    "cuda_graph_modules": function(_modules, config(0, 0, 0, 1712, 1954, 2217, 2441)),
-    "cuda_graph_impl": function(_impl, config(0, 0, 1390, 1716, 1958, 2222, 2446)),
-    "cuda_graph_full_iteration": function(_full_iteration, config(0, 0, 0, 1738, 1980, 2237, 2461)),
-    "cuda_graph_cpu_offloading": Guard(
+    "cuda_graph_flags": Rule(
+        summary="Only one of enable_cuda_graph, external_cuda_graph and cuda_graph_impl may be "
+        "given.",
+        when=_flags,
+        source=config(0, 0, 1373, 1670, 1912, 2141, 2365),
+        example="cuda_graph_impl=local enable_cuda_graph=true",
+    ),
+    "cuda_graph_modules": Rule(
+        summary="The release must know the captured modules; Megatron checks this since 0.16.",
+        when=_modules,
+        source=config(0, 0, 0, 1712, 1954, 2217, 2441),
+        example="cuda_graph_impl=local cuda_graph_modules=bogus",
+    ),
+    "cuda_graph_impl": Rule(
+        summary="The release must know the cuda_graph_impl.",
+        when=_impl,
+        source=config(0, 0, 1390, 1716, 1958, 2222, 2446),
+        example="cuda_graph_impl=te",
+    ),
+    "cuda_graph_full_iteration": Rule(
+        summary="Whole-iteration graphs take no modules (since 0.18) and cannot use "
+        "transformer_engine.",
+        when=_full_iteration,
+        source=config(0, 0, 0, 1738, 1980, 2237, 2461),
+        example="cuda_graph_impl=transformer_engine cuda_graph_modules=full_iteration",
+    ),
+    "cuda_graph_cpu_offloading": Rule(
         summary="CUDA graphs refuse cpu_offloading; since 0.18, a graph of the whole iteration "
         "allows it.",
         given=lambda raw, _: raw.cpu_offloading,
@@ -131,6 +139,7 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
         fix="drop one of the two",
         raises="ValueError: CUDA graphs not supported with CPU offloading.",
         source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
+        example="cuda_graph_impl=local cpu_offloading=true",
     ),
 }
 
@@ -146,17 +155,16 @@ def _captured(raw: RawSettings, revision: Revision) -> Set[str]:
     return modules | router if graphs.impl == "local" and modules & router else modules
 
 
-def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph cannot capture both moe and moe_router; moe_preprocess needs moe_router."""
+def _router_modules(raw: RawSettings, revision: Revision) -> Match | None:
     modules = _captured(raw, revision)
     if {"moe", "moe_router"} <= modules:
-        return Problem(
+        return Match(
             "the graph captures both moe and moe_router",
             _capture(graphs_of(raw, revision).modules, without="moe"),
             f"AssertionError: {revision.cuda_graph_field} must not contain both moe and moe_router",
         )
     if "moe_preprocess" in modules and "moe_router" not in modules:
-        return Problem(
+        return Match(
             "the graph captures moe_preprocess, which needs moe_router",
             _capture((*graphs_of(raw, revision).modules, "moe_router")),
             "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
@@ -180,20 +188,19 @@ def _copies_counts(raw: RawSettings) -> bool:
     return raw.moe_token_dispatcher_type == "alltoall" and copies
 
 
-def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph can capture moe only with drop-and-pad, moe_preprocess only without host copies."""
+def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
     modules = _captured(raw, revision)
     if not _is_dropless(raw):
         return None
     if "moe" in modules:
-        return Problem(
+        return Match(
             "the graph captures moe, whose shapes vary without drop-and-pad",
             _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
             "AssertionError: moe cuda graph is only supported with drop-padding MoE.",
         )
     if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
-    return Problem(
+    return Match(
         "the graph captures moe_preprocess, which copies to the host if a capacity factor "
         "or moe_router_padding_for_fp8 is set",
         _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
@@ -207,15 +214,14 @@ def _refused_by_bridge(graphs: Graphs, revision: Revision) -> bool:
     return bridge and graphs.impl == "local"
 
 
-def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph without named modules cannot capture dropless experts: they wait for the host."""
+def _whole_layers(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
     whole = graphs.on and not graphs.iteration and not graphs.modules
     if not whole or not _is_dropless(raw) or fixed or _refused_by_bridge(graphs, revision):
         return None
     field = revision.cuda_graph_field
-    return Problem(
+    return Match(
         f"{field} is empty, so graphs capture whole layers; dropless experts wait for the host "
         "to count their tokens, which a graph cannot capture",
         _capture(beside_experts(raw, graphs.impl)),
@@ -235,15 +241,14 @@ def counts_on_host(raw: RawSettings, revision: Revision) -> str:
     return "flex (deepep)" if deepep else ""
 
 
-def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph of the whole iteration cannot capture dispatchers that count tokens on the host."""
+def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:
     dispatcher = counts_on_host(raw, revision)
     if not dispatcher or not graphs_of(raw, revision).iteration:
         return None
     engine = marked("cuda_graph_impl", "transformer_engine")
     modules = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
     hybrid = "[moe_token_dispatcher_type=flex] and [moe_flex_dispatcher_backend=hybridep]"
-    return Problem(
+    return Match(
         f"the graph of the whole iteration includes the {dispatcher} dispatcher, which waits for "
         "the host to count the tokens of dropless experts",
         f"{engine} and {modules}, or {hybrid}",
@@ -251,11 +256,10 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
-def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Problem | None:
-    """A graph can capture mlp only if some layers are dense."""
+def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Match | None:
     if raw.has_dense_mlp or "mlp" not in _captured(raw, revision):
         return None
-    return Problem(
+    return Match(
         "the graph captures mlp, but every layer is a mixture of experts",
         _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
         "AssertionError: mlp cuda graph is only supported for dense layers, but not found in the",
@@ -275,8 +279,14 @@ def beside_experts(raw: RawSettings, impl: str) -> tuple[str, ...]:
 
 
 _OF_EXPERTS: Final[dict[str, Rule]] = {
-    "cuda_graph_router_modules": function(_router_modules, config(0, 0, 0, 1745, 1987, 2262, 2486)),
-    "cuda_graph_experts_of_dense": Guard(
+    "cuda_graph_router_modules": Rule(
+        summary="A graph cannot capture both moe and moe_router; moe_preprocess needs moe_router.",
+        when=_router_modules,
+        source=config(0, 0, 0, 1745, 1987, 2262, 2486),
+        example="num_moe_experts=8 cuda_graph_impl=transformer_engine "
+        "cuda_graph_modules=moe_preprocess",
+    ),
+    "cuda_graph_experts_of_dense": Rule(
         summary="A graph can capture moe and moe_router only in a MoE model.",
         given=lambda raw, _: not raw.has_experts,
         when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
@@ -284,21 +294,39 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
         fix="[cuda_graph_modules=attn mlp]",
         raises="AssertionError: moe cuda graph is only supported for MoE.",
         source=config(0, 0, 0, 1754, 1996, 2271, 2495),
+        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router",
     ),
-    "cuda_graph_mlp_of_experts": function(_mlp_of_experts, config(0, 0, 0, 1760, 2002, 2277, 2501)),
-    "cuda_graph_dropless": function(_dropless, config(0, 0, 0, 1769, 2011, 2286, 2510)),
+    "cuda_graph_mlp_of_experts": Rule(
+        summary="A graph can capture mlp only if some layers are dense.",
+        when=_mlp_of_experts,
+        source=config(0, 0, 0, 1760, 2002, 2277, 2501),
+        example="cuda_graph_impl=local cuda_graph_modules=mlp num_moe_experts=8",
+    ),
+    "cuda_graph_dropless": Rule(
+        summary="A graph can capture moe only with drop-and-pad, moe_preprocess only without host "
+        "copies.",
+        when=_dropless,
+        source=config(0, 0, 0, 1769, 2011, 2286, 2510),
+        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe num_moe_experts=8",
+    ),
     # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
-    "cuda_graph_whole_experts": function(
-        _whole_layers,
-        Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
-        Verdict.CRASHES,
-        Authority.TRAINING,
+    "cuda_graph_whole_experts": Rule(
+        summary="A graph without named modules cannot capture dropless experts: they wait for the "
+        "host.",
+        when=_whole_layers,
+        verdict=Verdict.CRASHES,
+        authority=Authority.TRAINING,
+        source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
+        example="num_moe_experts=8 cuda_graph_impl=local",
     ),
-    "cuda_graph_iteration_experts": function(
-        _whole_iteration,
-        Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
-        Verdict.CRASHES,
-        Authority.TRAINING,
+    "cuda_graph_iteration_experts": Rule(
+        summary="A graph of the whole iteration cannot capture dispatchers that count tokens on "
+        "the host.",
+        when=_whole_iteration,
+        verdict=Verdict.CRASHES,
+        authority=Authority.TRAINING,
+        source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
+        example="cuda_graph_impl=full_iteration num_moe_experts=8",
     ),
 }
 
@@ -335,7 +363,7 @@ def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
 
 
 _OF_RECOMPUTE: Final[dict[str, Rule]] = {
-    "cuda_graph_any_recompute": Guard(
+    "cuda_graph_any_recompute": Rule(
         summary="Up to 0.15, CUDA graphs refuse recompute; exception: TE graphs of attn with "
         "selective recompute (0.15).",
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
@@ -345,8 +373,9 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         fix="drop one of the two, or [>=0.16]",
         raises="ValueError: CUDA graphs not supported with activation recomputation.",
         source=config(1173, 1270, 1402, 0, 0, 0, 0),
+        example="enable_cuda_graph=true recompute_granularity=full",
     ),
-    "cuda_graph_attn_recompute": Guard(
+    "cuda_graph_attn_recompute": Rule(
         summary="In 0.15, a TE graph of attn refuses recompute inside attention.",
         given=_attention_alone,
         when=lambda raw, _: [
@@ -356,8 +385,10 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         fix="drop {found}, or [>=0.16]",
         raises="ValueError: attn cuda graph is not supported with {found} recompute.",
         source=config(0, 0, 1406, 0, 0, 0, 0),
+        example="cuda_graph_impl=transformer_engine cuda_graph_modules=attn "
+        "recompute_granularity=selective",
     ),
-    "cuda_graph_full_recompute": Guard(
+    "cuda_graph_full_recompute": Rule(
         summary="Full recompute with CUDA graphs needs a graph of the whole iteration.",
         given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
         when=_kind_without_full,
@@ -365,8 +396,9 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         fix="use selective recompute, or a graph of the full iteration",
         raises="AssertionError: full recompute is only supported with full iteration CUDA graph.",
         source=config(0, 0, 0, 1781, 2023, 2298, 2522),
+        example="enable_cuda_graph=true recompute_granularity=full",
     ),
-    "cuda_graph_router_recompute": Guard(
+    "cuda_graph_router_recompute": Rule(
         summary="A TE graph of moe_router refuses recompute of moe.",
         given=_around_router,
         when=lambda raw, _: replayed(raw, "moe"),
@@ -374,8 +406,10 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         fix="drop one of the two",
         raises="AssertionError: moe recompute is not supported with moe_router CUDA graph with:",
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),
+        example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router "
+        "recompute_granularity=selective recompute_modules=moe",
     ),
-    "cuda_graph_attention_dropout": Guard(
+    "cuda_graph_attention_dropout": Rule(
         summary="Recompute of core_attn inside a graph needs attention dropout 0.",
         given=lambda raw, _: raw.attention_dropout and replayed(raw, "core_attn"),
         when=lambda raw, revision: _captures(raw, revision, "attn"),
@@ -385,8 +419,9 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         raises="AssertionError: attention dropout is not supported with graphed attention "
         "recomputation.",
         source=config(0, 0, 0, 1805, 2047, 2321, 2545),
+        example="enable_cuda_graph=true recompute_granularity=selective",
     ),
-    "cuda_graph_hidden_dropout": Guard(
+    "cuda_graph_hidden_dropout": Rule(
         summary="Recompute of mlp or moe inside a graph needs hidden dropout 0.",
         given=lambda raw, _: raw.hidden_dropout,
         when=lambda raw, revision: [
@@ -398,8 +433,9 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         raises="AssertionError: hidden dropout is not supported with graphed MLP/MoE "
         "recomputation.",
         source=config(0, 0, 0, 1812, 2054, 2329, 2553),
+        example="cuda_graph_impl=local recompute_granularity=selective recompute_modules=mlp",
     ),
-    "cuda_graph_router_jitter": Guard(
+    "cuda_graph_router_jitter": Rule(
         summary="Recompute of moe inside a graph cannot be combined with moe_input_jitter_eps.",
         given=lambda raw, _: raw.moe_input_jitter_eps is not None and replayed(raw, "moe"),
         when=lambda raw, revision: _captures(raw, revision, "moe"),
@@ -409,14 +445,15 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         raises="AssertionError: moe_input_jitter_eps is not supported with graphed moe "
         "recomputation.",
         source=config(0, 0, 0, 1823, 2065, 2347, 2571),
+        example="cuda_graph_impl=transformer_engine recompute_granularity=selective "
+        "recompute_modules=moe moe_input_jitter_eps=0.1",
     ),
 }
 
 _LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 
 
-def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Since 0.18, offload of modules refuses most local graphs and graphs of moe."""
+def _offload(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
         return None
@@ -424,21 +461,21 @@ def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
         return _local_graph_offload(raw, revision, graphs.modules)
     most = raw.fine_grained_offloading_max_inflight_offloads
     if graphs.impl == "full_iteration" and (most is None or most < 0):
-        return Problem(
+        return Match(
             "offload_modules with a full-iteration graph needs "
             "fine_grained_offloading_max_inflight_offloads",
             "set fine_grained_offloading_max_inflight_offloads to 0 or more",
             "AssertionError: fine_grained_offloading_max_inflight_offloads must be a non-negative",
         )
     if "moe" in graphs.modules:
-        return Problem(
+        return Match(
             "offload_modules cannot be combined with a graph that captures moe",
             "drop one of the two",
             "AssertionError: Token-drop MoE is temporarily not supported with activation",
         )
     if raw.cuda_graph_warmup_steps > 0:
         return None
-    return Problem(
+    return Match(
         "offload_modules cannot be combined with cuda_graph_warmup_steps = 0",
         "set cuda_graph_warmup_steps 3",
         "AssertionError: cuda_graph_warmup_steps must be greater than 0 when enabling",
@@ -447,11 +484,11 @@ def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
 
 def _local_graph_offload(
     raw: RawSettings, revision: Revision, captured: tuple[str, ...]
-) -> Problem | None:
+) -> Match | None:
     outside = [m for m in raw.offload_modules if m not in _LOCAL_OFFLOAD]
     fix = "use cuda_graph_impl transformer_engine, or drop the offload"
     if not revision.at_least(0, 19):
-        return Problem(
+        return Match(
             "offload_modules cannot be combined with cuda_graph_impl = local",
             fix,
             "AssertionError: fine-grained activation offloading is only supported with",
@@ -459,16 +496,24 @@ def _local_graph_offload(
     local = "AssertionError: fine-grained activation offloading with cuda_graph_impl='local'"
     if outside:
         reason = f"offload of {names(outside)} cannot be combined with cuda_graph_impl = local"
-        return Problem(reason, fix, f"{local} only supports offload_modules")
+        return Match(reason, fix, f"{local} only supports offload_modules")
     if captured:
         return None
     reason = "offload_modules cannot be combined with local CUDA graphs of whole layers"
-    return Problem(reason, fix, f"{local} is not")
+    return Match(reason, fix, f"{local} is not")
 
 
 RULES: Final = (
     _OF_GRAPHS
     | _OF_EXPERTS
     | _OF_RECOMPUTE
-    | {"cuda_graph_offload": function(_offload, config(0, 0, 0, 0, 0, 2348, 2616))}
+    | {
+        "cuda_graph_offload": Rule(
+            summary="Since 0.18, offload of modules refuses most local graphs and graphs of moe.",
+            when=_offload,
+            source=config(0, 0, 0, 0, 0, 2348, 2616),
+            example="cuda_graph_impl=local offload_modules=core_attn "
+            "fine_grained_activation_offloading=true",
+        )
+    }
 )

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.answer.answer import Rejection
+from advisor.base.rule import Finding, Verdict, findings
 from advisor.frameworks.megatron.lowering import JobFacts, job_facts, lower
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -21,7 +24,7 @@ from advisor.frameworks.megatron.rules import (
     step_faults,
     unmodelled,
 )
-from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
+from advisor.frameworks.megatron.rules.stated import Authority, Rule
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
@@ -89,31 +92,15 @@ def _refusals_of_the_config(revision: Revision) -> Mapping[str, Rule]:
 
 
 def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
-    for name, rule in rules.items():
-        problem = rule.problem(raw, revision)
-        if problem is None:
+    for found in findings(rules, raw, revision):
+        cited, change = RULES[found.rule].cited(revision), found.fix
+        if "[" not in change:
+            yield replace(found, source=cited, change=change)
             continue
-        fix, change = _fix(problem.fix, raw, revision)
-        yield Finding(
-            rule=name,
-            verdict=rule.verdict,
-            authority=rule.authority,
-            reason=problem.reason,
-            fix=fix,
-            change=change,
-            raises=problem.raises,
-            source=rule.cited(revision),
-        )
+        from advisor.frameworks.megatron.rules.fixes import in_options, with_dependents
 
-
-def _fix(change: str, raw: RawSettings, revision: Revision) -> tuple[str, str]:
-    """In Megatron's words, and as `fixes` reads it."""
-    if "[" not in change:
-        return change, change
-    from advisor.frameworks.megatron.rules.fixes import in_options, with_dependents
-
-    change = with_dependents(change, raw)
-    return in_options(change, revision), change
+        change = with_dependents(change, raw)
+        yield replace(found, source=cited, fix=in_options(change, revision), change=change)
 
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:

@@ -3,18 +3,11 @@
 from functools import partial
 from typing import Final
 
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
-from advisor.frameworks.megatron.rules.rule import (
-    Guard,
-    Problem,
-    Rule,
-    config,
-    function,
-    marked,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Rule, config, marked, names
 
 _AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
@@ -28,15 +21,14 @@ def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
     return " or ".join(able) if wanted and raw.moe_token_dispatcher_type not in able else ""
 
 
-def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The flex dispatcher on DeepEP refuses moe_pad_expert_input_to_capacity."""
+def _flex_padding(raw: RawSettings, revision: Revision) -> Match | None:
     deepep = raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16)
     flex = raw.moe_token_dispatcher_type == "flex" and deepep
     if not flex or not raw.moe_pad_expert_input_to_capacity:
         return None
     new = "ValueError: Flex token dispatcher with deepep backend does not support"
     old = "ValueError: Flex token dispatcher does not support moe_pad_expert_input_to_capacity"
-    return Problem(
+    return Match(
         "moe_token_dispatcher_type = flex on DeepEP cannot be combined with "
         "moe_pad_expert_input_to_capacity",
         "[moe_token_dispatcher_type=alltoall], or [moe_pad_expert_input_to_capacity]",
@@ -45,34 +37,40 @@ def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 SHAPE_RULES: Final[dict[str, Rule]] = {
-    "expert_parallel_needs_experts": Guard(
+    "expert_parallel_needs_experts": Rule(
         summary="expert_model_parallel_size > 1 needs num_moe_experts.",
         when=lambda raw, _: raw.expert_model_parallel_size != 1 and raw.num_moe_experts is None,
         reason="expert_model_parallel_size = {raw.expert_model_parallel_size} needs a MoE model",
         fix="[expert_model_parallel_size]",
         raises="ValueError: num_moe_experts must be non None to use expert-parallel.",
         source=config(704, 739, 808, 1048, 1180, 1326, 1468),
+        example="expert_model_parallel_size=2",
     ),
-    "experts_are_positive": Guard(
+    "experts_are_positive": Rule(
         summary="num_moe_experts must be at least 1.",
         when=lambda raw, _: raw.num_moe_experts is not None and raw.num_moe_experts <= 0,
         reason="num_moe_experts = {raw.num_moe_experts} must be at least 1",
         fix="[num_moe_experts]",
         raises="ValueError: num_moe_experts must be non-negative.",
         source=config(707, 742, 811, 1051, 1231, 1389, 1531),
+        example="num_moe_experts=0",
     ),
-    "expert_size_needs_experts": Guard(
+    "expert_size_needs_experts": Rule(
         summary="moe_ffn_hidden_size needs num_moe_experts (up to 0.17).",
         when=lambda raw, _: raw.moe_ffn_hidden_size is not None and raw.num_moe_experts is None,
         reason="moe_ffn_hidden_size = {raw.moe_ffn_hidden_size} needs num_moe_experts",
         fix="[moe_ffn_hidden_size]",
         raises="AssertionError: moe_ffn_hidden_size must be None when num_experts is not set.",
         source=config(716, 751, 820, 1060, 1240, 0, 0),
+        example="moe_ffn_hidden_size=64",
     ),
-    "flex_dispatcher_padding": function(
-        _flex_padding, config(725, 760, 829, 1078, 1258, 1455, 1604)
+    "flex_dispatcher_padding": Rule(
+        summary="The flex dispatcher on DeepEP refuses moe_pad_expert_input_to_capacity.",
+        when=_flex_padding,
+        source=config(725, 760, 829, 1078, 1258, 1455, 1604),
+        example="moe_token_dispatcher_type=flex moe_pad_expert_input_to_capacity=true",
     ),
-    "shared_expert_size": Guard(
+    "shared_expert_size": Rule(
         summary="moe_shared_expert_intermediate_size must be positive.",
         when=lambda raw, _: (
             raw.moe_shared_expert_intermediate_size is not None
@@ -84,8 +82,9 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         "the ffn size of one",
         raises="ValueError: moe_shared_expert_intermediate_size must be num_shared_experts",
         source=config(731, 766, 835, 1085, 1265, 1462, 1639),
+        example="moe_shared_expert_intermediate_size=0",
     ),
-    "shared_expert_overlap_dispatcher": Guard(
+    "shared_expert_overlap_dispatcher": Rule(
         summary="moe_shared_expert_overlap needs the alltoall dispatcher, or since 0.18 flex.",
         when=_shared_overlap_dispatchers,
         reason="moe_shared_expert_overlap cannot be combined with moe_token_dispatcher_type = "
@@ -93,8 +92,9 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         fix="[moe_token_dispatcher_type=alltoall], or [moe_shared_expert_overlap]",
         raises="ValueError: moe_shared_expert_overlap only works with {found} token",
         source=config(739, 774, 843, 1093, 1273, 1471, 1648),
+        example="moe_shared_expert_overlap=true moe_shared_expert_intermediate_size=64",
     ),
-    "capacity_needs_auxiliary_loss": Guard(
+    "capacity_needs_auxiliary_loss": Rule(
         summary="moe_expert_capacity_factor needs an auxiliary loss or no load balancing.",
         when=lambda raw, _: (
             raw.moe_expert_capacity_factor is not None
@@ -106,8 +106,9 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         fix="[moe_router_load_balancing_type=aux_loss], or [moe_expert_capacity_factor]",
         raises="ValueError: moe_expert_capacity_factor only works with aux_loss",
         source=config(747, 792, 866, 1116, 1296, 1494, 1671),
+        example="moe_expert_capacity_factor=1.0 moe_router_load_balancing_type=sinkhorn",
     ),
-    "padding_needs_capacity": Guard(
+    "padding_needs_capacity": Rule(
         summary="moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor.",
         when=lambda raw, _: (
             raw.moe_pad_expert_input_to_capacity
@@ -117,6 +118,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         fix="[moe_pad_expert_input_to_capacity], or set moe_expert_capacity_factor",
         raises="ValueError: moe_expert_capacity_factor must be set to use moe_pad_expert_input",
         source=config(753, 804, 883, 1133, 1313, 1511, 1688),
+        example="moe_pad_expert_input_to_capacity=true",
     ),
 }
 """Megatron checks these before offloading and recompute."""
@@ -129,21 +131,20 @@ def _expert_tensor_parallel(raw: RawSettings) -> int:
 _PADDINGS: Final = ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization")
 
 
-def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Padding of the router's output needs fp8 or fp4, and the alltoall or flex dispatcher."""
+def _router_padding(raw: RawSettings, revision: Revision) -> Match | None:
     newer = revision.at_least(0, 16)
     wanted = raw.moe_router_padding_for_fp8 or (newer and raw.moe_router_padding_for_quantization)
     if not wanted:
         return None
     if not raw.fp8 and not (newer and raw.fp4):
-        return Problem(
+        return Match(
             "the router pads for quantization, but neither fp8 nor fp4 is set",
             " and ".join(marked(name) for name in _PADDINGS if getattr(raw, name)),
             f"ValueError: {'fp8/fp4' if newer else 'fp8'} must be specified when moe_router",
         )
     if raw.moe_token_dispatcher_type not in _WITHOUT_PADDING:
         return None
-    return Problem(
+    return Match(
         "router padding for quantization cannot be combined with moe_token_dispatcher_type = "
         f"{raw.moe_token_dispatcher_type}",
         "[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
@@ -152,7 +153,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 ROUTER_RULES: Final[dict[str, Rule]] = {
-    "expert_bias_under_etp": Guard(
+    "expert_bias_under_etp": Rule(
         summary="Biases in experts need expert_tensor_parallel_size 1 (since 0.15).",
         when=lambda raw, _: (
             raw.num_moe_experts is not None
@@ -164,8 +165,9 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         fix="[add_bias_linear=false], or [expert_tensor_parallel_size=1]",
         raises="AssertionError: Bias in Moe is only supported when ETP==1",
         source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
+        example="add_bias_linear=true tensor_model_parallel_size=2 num_moe_experts=8",
     ),
-    "router_bias_needs_sigmoid": Guard(
+    "router_bias_needs_sigmoid": Rule(
         summary="moe_router_enable_expert_bias needs the sigmoid score function.",
         when=lambda raw, _: (
             raw.moe_router_enable_expert_bias and raw.moe_router_score_function != "sigmoid"
@@ -175,9 +177,16 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         fix="[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
         raises="ValueError: Expert bias for aux-loss-free routing only supports sigmoid",
         source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
+        example="moe_router_enable_expert_bias=true",
     ),
-    "router_padding": function(_router_padding, config(1124, 1221, 1327, 1623, 1865, 2094, 2318)),
-    "single_expert_softmax": Guard(
+    "router_padding": Rule(
+        summary="Padding of the router's output needs fp8 or fp4, and the alltoall or flex "
+        "dispatcher.",
+        when=_router_padding,
+        source=config(1124, 1221, 1327, 1623, 1865, 2094, 2318),
+        example="moe_router_padding_for_fp8=true",
+    ),
+    "single_expert_softmax": Rule(
         summary="With one expert per token the softmax must come before the top-k choice.",
         when=lambda raw, _: (
             raw.moe_router_topk == 1
@@ -189,23 +198,23 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         fix="[moe_router_pre_softmax=true]",
         raises="ValueError: Please use --moe-router-pre-softmax when topk is 1.",
         source=config(1140, 1237, 1343, 1640, 1882, 2111, 2335),
+        example="moe_router_topk=1",
     ),
 }
 """Megatron checks these after them."""
 
 
-def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
-    """EP A2A overlap refuses full recompute, recompute_method and recompute_num_layers."""
+def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Match | None:
     if not raw.overlap_moe_expert_parallel_comm:
         return None
     if raw.full:
-        return Problem(
+        return Match(
             "full recompute cannot be combined with overlap_moe_expert_parallel_comm",
             "use selective recompute, or [overlap_moe_expert_parallel_comm]",
             f"AssertionError: disable full recomputation when enabling {_OVERLAP}",
         )
     if raw.recompute_method is not None:
-        return Problem(
+        return Match(
             f"recompute_method = {raw.recompute_method} cannot be combined with "
             "overlap_moe_expert_parallel_comm",
             "[recompute_method], or [overlap_moe_expert_parallel_comm]",
@@ -213,7 +222,7 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
         )
     if raw.recompute_num_layers is None:
         return None
-    return Problem(
+    return Match(
         f"recompute_num_layers = {raw.recompute_num_layers} cannot be combined with "
         "overlap_moe_expert_parallel_comm",
         "[recompute_num_layers], or [overlap_moe_expert_parallel_comm]",
@@ -221,8 +230,7 @@ def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | N
     )
 
 
-def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """EP A2A overlap allows one MTP layer, in 0.16 and 0.17 only with a pipeline."""
+def _overlap_mtp(raw: RawSettings, revision: Revision) -> Match | None:
     layers = raw.mtp_num_layers
     if not raw.overlap_moe_expert_parallel_comm or layers is None:
         return None
@@ -232,22 +240,21 @@ def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
     if layers > 1 or (layers == 0 and not newest):
         old = "MTP layernum only supports 1 when enabling"
         new = "MTP supports at most one layer when enabling"
-        return Problem(
+        return Match(
             f"mtp_num_layers = {layers} cannot be combined with overlap_moe_expert_parallel_comm",
             "[mtp_num_layers]" if alone else "[mtp_num_layers=1], or [mtp_num_layers]",
             f"AssertionError: {new if newest else old} overlap_moe_expert_parallel_comm.",
         )
     if layers == 0 or not alone:
         return None
-    return Problem(
+    return Match(
         "an MTP layer with overlap_moe_expert_parallel_comm needs a pipeline",
         "[mtp_num_layers], or [>=0.18]",
         "AssertionError: Pipeline model parallel size must be larger than 1 when enabling",
     )
 
 
-def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
-    """EP A2A overlap refuses CUDA graphs of mlp and moe; up to 0.17, all graphs except TE's."""
+def _overlap_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     if not raw.overlap_moe_expert_parallel_comm or not graphs.on or not revision.at_least(0, 16):
         return None
@@ -257,14 +264,14 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
     capture = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
-    return Problem(
+    return Match(
         f"overlap_moe_expert_parallel_comm cannot be combined with a CUDA graph that {what}",
         f"[cuda_graph_impl=transformer_engine] and {capture}",
         "AssertionError: CUDA graph scope on moe and mlp is not supported with",
     )
 
 
-_overlap = partial(Guard, given=lambda raw, _: raw.overlap_moe_expert_parallel_comm)
+_overlap = partial(Rule, given=lambda raw, _: raw.overlap_moe_expert_parallel_comm)
 OVERLAP_RULES: Final[dict[str, Rule]] = {
     "expert_overlap_needs_chunks": _overlap(
         summary="EP A2A overlap (overlap_moe_expert_parallel_comm) with a pipeline needs a virtual "
@@ -280,6 +287,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: If enabling EP A2A overlap, virtual_pipeline_model_parallel_size "
         "must",
         source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
+        example="overlap_moe_expert_parallel_comm=true pipeline_model_parallel_size=2",
     ),
     "expert_overlap_needs_experts": _overlap(
         summary="EP A2A overlap needs expert parallelism.",
@@ -291,6 +299,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: overlap_moe_expert_parallel_comm is only supported with expert "
         "model parallelism",
         source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
+        example="overlap_moe_expert_parallel_comm=true",
     ),
     "expert_overlap_dispatcher": _overlap(
         summary="EP A2A overlap needs the alltoall or the flex dispatcher.",
@@ -302,9 +311,13 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: overlap_moe_expert_parallel_comm is supported with alltoall/flex "
         "token dispatcher",
         source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
+        example="overlap_moe_expert_parallel_comm=true",
     ),
-    "expert_overlap_full_recompute": function(
-        _overlap_full_recompute, config(0, 1318, 1461, 1872, 2114, 2419, 2689)
+    "expert_overlap_full_recompute": Rule(
+        summary="EP A2A overlap refuses full recompute, recompute_method and recompute_num_layers.",
+        when=_overlap_full_recompute,
+        source=config(0, 1318, 1461, 1872, 2114, 2419, 2689),
+        example="overlap_moe_expert_parallel_comm=true recompute_num_layers=1",
     ),
     "expert_overlap_moe_recompute": _overlap(
         summary="EP A2A overlap refuses moe in recompute_modules (since 0.17).",
@@ -315,6 +328,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: disable moe in recompute_modules when enabling "
         "overlap_moe_expert_parallel_comm",
         source=config(0, 0, 0, 0, 2123, 2428, 2698),
+        example="overlap_moe_expert_parallel_comm=true recompute_modules=moe",
     ),
     "expert_overlap_shared_experts": _overlap(
         summary="EP A2A overlap refuses moe_shared_expert_overlap.",
@@ -324,10 +338,23 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: disable moe_shared_expert_overlap when enabling "
         "overlap_moe_expert_parallel_comm",
         source=config(0, 1333, 1476, 1887, 2132, 2437, 2707),
+        example="overlap_moe_expert_parallel_comm=true moe_shared_expert_overlap=true",
     ),
-    "expert_overlap_mtp": function(_overlap_mtp, config(0, 1336, 1479, 1890, 2135, 2440, 2712)),
-    "expert_overlap_graphs": function(_overlap_graphs, config(0, 0, 0, 1903, 2148, 2448, 2743)),
-    "delayed_wgrad_needs_overlap": Guard(
+    "expert_overlap_mtp": Rule(
+        summary="EP A2A overlap allows one MTP layer, in 0.16 and 0.17 only with a pipeline.",
+        when=_overlap_mtp,
+        source=config(0, 1336, 1479, 1890, 2135, 2440, 2712),
+        example="overlap_moe_expert_parallel_comm=true mtp_num_layers=2",
+    ),
+    "expert_overlap_graphs": Rule(
+        summary="EP A2A overlap refuses CUDA graphs of mlp and moe; up to 0.17, all graphs except "
+        "TE's.",
+        when=_overlap_graphs,
+        source=config(0, 0, 0, 1903, 2148, 2448, 2743),
+        example="num_moe_experts=8 overlap_moe_expert_parallel_comm=true "
+        "cuda_graph_impl=transformer_engine cuda_graph_modules=moe",
+    ),
+    "delayed_wgrad_needs_overlap": Rule(
         summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (since 0.14).",
         when=lambda raw, _: raw.delay_wgrad_compute and not raw.overlap_moe_expert_parallel_comm,
         reason="delay_wgrad_compute needs overlap_moe_expert_parallel_comm",
@@ -335,6 +362,7 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: overlap_moe_expert_parallel_comm must be enabled when enabling "
         "delay_wgrad_compute",
         source=config(0, 1342, 1485, 1911, 2156, 2456, 2751),
+        example="delay_wgrad_compute=true",
     ),
 }
 """Overlap of the communication of experts with computation."""

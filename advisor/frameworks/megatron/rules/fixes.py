@@ -15,7 +15,7 @@ from advisor.base.record import defaults
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, releases
-from advisor.frameworks.megatron.rules.rule import marked
+from advisor.frameworks.megatron.rules.stated import marked
 from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -26,7 +26,7 @@ _PARTS: Final[dict[str, type[Struct]]] = {
     "layout": ParallelLayout,
     "job": JobConfig,
 }
-_MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
+MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
 _BETWEEN: Final = re.compile(r"\] and \[")
 
 
@@ -48,7 +48,7 @@ def with_dependents(fix: str, raw: RawSettings) -> str:
 
 def in_options(fix: str, revision: Revision) -> str:
     """A fix in Megatron's own words: ``use cuda_graph_modules attn``, ``drop NAME``."""
-    return _MARK.sub(lambda mark: _option(mark, revision), fix)
+    return MARK.sub(lambda mark: _option(mark, revision), fix)
 
 
 def as_keys(fix: str, revision: Revision) -> str:
@@ -56,7 +56,7 @@ def as_keys(fix: str, revision: Revision) -> str:
     in Megatron's own words where no KEY means the option. A framework without such a release gives
     way to Megatron-LM."""
     together = _BETWEEN.sub("] [", fix)
-    return _MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
+    return MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
 
 
 _OTHERWISE: Final = {"transformer_engine_version": "Transformer Engine"}

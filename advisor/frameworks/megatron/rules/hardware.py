@@ -5,31 +5,25 @@ Megatron's configuration sees no GPU: these rules are about the job, and refuse 
 setting.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final
-
-from msgspec import Struct
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
 from advisor.answer.answer import Rejection
+from advisor.base.rule import Rule, findings
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.hardware.gpu import Gpu, Vendor
+from advisor.hardware.gpu import Vendor
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.models.options import TokenDispatcher, TransformerImpl
 
 
-class HardwareRule(Struct, frozen=True, kw_only=True):
-    """When a part of a job does not run on its GPU; reason has the GPU's name as `{gpu}`."""
+class JobRule(Rule[[Job]], frozen=True, kw_only=True):
+    """A rule on a job and its GPU."""
 
-    summary: str
-    asked: Callable[[Job], bool]
-    missing: Callable[[Gpu], bool]
-    reason: str
-    fix: str
-    source: str
+    names: ClassVar[tuple[str, ...]] = ("job",)
 
 
-def _is_amd(gpu: Gpu) -> bool:
-    return gpu.vendor is Vendor.AMD
+def _is_amd(job: Job) -> bool:
+    return job.gpu.vendor is Vendor.AMD
 
 
 def _dispatches(job: Job) -> bool:
@@ -38,30 +32,31 @@ def _dispatches(job: Job) -> bool:
 
 
 HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
-    "flex_dispatcher_gpu": HardwareRule(
+    "flex_dispatcher_gpu": JobRule(
         summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
-        asked=_dispatches,
-        missing=lambda gpu: not gpu.is_nvlink_server,
-        reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; {gpu} does "
+        given=_dispatches,
+        when=lambda job: not job.gpu.is_nvlink_server,
+        reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; "
+        "{job.gpu.name} does "
         "not qualify",
         fix="model.moe_token_dispatcher_type=alltoall",
         source="Megatron Bridge 0.3.1 training/flex_dispatcher_backend.py; DeepEP README.md, "
         "Requirements",
     ),
-    "tp_comm_overlap_gpu": HardwareRule(
+    "tp_comm_overlap_gpu": JobRule(
         summary="tp_comm_overlap needs NVIDIA GPUs that access each other's memory.",
-        asked=lambda job: job.layout.tp_comm_overlap,
-        missing=lambda gpu: _is_amd(gpu) or not gpu.peer_to_peer,
+        given=lambda job: job.layout.tp_comm_overlap,
+        when=lambda job: _is_amd(job) or not job.gpu.peer_to_peer,
         reason="tp_comm_overlap writes to other GPUs' memory through CUDA multicast or CUDA IPC, "
-        "which {gpu} does not support",
+        "which {job.gpu.name} does not support",
         fix="layout.tp_comm_overlap=false",
         source="Transformer Engine 2.20 pytorch/module/base.py initialize_ub",
     ),
-    "cuda_graphs_gpu": HardwareRule(
+    "cuda_graphs_gpu": JobRule(
         summary="On AMD, CUDA graphs become HIP graphs, which are not modelled.",
-        asked=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
-        missing=_is_amd,
-        reason="cuda_graph_impl on {gpu} captures HIP graphs, which are not modelled",
+        given=lambda job: job.config.cuda_graph_impl is not CudaGraphImpl.NONE,
+        when=_is_amd,
+        reason="cuda_graph_impl on {job.gpu.name} captures HIP graphs, which are not modelled",
         fix="job.cuda_graph_impl=none",
         source="docs/gpus.md",
     ),
@@ -71,20 +66,13 @@ HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
 def hardware_rejections(setting: RecomputeSetting, job: Job) -> tuple[Rejection, ...]:
     """Why no training comes of `job` on its GPU, whatever the setting."""
     return tuple(
-        Rejection(
-            setting=setting,
-            rule=name,
-            reason=rule.reason.format(gpu=job.gpu.name),
-            fix=rule.fix,
-            source=rule.source,
-        )
-        for name, rule in HARDWARE_RULES.items()
-        if rule.asked(job) and rule.missing(job.gpu)
+        Rejection(setting=setting, rule=f.rule, reason=f.reason, fix=f.fix, source=f.source)
+        for f in findings(HARDWARE_RULES, job)
     )
 
 
 def hardware_remarks(job: Job) -> Iterator[str]:
     """Whose Transformer Engine runs on AMD."""
     engine = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-    if engine and _is_amd(job.gpu):
+    if engine and _is_amd(job):
         yield "AMD's port of Transformer Engine (ROCm/TransformerEngine) behaves like NVIDIA's"

@@ -11,27 +11,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision
 from advisor.frameworks.megatron.rules.conditions import unknown
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts, counts_on_host
-from advisor.frameworks.megatron.rules.rule import (
+from advisor.frameworks.megatron.rules.stated import (
     Authority,
-    Guard,
-    Problem,
     Rule,
-    Verdict,
     arguments,
     config,
-    function,
     marked,
     names,
 )
 from advisor.frameworks.names import Framework
 
-_argument = partial(Guard, authority=Authority.LAUNCHER)
+_argument = partial(Rule, authority=Authority.LAUNCHER)
 _bridge = partial(
-    Guard, authority=Authority.BRIDGE, source="Megatron Bridge main 067f987 training/config.py"
+    Rule, authority=Authority.BRIDGE, source="Megatron Bridge main 067f987 training/config.py"
 )
 
 
@@ -39,8 +36,7 @@ def _te_graphs(raw: RawSettings, revision: Revision) -> bool:
     return graphs_of(raw, revision).impl == "transformer_engine"
 
 
-def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only."""
+def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
     if graphs.impl != "local" or graphs.iteration or not revision.at_least(0, 19):
         return None
@@ -48,7 +44,7 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None
     if raw.has_experts or any(module.startswith("moe") for module in graphs.modules):
         engine += f" and {marked('cuda_graph_modules', *beside_experts(raw, 'transformer_engine'))}"
     whole = ", or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
-    return Problem(
+    return Match(
         "cuda_graph_impl = local cannot capture layers or modules in Megatron Bridge",
         engine if counts_on_host(raw, revision) else engine + whole,
         'ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
@@ -65,6 +61,7 @@ _offload_needs_te_impl = _argument(
     "[offload_modules]",
     raises="AssertionError: Fine-grained activation offloading is only supported with",
     source=arguments(1548, 1723, 1855),
+    example="fine_grained_activation_offloading=true transformer_impl=local",
 )
 _offload_environment = _argument(
     summary="Offload of modules needs NVTE_CPU_OFFLOAD_V1=1 with Transformer Engine 2.10 and "
@@ -74,15 +71,15 @@ _offload_environment = _argument(
     fix="export NVTE_CPU_OFFLOAD_V1=1",
     verdict=Verdict.NOTE,
     source=arguments(1551, 1726, 1858),
+    example="fine_grained_activation_offloading=true",
 )
 
 
-def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Problem | None:
-    """deterministic_mode cannot be combined with cross_entropy_loss_fusion."""
+def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Match | None:
     if not (raw.deterministic_mode and raw.cross_entropy_loss_fusion):
         return None
     newer = revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 19)
-    return Problem(
+    return Match(
         "deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels are "
         "not deterministic",
         "[cross_entropy_loss_fusion], or [deterministic_mode]",
@@ -93,8 +90,12 @@ def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Problem 
 
 
 RULES: Final[dict[str, Rule]] = {
-    "deterministic_loss_fusion": function(
-        _deterministic_loss_fusion, arguments(1365, 1538, 1653), authority=Authority.LAUNCHER
+    "deterministic_loss_fusion": Rule(
+        summary="deterministic_mode cannot be combined with cross_entropy_loss_fusion.",
+        when=_deterministic_loss_fusion,
+        authority=Authority.LAUNCHER,
+        source=arguments(1365, 1538, 1653),
+        example="deterministic_mode=true cross_entropy_loss_fusion=true",
     ),
     "deterministic_tp_overlap": _argument(
         summary="Since 0.19, --deterministic-mode refuses --tp-comm-overlap.",
@@ -104,9 +105,14 @@ RULES: Final[dict[str, Rule]] = {
         fix="[tp_comm_overlap], or [deterministic_mode]",
         raises="AssertionError: --deterministic-mode requires: ",
         source="megatron-core 0.19.2 training/determinism.py:26",
+        example="deterministic_mode=true tp_comm_overlap=true",
     ),
-    "bridge_deterministic_loss_fusion": function(
-        _deterministic_loss_fusion, _bridge.keywords["source"], authority=Authority.BRIDGE
+    "bridge_deterministic_loss_fusion": Rule(
+        summary="deterministic_mode cannot be combined with cross_entropy_loss_fusion.",
+        when=_deterministic_loss_fusion,
+        authority=Authority.BRIDGE,
+        source=_bridge.keywords["source"],
+        example="deterministic_mode=true cross_entropy_loss_fusion=true",
     ),
     "checkpoint_activations": _argument(
         summary="--checkpoint-activations was removed: the program prints a hint and exits.",
@@ -114,6 +120,7 @@ RULES: Final[dict[str, Rule]] = {
         reason="--checkpoint-activations is no longer valid",
         fix="use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         source=arguments(492, 599, 583),
+        example="checkpoint_activations=true",
     ),
     "distribute_needs_tp": _argument(
         summary="--distribute-saved-activations needs tensor parallelism.",
@@ -125,6 +132,7 @@ RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: can distribute recomputed activations only across tensor model "
         "parallel",
         source=arguments(1176, 1356, 1371),
+        example="distribute_saved_activations=true",
     ),
     "distribute_needs_full": _argument(
         summary="--distribute-saved-activations needs full recompute.",
@@ -136,6 +144,7 @@ RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: distributed recompute activations is only application to full "
         "recompute",
         source=arguments(1179, 1359, 1374),
+        example="distribute_saved_activations=true",
     ),
     "selective_with_method": _argument(
         summary="--recompute-method cannot be combined with selective recompute.",
@@ -145,6 +154,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="[recompute_method]",
         raises="AssertionError: recompute method is not yet supported for selective recomputing",
         source=arguments(1191, 1371, 1386),
+        example="recompute_granularity=selective recompute_method=block",
     ),
     "recompute_modules_empty": _argument(
         summary="--recompute-modules needs at least one module (since 0.16).",
@@ -154,6 +164,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="drop recompute_granularity, since an empty list recomputes nothing",
         raises="SystemExit: argument --recompute-modules: expected at least one argument",
         source="megatron-core 0.17.1 training/argument_utils.py",
+        example="recompute_granularity=selective recompute_modules=",
     ),
     "offload_needs_te_impl": _offload_needs_te_impl,
     "graphs_with_expandable_segments": _argument(
@@ -168,6 +179,7 @@ RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: expandable_segments:True may not be safe when using CUDA Graphs "
         "with",
         source=arguments(1575, 1749, 1881),
+        example="cuda_graph_impl=transformer_engine expandable_segments=true",
     ),
     "graph_register_environment": _argument(
         summary="Since 0.16, TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
@@ -178,6 +190,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="export NCCL_GRAPH_REGISTER=0",
         verdict=Verdict.NOTE,
         source=config(),
+        example="cuda_graph_impl=transformer_engine expandable_segments=true",
     ),
     "offload_environment": _offload_environment,
     "bridge_offload_needs_te_impl": replace(
@@ -188,13 +201,17 @@ RULES: Final[dict[str, Rule]] = {
         authority=Authority.BRIDGE,
         source=_bridge.keywords["source"],
     ),
-    "bridge_local_graphs": function(
-        _bridge_local_graphs, _bridge.keywords["source"], authority=Authority.BRIDGE
+    "bridge_local_graphs": Rule(
+        summary="Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only.",
+        when=_bridge_local_graphs,
+        authority=Authority.BRIDGE,
+        source=_bridge.keywords["source"],
+        example="enable_cuda_graph=true",
     ),
     "bridge_offload_environment": replace(
         _offload_environment, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
     ),
-    "fp8_recompute_te_version": Guard(
+    "fp8_recompute_te_version": Rule(
         summary="layernorm or moe_act recompute with fp8 needs Transformer Engine 2.6.",
         given=lambda raw, _: raw.fp8 and raw.selective and not raw.delayed_scaling,
         when=lambda raw, _: " and ".join(
@@ -204,6 +221,8 @@ RULES: Final[dict[str, Rule]] = {
         fix="use transformer-engine >= 2.6",
         verdict=Verdict.NOTE,
         source=config(0, 919, 998, 1248, 1428, 1638, 1828),
+        example="recompute_granularity=selective recompute_modules=layernorm fp8_recipe=mxfp8 "
+        "fp8=hybrid",
     ),
 }
 
@@ -216,26 +235,24 @@ def _muon_up_to_0_17(raw: RawSettings, revision: Revision) -> bool:
     return known and raw.optimizer in ("muon", "dist_muon")
 
 
-def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Up to 0.17, muon does not support overlap_grad_reduce or overlap_param_gather."""
+def _muon_overlap(raw: RawSettings, revision: Revision) -> Match | None:
     both = ("overlap_grad_reduce", "overlap_param_gather")
     overlaps = [name for name in both if getattr(raw, name)]
     if raw.optimizer != "muon" or not overlaps or not _muon_up_to_0_17(raw, revision):
         return None
     what = "grad reduce" if raw.overlap_grad_reduce else "param gather"
-    return Problem(
+    return Match(
         f"optimizer = muon cannot be combined with overlap_{what.replace(' ', '_')}",
         f"{' and '.join(marked(name, 'false') for name in overlaps)}, or [optimizer=dist_muon]",
         f"AssertionError: Muon optimizer does not support overlap {what}.",
     )
 
 
-def _muon_fp16(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Muon does not support fp16 (no loss scaling)."""
+def _muon_fp16(raw: RawSettings, revision: Revision) -> Match | None:
     if raw.optimizer not in ("muon", "dist_muon") or not raw.fp16:
         return None
     who = "ValueError: emerging optimizer" if revision.at_least(0, 18) else "Exception: muon"
-    return Problem(
+    return Match(
         f"optimizer = {raw.optimizer} cannot be combined with fp16",
         "use --bf16",
         f"{who} with fp16 is not supported.",
@@ -253,6 +270,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         fix="{found.advice}",
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.19.2 training/arguments.py:2776",
+        example="optimizer=adamw",
     ),
     "optimizer_offload_precision_aware": _argument(
         summary="optimizer_cpu_offload needs the precision-aware optimizer.",
@@ -262,6 +280,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         fix="[use_precision_aware_optimizer=true], or [optimizer_cpu_offload]",
         raises="AssertionError: The optimizer cpu offload must be used in conjunction with",
         source="megatron-core 0.19.2 training/arguments.py:1803",
+        example="optimizer_cpu_offload=true",
     ),
     "muon_release": _muon(
         summary="muon and dist_muon came with megatron-core 0.16.",
@@ -270,6 +289,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         fix="[>=0.16], or [optimizer=adam]",
         raises="SystemExit: argument --optimizer: invalid choice",
         source="megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3",
+        example="optimizer=muon",
     ),
     "muon_distributed_optimizer": _argument(
         summary="Up to 0.17, Muon does not support the distributed optimizer.",
@@ -280,6 +300,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         "whole tensors)",
         raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
         source=_ARGUMENTS,
+        example="optimizer=muon use_distributed_optimizer=true",
     ),
     "muon_becomes_layer_wise": _argument(
         summary=(
@@ -292,8 +313,15 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         fix="nothing to change: dist_muon is the older name of this combination",
         verdict=Verdict.NOTE,
         source="megatron-core 0.19.2 training/arguments.py:1669-1682",
+        example="optimizer=muon use_distributed_optimizer=true",
     ),
-    "muon_overlap": function(_muon_overlap, _ARGUMENTS, authority=Authority.LAUNCHER),
+    "muon_overlap": Rule(
+        summary="Up to 0.17, muon does not support overlap_grad_reduce or overlap_param_gather.",
+        when=_muon_overlap,
+        authority=Authority.LAUNCHER,
+        source=_ARGUMENTS,
+        example="optimizer=muon overlap_grad_reduce=true",
+    ),
     "muon_precision_aware": _muon(
         summary="The precision-aware optimizer and its offload work only with Adam.",
         when=lambda raw, _: raw.use_precision_aware_optimizer,
@@ -301,18 +329,20 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         fix="[use_precision_aware_optimizer], or [optimizer=adam]",
         raises="AssertionError: --use-precision-aware-optimizer only supported with adam",
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
+        example="optimizer=muon use_precision_aware_optimizer=true",
     ),
-    "muon_fp16": function(
-        _muon_fp16,
-        "megatron-core 0.16.1 optimizer/muon.py:195",
+    "muon_fp16": Rule(
+        summary="Muon does not support fp16 (no loss scaling).",
+        when=_muon_fp16,
         authority=Authority.LAUNCHER,
+        source="megatron-core 0.16.1 optimizer/muon.py:195",
+        example="optimizer=muon fp16=true",
     ),
 }
 """What Megatron-LM's command line makes of --optimizer."""
 
 
-def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
-    """NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron Core."""
+def _partial_microbatches(raw: RawSettings, _: Revision) -> Match | None:
     window = (
         "num_micro_batches_with_partial_activation_checkpoints",
         "activations_checkpoint_layers_per_pipeline",
@@ -326,11 +356,11 @@ def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
         if plain
         else "the model uses Megatron Core's transformer (mcore_gpt)"
     )
-    return Problem(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
+    return Match(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
 
 
 _NEMO: Final = "NeMo 1.x modules/common/megatron/transformer.py"
-_nemo = partial(Guard, authority=Authority.NEMO, source=_NEMO)
+_nemo = partial(Rule, authority=Authority.NEMO, source=_NEMO)
 
 NEMO_RULES: Final[dict[str, Rule]] = {
     "nemo_selective_needs_method": _nemo(
@@ -342,12 +372,14 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         "(mcore_gpt true)",
         raises='ValueError: activations_checkpoint_method should be "uniform" or "block" when '
         "using",
+        example="recompute_granularity=selective mcore_gpt=false",
     ),
     "nemo_distribute": _nemo(
         summary="NeMo 1 has no key for distribute_saved_activations.",
         when=lambda raw, revision: raw.distribute_saved_activations and revision.version == "1",
         reason="NeMo 1 has no key for distribute_saved_activations",
         fix="drop distribute_saved_activations, or use NeMo 2",
+        example="distribute_saved_activations=true",
     ),
     "nemo_default_layers": _nemo(
         summary="NeMo 1's own transformer treats an unset number of layers as 1.",
@@ -356,8 +388,15 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
         fix="write the number you mean",
         verdict=Verdict.REPLACED,
+        example="mcore_gpt=false recompute_granularity=full",
     ),
-    "nemo_partial_microbatches": function(
-        _partial_microbatches, _NEMO, Verdict.NO_EFFECT, Authority.NEMO
+    "nemo_partial_microbatches": Rule(
+        summary="NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron "
+        "Core.",
+        when=_partial_microbatches,
+        verdict=Verdict.NO_EFFECT,
+        authority=Authority.NEMO,
+        source=_NEMO,
+        example="num_micro_batches_with_partial_activation_checkpoints=1",
     ),
 }

@@ -2,9 +2,10 @@
 
 from typing import Final
 
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import Guard, Lines, Problem, Rule, config, function
+from advisor.frameworks.megatron.rules.stated import Lines, Rule, config
 
 
 def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
@@ -16,15 +17,14 @@ def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
     return "a multiple or divisor" if divisor_allowed else "a multiple"
 
 
-def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The bf16 layers at the start and at the end must each fit into one pipeline stage."""
+def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Match | None:
     if not (raw.fp8 and raw.first_last_layers_bf16) or raw.num_layers is None:
         return None
     most = raw.num_layers // raw.pipeline_model_parallel_size
     for field in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
         count: int = getattr(raw, field)
         if not 0 <= count <= most:
-            return Problem(
+            return Match(
                 f"{field} = {count} must be between 0 and {most}, the layers of a pipeline stage",
                 f"use at most {most}",
                 f"ValueError: {field} ({count}) must be between 0 and",
@@ -32,13 +32,12 @@ def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
     return None
 
 
-def _sequence_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
-    """sequence_parallel needs tensor_model_parallel_size > 1."""
+def _sequence_parallel(raw: RawSettings, revision: Revision) -> Match | None:
     if not raw.sequence_parallel or raw.tensor_model_parallel_size > 1:
         return None
     old = "ValueError: Can not use sequence paralllelism without tensor parallelism"
     new = "ValueError: Cannot use sequence parallelism without tensor parallelism"
-    return Problem(
+    return Match(
         "sequence_parallel cannot be combined with tensor_model_parallel_size = "
         f"{raw.tensor_model_parallel_size}",
         "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
@@ -46,19 +45,18 @@ def _sequence_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
-def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
-    """fp8_output_proj needs fp8 with the recipe mxfp8."""
+def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.fp8_output_proj:
         return None
     if not raw.fp8:
-        return Problem(
+        return Match(
             "fp8_output_proj needs fp8, which is off",
             "[fp8_output_proj], or set fp8",
             "ValueError: fp8_output_proj must be used together with fp8 mode.",
         )
     if raw.fp8_recipe == "mxfp8":
         return None
-    return Problem(
+    return Match(
         f"fp8_output_proj cannot be combined with fp8_recipe = {raw.fp8_recipe or 'delayed'}",
         "[fp8_recipe=mxfp8], or [fp8_output_proj]",
         "ValueError: fp8_output_proj requires fp8_recipe='mxfp8'",
@@ -66,10 +64,13 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
 
 
 RULES: Final[dict[str, Rule]] = {
-    "sequence_parallel_needs_tp": function(
-        _sequence_parallel, Lines("model_parallel_config.py", (356, 359, 359, 411, 408, 417, 504))
+    "sequence_parallel_needs_tp": Rule(
+        summary="sequence_parallel needs tensor_model_parallel_size > 1.",
+        when=_sequence_parallel,
+        source=Lines("model_parallel_config.py", (356, 359, 359, 411, 408, 417, 504)),
+        example="sequence_parallel=true",
     ),
-    "deferred_wgrad_needs_pipeline": Guard(
+    "deferred_wgrad_needs_pipeline": Rule(
         summary="defer_embedding_wgrad_compute needs a pipeline.",
         when=lambda raw, _: (
             raw.defer_embedding_wgrad_compute and raw.pipeline_model_parallel_size <= 1
@@ -80,8 +81,9 @@ RULES: Final[dict[str, Rule]] = {
         raises="ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is "
         "not",
         source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
+        example="defer_embedding_wgrad_compute=true",
     ),
-    "attention_heads_divide_by_tp": Guard(
+    "attention_heads_divide_by_tp": Rule(
         summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",
         when=lambda raw, _: (raw.num_attention_heads or 0) % raw.tensor_model_parallel_size,
         reason="num_attention_heads = {raw.num_attention_heads} is not a multiple of "
@@ -89,8 +91,9 @@ RULES: Final[dict[str, Rule]] = {
         fix="use a tensor_model_parallel_size that divides {raw.num_attention_heads}",
         raises="ValueError: num_attention_heads ({raw.num_attention_heads}) must be a multiple of",
         source=config(646, 681, 743, 924, 1056, 1195, 1323),
+        example="num_attention_heads=8 tensor_model_parallel_size=3",
     ),
-    "query_groups_match_tp": Guard(
+    "query_groups_match_tp": Rule(
         summary="num_query_groups must be a multiple of TP; since 0.16, a divisor works too.",
         when=_unmatched_groups,
         reason="num_query_groups = {raw.num_query_groups} is not {found} of "
@@ -98,8 +101,9 @@ RULES: Final[dict[str, Rule]] = {
         fix="use a tensor_model_parallel_size that divides {raw.num_query_groups}",
         raises="ValueError: num_query_groups ({raw.num_query_groups}) must be {found} of",
         source=config(661, 696, 758, 940, 1072, 1211, 1339),
+        example="num_query_groups=8 tensor_model_parallel_size=3",
     ),
-    "gated_delta_net_context_parallel": Guard(
+    "gated_delta_net_context_parallel": Rule(
         summary="Gated-delta-net attention refuses context parallelism in 0.16 and 0.17.",
         when=lambda raw, _: (
             raw.experimental_attention_variant == "gated_delta_net"
@@ -110,19 +114,26 @@ RULES: Final[dict[str, Rule]] = {
         fix="[context_parallel_size=1], or [>=0.18]",
         raises="AssertionError: Gated delta net does not support context parallel for now",
         source=config(0, 0, 0, 983, 1115, 0, 0),
+        example="context_parallel_size=2 experimental_attention_variant=gated_delta_net",
     ),
-    "fp8_delayed_bf16_layers": Guard(
+    "fp8_delayed_bf16_layers": Rule(
         summary="Delayed scaling cannot keep the first and last layers in bf16.",
         when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
         reason="first_last_layers_bf16 cannot be combined with fp8_recipe = delayed",
         fix="[fp8_recipe=tensorwise], or [first_last_layers_bf16]",
         raises="ValueError: Delayed scaling does not support first / last layer in BF16.",
         source=config(669, 704, 766, 990, 1122, 1260, 1402),
+        example="fp8=hybrid first_last_layers_bf16=true",
     ),
-    "fp8_bf16_layer_counts": function(
-        _bf16_layer_counts, config(680, 715, 777, 1001, 1133, 1271, 1413)
+    "fp8_bf16_layer_counts": Rule(
+        summary="The bf16 layers at the start and at the end must each fit into one pipeline "
+        "stage.",
+        when=_bf16_layer_counts,
+        source=config(680, 715, 777, 1001, 1133, 1271, 1413),
+        example="num_layers=8 fp8=hybrid fp8_recipe=tensorwise first_last_layers_bf16=true "
+        "num_layers_at_start_in_bf16=9",
     ),
-    "fp8_custom_recipe": Guard(
+    "fp8_custom_recipe": Rule(
         summary="fp8_recipe custom needs fp8_quantizer_factory.",
         when=lambda raw, _: (
             raw.fp8 and raw.fp8_recipe == "custom" and not raw.fp8_quantizer_factory
@@ -131,23 +142,31 @@ RULES: Final[dict[str, Rule]] = {
         fix="give --fp8-quantizer-factory package.module.function, or a built-in recipe",
         raises="ValueError: fp8_quantizer_factory must be provided when fp8_recipe is 'custom'.",
         source=config(0, 0, 0, 1019, 1151, 1289, 1431),
+        example="fp8=hybrid fp8_recipe=custom",
     ),
-    "fp8_param_needs_fp8": Guard(
+    "fp8_param_needs_fp8": Rule(
         summary="fp8_param (--fp8-param-gather) needs fp8.",
         when=lambda raw, _: raw.fp8_param and not raw.fp8,
         reason="fp8_param needs fp8, which is off",
         fix="[fp8_param] (--fp8-param-gather), or set fp8 (--fp8-format hybrid)",
         raises="ValueError: fp8_param must be used together with fp8 mode.",
         source=config(698, 733, 795, 1027, 1159, 1297, 1439),
+        example="fp8_param=true",
     ),
-    "fp8_output_proj": function(_fp8_output_proj, config(0, 0, 0, 0, 0, 1300, 1442)),
-    "fp4_with_fp8": Guard(
+    "fp8_output_proj": Rule(
+        summary="fp8_output_proj needs fp8 with the recipe mxfp8.",
+        when=_fp8_output_proj,
+        source=config(0, 0, 0, 0, 0, 1300, 1442),
+        example="fp8_output_proj=true",
+    ),
+    "fp4_with_fp8": Rule(
         summary="fp4 and fp8 cannot be combined.",
         when=lambda raw, _: raw.fp4 and raw.fp8,
         reason="fp4 = {raw.fp4} and fp8 = {raw.fp8} cannot be combined",
         fix="[fp4], or [fp8]",
         raises="ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
         source=config(0, 0, 802, 1034, 1166, 1312, 1454),
+        example="fp8=hybrid fp4=e2m1",
     ),
 }
 """In the order in which Megatron checks them."""

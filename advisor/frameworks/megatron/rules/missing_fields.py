@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function, marked
+from advisor.frameworks.megatron.rules.stated import Rule, config, marked
 from advisor.frameworks.option import Option, Status
 
 _PASSING: Final = {
@@ -20,8 +21,7 @@ _INSTEAD: Final = {
 }
 
 
-def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Every field that is set must exist in the release."""
+def _unknown_field(raw: RawSettings, revision: Revision) -> Match | None:
     set_here = raw.given.keys() & _PASSING.keys()
     absent = {name for name in set_here if not _PASSING[name].in_release(revision)}
     for row in _PASSING.values() if absent else ():
@@ -30,16 +30,23 @@ def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
     return None
 
 
-def _absence(row: Option, revision: Revision) -> Problem:
+def _absence(row: Option, revision: Revision) -> Match:
     raises = f"TypeError: no such field: {row.name}"
     if row.since is None or row.ended_before(revision):
-        return Problem(f"{revision.label} removed {row.name}", marked(row.name), raises)
+        return Match(f"{revision.label} removed {row.name}", marked(row.name), raises)
     release = "main" if row.since == (0, 20) else "{}.{}".format(*row.since)
-    return Problem(
+    return Match(
         f"{revision.label} has no {row.name}, which came with megatron-core {release}",
         _INSTEAD.get(row.name, "[>={}.{}], or {}".format(*row.since, marked(row.name))),
         raises,
     )
 
 
-RULES: Final[dict[str, Rule]] = {"unknown_field": function(_unknown_field, config())}
+RULES: Final[dict[str, Rule]] = {
+    "unknown_field": Rule(
+        summary="Every field that is set must exist in the release.",
+        when=_unknown_field,
+        source=config(),
+        example="pipeline_model_parallel_layout=Et|tL",
+    )
+}

@@ -3,14 +3,15 @@
 from functools import partial
 from typing import Final
 
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, offloaded, replayed, unknown
-from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+from advisor.frameworks.megatron.rules.stated import Rule, config, names
 
 _INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
 
-_layers = partial(Guard, given=lambda raw, _: raw.cpu_offloading)
+_layers = partial(Rule, given=lambda raw, _: raw.cpu_offloading)
 
 LAYER_RULES: Final[dict[str, Rule]] = {
     "cpu_offloading_num_layers": _layers(
@@ -25,6 +26,7 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         fix="use at most {found}",
         raises="ValueError: CPU offloading can be done only for layers less than {raw.num_layers}",
         source=config(757, 808, 887, 1137, 1317, 1527, 1707),
+        example="num_layers=8 cpu_offloading=true cpu_offloading_num_layers=8",
     ),
     "cpu_offloading_pipeline": _layers(
         summary="cpu_offloading cannot be combined with pipeline parallelism.",
@@ -35,6 +37,7 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: Currently there is no support for Pipeline parallelism with CPU "
         "offloading",
         source=config(764, 815, 894, 1144, 1324, 1534, 1714),
+        example="cpu_offloading=true pipeline_model_parallel_size=2",
     ),
     "cpu_offloading_recompute": _layers(
         summary="cpu_offloading cannot be combined with recompute.",
@@ -44,6 +47,7 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         fix="drop one of the two",
         raises="ValueError: CPU offloading does not work when activation recomputation is enabled",
         source=config(769, 820, 899, 1149, 1329, 1539, 1719),
+        example="recompute_granularity=full cpu_offloading=true",
     ),
 }
 """Offload of whole layers: Megatron checks it before the recompute fields."""
@@ -58,12 +62,11 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
     return found.with_versions(versions)
 
 
-def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
-    """Offload of fused_group_mlp needs TE's operation fuser and excludes offload of its parts."""
+def _fused_group_mlp(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
         return None
     if not raw.use_transformer_engine_op_fuser:
-        return Problem(
+        return Match(
             "offload of fused_group_mlp needs use_transformer_engine_op_fuser, which is off",
             "drop fused_group_mlp",
             "ValueError: fused_group_mlp requires use_transformer_engine_op_fuser.",
@@ -71,19 +74,18 @@ def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
     parts = offloaded(raw, "expert_fc1", "moe_act")
     if not parts:
         return None
-    return Problem(
+    return Match(
         f"offload of fused_group_mlp cannot be combined with offload of its parts {names(parts)}",
         f"drop {names(parts)}",
         "ValueError: fused_group_mlp offloads the whole fused grouped MLP and cannot be",
     )
 
 
-def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
-    """moe_paged_stash cannot be combined with cpu_offloading or with offload in the experts."""
+def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.moe_paged_stash:
         return None
     if raw.cpu_offloading:
-        return Problem(
+        return Match(
             "moe_paged_stash cannot be combined with cpu_offloading",
             "drop one of the two",
             "ValueError: moe_paged_stash cannot be enabled with cpu_offloading.",
@@ -91,7 +93,7 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
     inside = offloaded(raw, *_INSIDE_MOE)
     if not inside:
         return None
-    return Problem(
+    return Match(
         f"moe_paged_stash cannot be combined with offload of {names(inside)}, which the stash "
         "covers",
         f"drop {names(inside)} from offload_modules",
@@ -99,7 +101,7 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
     )
 
 
-_modules = partial(Guard, given=lambda raw, _: raw.fine_grained_activation_offloading)
+_modules = partial(Rule, given=lambda raw, _: raw.fine_grained_activation_offloading)
 
 MODULE_RULES: Final[dict[str, Rule]] = {
     "offload_with_cpu_offloading": _modules(
@@ -110,6 +112,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: fine_grained_activation_offloading cannot be enabled with "
         "cpu_offloading.",
         source=config(0, 0, 0, 1269, 1449, 1659, 1849),
+        example="fine_grained_activation_offloading=true cpu_offloading=true",
     ),
     "offload_needs_modules": _modules(
         summary="fine_grained_activation_offloading needs offload_modules.",
@@ -118,6 +121,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         fix="name one or more of {found}",
         raises="AssertionError: ",
         source=config(0, 0, 0, 1272, 1452, 1662, 1852),
+        example="fine_grained_activation_offloading=true",
     ),
     "offload_modules": _modules(
         summary="Every offload module must be known to the release.",
@@ -126,6 +130,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         fix="{found.advice}",
         raises="AssertionError: Invalid choices for offload_modules: {{",
         source=config(0, 0, 0, 1282, 1462, 1672, 1863),
+        example="offload_modules=mlp fine_grained_activation_offloading=true",
     ),
     "offload_attn_proj": _modules(
         summary="attn_proj can be offloaded only together with core_attn.",
@@ -135,6 +140,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         fix="add core_attn to offload_modules",
         raises="ValueError: attn_proj cannot be set to offload_modules alone without core_attn",
         source=config(0, 0, 0, 1287, 1467, 1677, 1868),
+        example="offload_modules=attn_proj fine_grained_activation_offloading=true",
     ),
     "offload_inside_moe": _modules(
         summary="Modules inside a recomputed MoE layer cannot be offloaded (since 0.19).",
@@ -143,8 +149,22 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         fix="drop moe from recompute_modules, or {found} from offload_modules",
         raises="AssertionError: Cannot offload {{",
         source=config(0, 0, 0, 0, 0, 0, 1874),
+        example="fine_grained_activation_offloading=true offload_modules=moe_act "
+        "recompute_granularity=selective recompute_modules=moe",
     ),
-    "offload_fused_group_mlp": function(_fused_group_mlp, config(0, 0, 0, 0, 0, 0, 1895)),
-    "paged_stash": function(_paged_stash, config(0, 0, 0, 0, 0, 1684, 1905)),
+    "offload_fused_group_mlp": Rule(
+        summary="Offload of fused_group_mlp needs TE's operation fuser and excludes offload of its "
+        "parts.",
+        when=_fused_group_mlp,
+        source=config(0, 0, 0, 0, 0, 0, 1895),
+        example="offload_modules=fused_group_mlp fine_grained_activation_offloading=true",
+    ),
+    "paged_stash": Rule(
+        summary="moe_paged_stash cannot be combined with cpu_offloading or with offload in the "
+        "experts.",
+        when=_paged_stash,
+        source=config(0, 0, 0, 0, 0, 1684, 1905),
+        example="moe_paged_stash=true cpu_offloading=true",
+    ),
 }
 """Offload of modules: Megatron checks it after the recompute fields."""

@@ -5,20 +5,11 @@ accepts and does not read.
 from functools import partial
 from typing import Final
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Problem,
-    Rule,
-    Verdict,
-    arguments,
-    config,
-    function,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, arguments, config, names
 from advisor.frameworks.names import Framework
 
 
@@ -36,15 +27,16 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
 
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
-    "recompute_granularity": Guard(
+    "recompute_granularity": Rule(
         summary="recompute_granularity must be full or selective.",
         when=lambda raw, _: unknown((raw.recompute_granularity,), ("full", "selective")),
         reason="recompute_granularity = {found} is neither full nor selective",
         fix="{found.advice}",
         raises="ValueError: When using recompute_granuarlity: {found} must be",  # their spelling
         source=config(775, 826, 905, 1155, 1335, 1545, 1725),
+        example="recompute_granularity=layers",
     ),
-    "recompute_method": Guard(
+    "recompute_method": Rule(
         summary="recompute_method must be block or uniform, also with selective recompute.",
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: unknown((raw.recompute_method,), ("block", "uniform")),
@@ -52,16 +44,18 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         fix="{found.advice}",
         raises='ValueError: recompute_method: {found} must be "block" or "uniform".',
         source=config(782, 833, 912, 1162, 1342, 1552, 1732),
+        example="recompute_method=all recompute_granularity=full",
     ),
-    "full_needs_method": Guard(
+    "full_needs_method": Rule(
         summary="Full recompute needs a recompute_method.",
         when=lambda raw, _: raw.full and raw.recompute_method is None,
         reason="recompute_granularity = full needs recompute_method",
         fix="add recompute_method uniform (every layer) or block (the first N layers of a chunk)",
         raises="ValueError: Using recompute_granularity: full so recompute_method must be",
         source=config(786, 837, 916, 1166, 1346, 1556, 1736),
+        example="recompute_granularity=full",
     ),
-    "full_needs_num_layers": Guard(
+    "full_needs_num_layers": Rule(
         summary="Full recompute needs recompute_num_layers (except in NeMo 1's own transformer).",
         when=lambda raw, _: raw.full and raw.recompute_num_layers is None and raw.mcore_gpt,
         reason="recompute_granularity = full needs recompute_num_layers",
@@ -69,8 +63,9 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: When using recompute_granularity: full recompute_num_layers must be "
         "between",
         source=config(792, 843, 922, 1172, 1352, 1562, 1742),
+        example="recompute_granularity=full",
     ),
-    "selective_num_layers": Guard(
+    "selective_num_layers": Rule(
         summary="Selective recompute takes no recompute_num_layers.",
         when=lambda raw, _: raw.selective and raw.recompute_num_layers is not None,
         reason="recompute_granularity = selective cannot be combined with recompute_num_layers = "
@@ -79,8 +74,9 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: When using recompute_granularity: selective recompute_num_layers must "
         "be None",
         source=config(799, 850, 929, 1179, 1359, 1569, 1749),
+        example="recompute_granularity=selective recompute_num_layers=2",
     ),
-    "distribute_with_sequence_parallel": Guard(
+    "distribute_with_sequence_parallel": Rule(
         summary="distribute_saved_activations cannot be combined with sequence_parallel.",
         given=lambda raw, _: raw.recompute_granularity is not None,
         when=lambda raw, _: raw.distribute_saved_activations and raw.sequence_parallel,
@@ -90,26 +86,28 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         raises="ValueError: distribute_saved_activations: True must be false when sequence "
         "parallel is",
         source=config(807, 858, 937, 1187, 1367, 1577, 1757),
+        example="recompute_granularity=full distribute_saved_activations=true "
+        "sequence_parallel=true",
     ),
-    "recompute_modules": Guard(
+    "recompute_modules": Rule(
         summary="The release must know every recompute module.",
         when=_unknown_modules,
         reason="recompute_modules {found}: not accepted by {revision.label}",
         fix="{found.advice}",
         raises="AssertionError: Invalid choices for recompute_modules: {{",
         source=config(819, 878, 957, 1207, 1387, 1597, 1778),
+        example="recompute_granularity=selective recompute_modules=attention",
     ),
 }
 
 
-def _modules_without_selective(raw: RawSettings, _: Revision) -> Problem | None:
-    """recompute_modules is used only with recompute_granularity selective."""
+def _modules_without_selective(raw: RawSettings, _: Revision) -> Match | None:
     modules = raw.recompute_modules
     # A dumped configuration shows the promoted default even where nothing is recomputed.
     if raw.selective or not modules or modules == ("core_attn",):
         return None
     granularity = raw.recompute_granularity or "unset"
-    return Problem(
+    return Match(
         f"recompute_modules {names(modules)} is ignored: recompute_granularity is {granularity}",
         "set recompute_granularity selective, or drop recompute_modules",
     )
@@ -153,8 +151,8 @@ def _recomputed_and_offloaded(raw: RawSettings, _: Revision) -> list[str]:
     return both or (["every layer"] if raw.full and raw.offload_modules else [])
 
 
-_ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
-_noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+_ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+_noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
 _FULL: Final = "megatron-core 0.19.2 recompute.py:160-190"
 _CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
 _OFFLOAD: Final = "megatron-core 0.16.1 transformer_config.py:1268-1292"
@@ -168,9 +166,15 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         "recompute_granularity given",
         fix="write --recompute-granularity selective --recompute-modules with the modules you mean",
         source=arguments(498, 605, 589),
+        example="recompute_activations=true",
     ),
-    "modules_without_selective": function(
-        _modules_without_selective, _CONFIG, Verdict.NO_EFFECT, Authority.TRAINING
+    "modules_without_selective": Rule(
+        summary="recompute_modules is used only with recompute_granularity selective.",
+        when=_modules_without_selective,
+        verdict=Verdict.NO_EFFECT,
+        authority=Authority.TRAINING,
+        source=_CONFIG,
+        example="recompute_modules=mlp",
     ),
     "method_without_full": _ignored(
         summary="recompute_method and recompute_num_layers need recompute_granularity.",
@@ -179,6 +183,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="{found} without recompute_granularity: nothing is recomputed",
         fix="set recompute_granularity full, or drop {found}",
         source="megatron-core 0.16.1 transformer_config.py:1154",
+        example="recompute_num_layers=2",
     ),
     "method_with_selective": _ignored(
         summary="TransformerConfig ignores recompute_method under selective recompute.",
@@ -187,6 +192,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="recompute_method = {raw.recompute_method} is ignored by selective recompute",
         fix="drop recompute_method",
         source=_BLOCK,
+        example="recompute_granularity=selective recompute_method=block",
     ),
     "selective_without_modules": _ignored(
         summary="selective with an empty list recomputes nothing (Megatron-LM's command line "
@@ -198,6 +204,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="selective recompute with an empty recompute_modules recomputes nothing",
         fix="name modules, or drop recompute_granularity",
         source=_CONFIG,
+        example="recompute_granularity=selective recompute_modules=",
     ),
     "distribute_ignored": _ignored(
         summary="TransformerConfig uses distribute_saved_activations only with full recompute "
@@ -209,6 +216,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="distribute_saved_activations is ignored: {found}",
         fix="drop distribute_saved_activations",
         source=_BLOCK,
+        example="distribute_saved_activations=true",
     ),
     "block_without_layers": _ignored(
         summary="block with recompute_num_layers below 1 recomputes nothing.",
@@ -218,6 +226,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         "nothing",
         fix="use recompute_num_layers 1 or more, or drop recompute_granularity",
         source=_FULL,
+        example="recompute_method=block recompute_num_layers=0 recompute_granularity=full",
     ),
     "more_layers_than_chunk": _noted(
         summary="recompute_num_layers above the layers of a model chunk means all of them.",
@@ -226,6 +235,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         "a model chunk, so it means {found}",
         fix="use recompute_num_layers {found}",
         source=_FULL,
+        example="recompute_granularity=full recompute_num_layers=9 num_layers=8",
     ),
     "offload_without_switch": _ignored(
         summary="offload_modules is used only with fine_grained_activation_offloading.",
@@ -234,6 +244,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
         fix="set fine_grained_activation_offloading, or drop offload_modules",
         source=_OFFLOAD,
+        example="offload_modules=core_attn",
     ),
     "offload_of_recomputed": _noted(
         summary="Offloading a recomputed module is accepted silently.",
@@ -242,6 +253,8 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         reason="both recomputed and offloaded: {found}",
         fix="choose one of the two for each module",
         source=_OFFLOAD,
+        example="fine_grained_activation_offloading=true offload_modules=core_attn "
+        "recompute_granularity=full",
     ),
 }
 """Fields first, then whole layers and offloading."""

@@ -6,36 +6,27 @@ A new label is a row in labels.py, its first release in revisions.py, and its ru
 from functools import partial
 from typing import Final
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.labels import inside
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import lists, replayed, selects
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Problem,
-    Rule,
-    Verdict,
-    config,
-    function,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, config, names
 
 
-def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
-    """layernorm and moe_act recompute refuse delayed scaling (0.13: any fp8; 0.12: no check)."""
+def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
     labels = [m for m in ("moe_act", "layernorm") if lists(raw, m)]
     if not raw.fp8 or not labels or not revision.at_least(0, 13):
         return None
     if not revision.at_least(0, 14):
-        return Problem(
+        return Match(
             f"megatron-core 0.13 cannot recompute {names(labels)} with fp8",
             f"drop {names(labels)}, or use megatron-core 0.14 with a recipe other than delayed",
             "ValueError: moe_act and layernorm recompute cannot work with fp8.",
         )
     if not raw.delayed_scaling:
         return None
-    return Problem(
+    return Match(
         f"recompute of {names(labels)} cannot be combined with fp8_recipe = delayed",
         f"drop {names(labels)}, or use fp8_recipe tensorwise, blockwise or mxfp8",
         "ValueError: Delayed scaling does not support moe_act and layernorm recompute for fp8.",
@@ -43,23 +34,25 @@ def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
-    "moe_act_needs_grouped_gemm": Guard(
+    "moe_act_needs_grouped_gemm": Rule(
         summary="moe_act needs moe_grouped_gemm.",
         when=lambda raw, _: lists(raw, "moe_act") and not raw.moe_grouped_gemm,
         reason="recompute of moe_act needs moe_grouped_gemm, which is off",
         fix="drop moe_act, or set moe_grouped_gemm in a mixture-of-experts model",
         raises="ValueError: moe_act in recompute_modules is only supported with moe_grouped_gemm.",
         source=config(825, 884, 963, 1213, 1393, 1603, 1784),
+        example="recompute_granularity=selective recompute_modules=moe_act",
     ),
-    "mla_up_proj_needs_mla": Guard(
+    "mla_up_proj_needs_mla": Rule(
         summary="mla_up_proj needs multi-latent attention.",
         when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
         reason="recompute of mla_up_proj needs a model with multi-latent attention",
         fix="drop mla_up_proj",
         raises="ValueError: mla_up_proj in recompute_modules is only supported with",
         source=config(830, 889, 968, 1218, 1398, 1608, 1789),
+        example="recompute_granularity=selective recompute_modules=mla_up_proj",
     ),
-    "gdn_norm_out_needs_gdn": Guard(
+    "gdn_norm_out_needs_gdn": Rule(
         summary="gdn_norm_out needs gated-delta-net attention.",
         when=lambda raw, revision: (
             lists(raw, "gdn_norm_out")
@@ -71,8 +64,9 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         fix="drop gdn_norm_out",
         raises="ValueError: gdn_norm_out in recompute_modules is only supported with",
         source=config(0, 0, 0, 0, 0, 0, 1795),
+        example="recompute_granularity=selective recompute_modules=gdn_norm_out",
     ),
-    "shared_experts_overlap": Guard(
+    "shared_experts_overlap": Rule(
         summary="shared_experts recompute cannot be combined with moe_shared_expert_overlap.",
         given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
         when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
@@ -80,11 +74,17 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         fix="drop one of the two",
         raises="ValueError: shared_experts recompute cannot work with --moe-shared-expert-overlap.",
         source=config(0, 903, 982, 1232, 1412, 1622, 1812),
+        example="recompute_granularity=selective recompute_modules=shared_experts "
+        "moe_shared_expert_overlap=true moe_shared_expert_intermediate_size=64",
     ),
-    "fp8_layernorm_recompute": function(
-        _fp8_layernorm, config(846, 914, 993, 1243, 1423, 1633, 1823)
+    "fp8_layernorm_recompute": Rule(
+        summary="layernorm and moe_act recompute refuse delayed scaling (0.13: any fp8; 0.12: no "
+        "check).",
+        when=_fp8_layernorm,
+        source=config(846, 914, 993, 1243, 1423, 1633, 1823),
+        example="recompute_granularity=selective recompute_modules=layernorm fp8=hybrid",
     ),
-    "moe_layer_recompute_with_full": Guard(
+    "moe_layer_recompute_with_full": Rule(
         summary="moe_layer_recompute cannot be combined with full recompute (since 0.12).",
         given=lambda _, revision: revision.at_least(0, 12),
         when=lambda raw, _: raw.moe_layer_recompute and raw.full,
@@ -92,11 +92,12 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         fix="drop moe_layer_recompute: full recompute covers the MoE layers",
         raises="ValueError: Do not set --moe-layer-recompute with full recompute granularity.",
         source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
+        example="recompute_granularity=full moe_layer_recompute=true",
     ),
 }
 
 # Lines 2028-2160 there.
-_on_main = partial(Guard, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py")
+_on_main = partial(Rule, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py")
 
 MAIN_RULES: Final[dict[str, Rule]] = {
     "mhc_needs_connections": _on_main(
@@ -105,6 +106,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         reason="recompute of mhc needs enable_mhc_connections, which is off",
         fix="drop mhc",
         raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
+        example="recompute_granularity=selective recompute_modules=mhc",
     ),
     "mhc_with_mlp": _on_main(
         summary="mhc cannot be combined with mlp.",
@@ -112,6 +114,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         reason="recompute of mhc cannot be combined with recompute of mlp",
         fix="drop one of the two",
         raises="ValueError: ",
+        example="recompute_granularity=selective recompute_modules=mhc,mlp",
     ),
     "mhc_layer_number": _on_main(
         summary="mhc_recompute_layer_num must be at least 1.",
@@ -122,6 +125,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num} must be at least 1",
         fix="use 1 or more, or leave it unset",
         raises="ValueError: ",
+        example="recompute_granularity=selective recompute_modules=mhc mhc_recompute_layer_num=0",
     ),
     "mhc_with_offload": _on_main(
         summary="mhc cannot be combined with offload of modules.",
@@ -130,6 +134,8 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         fix="drop one of the two",
         raises="NotImplementedError: 'mhc' in recompute_modules + "
         "fine_grained_activation_offloading is",
+        example="recompute_granularity=selective recompute_modules=mhc "
+        "fine_grained_activation_offloading=true",
     ),
     "mhc_with_full": _on_main(
         summary="enable_mhc_connections cannot be combined with full recompute.",
@@ -138,6 +144,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         fix="use selective recompute with mhc",
         raises="NotImplementedError: enable_mhc_connections is not yet compatible with full "
         "activation",
+        example="recompute_granularity=full enable_mhc_connections=true",
     ),
     "mhc_with_pipeline": _on_main(
         summary="enable_mhc_connections cannot be combined with pipeline parallelism.",
@@ -147,6 +154,7 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         fix="use pipeline_model_parallel_size 1",
         raises="NotImplementedError: enable_mhc_connections does not support "
         "pipeline_model_parallel_size",
+        example="enable_mhc_connections=true pipeline_model_parallel_size=2",
     ),
     "gdp_offload_and_recompute": _on_main(
         summary="Offload of gdp_qkv cannot be combined with recompute of gdp_in_proj.",
@@ -155,6 +163,8 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         reason="offload of gdp_qkv cannot be combined with recompute of gdp_in_proj",
         fix="drop one of the two",
         raises="ValueError: gdp_qkv cannot be set in offload_modules together with gdp_in_proj",
+        example="recompute_granularity=selective recompute_modules=gdp_in_proj "
+        "offload_modules=gdp_qkv fine_grained_activation_offloading=true",
     ),
 }
 """On what main has and no release: mhc, gdp_in_proj, gdp_qkv."""
@@ -166,13 +176,12 @@ def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
     return raw.attention_backend not in ("unfused", "local") and not local_scores
 
 
-def _moe_labels_on_dense(raw: RawSettings, _: Revision) -> Problem | None:
-    """moe, shared_experts and moe_act do nothing in a dense model."""
+def _moe_labels_on_dense(raw: RawSettings, _: Revision) -> Match | None:
     labels = replayed(raw, "moe_act", "moe", "shared_experts")
     if raw.num_moe_experts is not None or not labels:
         return None
     said, verb = names(labels), "does" if len(labels) == 1 else "do"
-    return Problem(f"{said} {verb} nothing in a dense model", f"drop {said}")
+    return Match(f"{said} {verb} nothing in a dense model", f"drop {said}")
 
 
 def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
@@ -184,9 +193,9 @@ def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
     return raw.moe_shared_expert_overlap or not preprocess
 
 
-_ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
-_noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
-_promoted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
+_ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+_noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+_promoted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
 _CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
 _LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
 _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
@@ -199,6 +208,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="recompute_modules is unset: Megatron then recomputes core_attn",
         fix="name the modules that you mean",
         source=_CONFIG,
+        example="recompute_granularity=selective",
     ),
     "promoted_moe_layer": _promoted(
         summary="moe_layer_recompute means selective recompute of moe and of the modules already "
@@ -208,8 +218,9 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="moe_layer_recompute is set: Megatron then recomputes {found} (selective)",
         fix="write recompute_granularity selective and recompute_modules moe",
         source=_CONFIG,
+        example="moe_layer_recompute=true",
     ),
-    "core_attn_under_flash": Guard(
+    "core_attn_under_flash": Rule(
         summary="core_attn saves almost nothing with flash or fused attention, which keep no "
         "scores.",
         given=lambda raw, _: selects(raw, "core_attn"),
@@ -220,6 +231,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         verdict=Verdict.SAVES_NOTHING,
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer_config.py:1224",
+        example="recompute_granularity=selective",
     ),
     "layernorm_on_te": _ignored(
         summary="layernorm does nothing on Transformer Engine's dense layer, whose norms are "
@@ -232,9 +244,15 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "dense layer are fused into the linear layers that follow",
         fix="drop layernorm",
         source=_LAYER,
+        example="recompute_granularity=selective recompute_modules=layernorm",
     ),
-    "moe_labels_on_dense": function(
-        _moe_labels_on_dense, _EXPERTS, Verdict.NO_EFFECT, Authority.TRAINING
+    "moe_labels_on_dense": Rule(
+        summary="moe, shared_experts and moe_act do nothing in a dense model.",
+        when=_moe_labels_on_dense,
+        verdict=Verdict.NO_EFFECT,
+        authority=Authority.TRAINING,
+        source=_EXPERTS,
+        example="recompute_granularity=selective recompute_modules=moe",
     ),
     "mlp_without_dense_layers": _ignored(
         summary="mlp does nothing where every layer is a mixture of experts.",
@@ -242,6 +260,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="mlp does nothing: every layer is a mixture of experts, and mlp means the dense MLP",
         fix="drop mlp, or use moe, moe_act or shared_experts",
         source=_LAYER,
+        example="recompute_granularity=selective recompute_modules=mlp num_moe_experts=8",
     ),
     "shared_experts_without_any": _ignored(
         summary="shared_experts does nothing in a model without shared experts.",
@@ -250,6 +269,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="shared_experts does nothing: the model has no shared experts",
         fix="drop shared_experts",
         source=_EXPERTS,
+        example="recompute_granularity=selective recompute_modules=shared_experts "
+        "num_moe_experts=8",
     ),
     "moe_act_on_local": _ignored(
         summary="moe_act works only in Transformer Engine's grouped experts.",
@@ -258,6 +279,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="moe_act does nothing with transformer_impl = local, whose experts run one by one",
         fix="drop moe_act",
         source="megatron-core 0.16.1 moe/experts.py",
+        example="recompute_granularity=selective recompute_modules=moe_act num_moe_experts=8 "
+        "transformer_impl=local",
     ),
     "parts_of_recomputed_moe": _noted(
         summary="A module inside a recomputed MoE layer is replayed twice: with the layer, and "
@@ -268,6 +291,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "only during the replay of moe",
         fix="drop {found} unless the peak lies in the replay of moe",
         source=_EXPERTS,
+        example="recompute_granularity=selective recompute_modules=moe,moe_act num_moe_experts=8",
     ),
     "layernorm_under_router_graph": _noted(
         summary="A TE graph of moe_router turns off recompute of the norm before the MoE layer.",
@@ -277,6 +301,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "moe_router contains that norm",
         fix="capture moe_preprocess as well, with the alltoall dispatcher",
         source=_LAYER,
+        example="recompute_granularity=selective recompute_modules=layernorm "
+        "cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router",
     ),
     "gdp_labels_without_gdp": _ignored(
         summary="gdp_in_proj and gdp_qkv do nothing without experimental_attention_variant.",
@@ -285,6 +311,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         reason="no effect without experimental_attention_variant: {found}",
         fix="drop {found}",
         source="Megatron-LM main d98e8a6",
+        example="recompute_granularity=selective recompute_modules=gdp_qkv",
     ),
     "output_discarding_extension": _noted(
         summary="Since 0.17, output-discarding recompute compiles a C++ extension at its first "
@@ -295,6 +322,8 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "importable Transformer Engine, g++ and ninja",
         fix="install them on every node",
         source="megatron-core 0.17.1 random.py:65-75",
+        example="recompute_granularity=selective recompute_modules=layernorm "
+        "transformer_impl=local",
     ),
 }
 """What single labels really do in a model. Promotions first."""

@@ -3,29 +3,22 @@
 from functools import partial
 from typing import Final
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.plan import reads_full_recompute
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Problem,
-    Rule,
-    Verdict,
-    function,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Rule
 
 
-def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Up to 0.16, the N of uniform:N must divide the layers of a model chunk."""
+def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Match | None:
     number, layers = raw.recompute_num_layers, raw.layers_per_chunk
     uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
     if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
         return None
     divisors = [n for n in range(1, layers + 1) if layers % n == 0]
     near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
-    return Problem(
+    return Match(
         f"uniform recompute of {number} layers does not divide model chunks of {layers} layers",
         f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
         "IndexError: list index out of range",
@@ -37,7 +30,7 @@ def _biased_mlp(raw: RawSettings, impl: str) -> bool:
     return biased and raw.transformer_impl == impl and bool(replayed(raw, "mlp"))
 
 
-_rule = partial(Guard, authority=Authority.TRAINING)
+_rule = partial(Rule, authority=Authority.TRAINING)
 _MTP: Final = "megatron-core 0.16.1 multi_token_prediction.py:842-857"
 _BIASED_MLP: Final = (
     "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; reproduced"
@@ -54,12 +47,17 @@ RULES: Final[dict[str, Rule]] = {
         verdict=Verdict.HANGS,
         source="megatron-core 0.16.1 transformer_block.py:_checkpointed_forward, 0.19.2 "
         "recompute.py",
+        example="recompute_method=uniform recompute_num_layers=0 recompute_granularity=full",
     ),
-    "uniform_must_divide": function(
-        _uniform_must_divide,
-        "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
-        Verdict.CRASHES,
-        Authority.TRAINING,
+    "uniform_must_divide": Rule(
+        summary="Up to 0.16, the N of uniform:N must divide the layers of a model chunk.",
+        when=_uniform_must_divide,
+        verdict=Verdict.CRASHES,
+        authority=Authority.TRAINING,
+        source="megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 "
+        "(0.17)",
+        example="recompute_granularity=full recompute_method=uniform recompute_num_layers=9 "
+        "num_layers=8",
     ),
     "mtp_uniform_layers": _rule(
         summary="With MTP layers, uniform needs recompute_num_layers 1 (since 0.14).",
@@ -75,6 +73,8 @@ RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: recompute_num_layers must be 1 for MTP recompute",
         verdict=Verdict.CRASHES,
         source=_MTP,
+        example="recompute_granularity=full recompute_method=uniform recompute_num_layers=2 "
+        "mtp_num_layers=1",
     ),
     "mtp_block": _rule(
         summary="block does not recompute MTP layers; up to 0.13 no method does.",
@@ -84,6 +84,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="use uniform with recompute_num_layers 1 (megatron-core 0.14 or newer)",
         verdict=Verdict.NOTE,
         source=_MTP,
+        example="recompute_granularity=full recompute_method=block mtp_num_layers=1",
     ),
     # The MLP returns linear_fc2's bias beside its output. As an output of the checkpoint's autograd
     # function the parameter itself gets that function as grad_fn, and the backward of the replay
@@ -96,6 +97,8 @@ RULES: Final[dict[str, Rule]] = {
         fix="drop mlp, or [add_bias_linear=false], or use full recompute",
         verdict=Verdict.HANGS,
         source=_BIASED_MLP,
+        example="recompute_granularity=selective recompute_modules=mlp transformer_impl=local "
+        "add_bias_linear=true",
     ),
     "mlp_recompute_with_bias_under_te": _rule(
         summary="mlp recompute with add_bias_linear was not tried on Transformer Engine's layers.",
@@ -105,6 +108,7 @@ RULES: Final[dict[str, Rule]] = {
         fix="try one step before a long run",
         verdict=Verdict.NOTE,
         source=_BIASED_MLP,
+        example="recompute_granularity=selective recompute_modules=mlp add_bias_linear=true",
     ),
 }
 
@@ -117,6 +121,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         fix="[>=0.17], or drop the |: stages then have equal numbers of layers",
         raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
+        example="hybrid_layer_pattern=M*|-E",
     ),
     "hybrid_ignores_full": _rule(
         summary="Before 0.18, a hybrid stack ignores recompute_granularity full.",
@@ -127,6 +132,7 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         fix="use megatron-core 0.18, or selective recompute",
         verdict=Verdict.NO_EFFECT,
         source="megatron-core 0.17.0 ssm/mamba_block.py, 0.18.0 models/hybrid/hybrid_block.py:308",
+        example="recompute_granularity=full hybrid_layer_pattern=M*-E",
     ),
 }
 """Stacks of Mamba, attention and MLP layers: MambaStack and HybridStack of the wheels

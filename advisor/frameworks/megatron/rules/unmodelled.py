@@ -3,35 +3,26 @@
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.rule import (
-    Authority,
-    Guard,
-    Problem,
-    Rule,
-    Verdict,
-    function,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, names
 from advisor.frameworks.option import Option, Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}
 
 
-def _unpriced_options(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Names options that change memory or step time and are not modelled."""
+def _unpriced_options(raw: RawSettings, revision: Revision) -> Match | None:
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _UNPRICED))
-    return Problem(f"predictions do not include {found}", "nothing to change") if found else None
+    return Match(f"predictions do not include {found}", "nothing to change") if found else None
 
 
-def _refused_options(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Names options of jobs that the advisor cannot describe."""
+def _refused_options(raw: RawSettings, revision: Revision) -> Match | None:
     found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _REFUSED))
     return (
-        Problem(f"predictions do not cover a job with {found}", "nothing to change")
+        Match(f"predictions do not cover a job with {found}", "nothing to change")
         if found
         else None
     )
@@ -51,7 +42,7 @@ def _unread_modules(raw: RawSettings, revision: Revision) -> str:
 
 _HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
-    "flex_backend_unread": Guard(
+    "flex_backend_unread": Rule(
         summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
         given=lambda raw, revision: raw.has_experts and revision.at_least(0, 16),
         when=lambda raw, _: (
@@ -64,8 +55,9 @@ RULES: Final[dict[str, Rule]] = {
         verdict=Verdict.NO_EFFECT,
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 moe/token_dispatcher.py:1347, 0.19.2 :1769",
+        example="num_moe_experts=8 moe_flex_dispatcher_backend=hybridep",
     ),
-    "graph_modules_unread": Guard(
+    "graph_modules_unread": Rule(
         summary="The modules of CUDA graphs are used only with cuda_graph_impl.",
         when=_unread_modules,
         reason="{revision.cuda_graph_field} {found} without cuda_graph_impl captures nothing",
@@ -73,8 +65,9 @@ RULES: Final[dict[str, Rule]] = {
         verdict=Verdict.NO_EFFECT,
         authority=Authority.TRAINING,
         source="megatron-core 0.19.2 transformer_config.py:2464",
+        example="cuda_graph_modules=attn",
     ),
-    "untimed_delay": Guard(
+    "untimed_delay": Rule(
         summary="The effect of delay_wgrad_compute on step time is not predicted.",
         when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
         reason="the effect of delay_wgrad_compute on step time is not predicted",
@@ -82,7 +75,22 @@ RULES: Final[dict[str, Rule]] = {
         verdict=Verdict.NOTE,
         authority=Authority.TRAINING,
         source="docs/times.md",
+        example="overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
     ),
-    "refused_options": function(_refused_options, _HERE, Verdict.NOTE, Authority.TRAINING),
-    "unpriced_options": function(_unpriced_options, _HERE, Verdict.NOTE, Authority.TRAINING),
+    "refused_options": Rule(
+        summary="Names options of jobs that the advisor cannot describe.",
+        when=_refused_options,
+        verdict=Verdict.NOTE,
+        authority=Authority.TRAINING,
+        source=_HERE,
+        example="sft=true",
+    ),
+    "unpriced_options": Rule(
+        summary="Names options that change memory or step time and are not modelled.",
+        when=_unpriced_options,
+        verdict=Verdict.NOTE,
+        authority=Authority.TRAINING,
+        source=_HERE,
+        example="qk_clip=true",
+    ),
 }

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from advisor.base.rule import Finding
 from advisor.cli.main import main
-from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO, Revision
-from advisor.frameworks.megatron.rules import Finding, find
+from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.megatron.rules.examples import mended
 from advisor.frameworks.megatron.rules.fixes import as_keys, in_options
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, MOE, TE
 
@@ -56,29 +57,6 @@ MORE: tuple[dict[str, Any], ...] = (
     {"hybrid_layer_pattern": "M*|-E"},
 )
 REVISIONS = (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO)
-_MARK = re.compile(r"\[(?:>=([\d.]+)|(\w+)(?:=([^\]]*))?)\]")
-
-
-def _done(way: str, raw: RawSettings, revision: Revision) -> Iterator[tuple[RawSettings, Revision]]:
-    """The settings of a way of a fix, under the releases that it speaks of."""
-    values, releases = dict(raw.given), [revision]
-    for release, name, text in _MARK.findall(way):
-        if release:
-            number = tuple(map(int, release.split(".")))
-            same = (r for r in MEGATRON_CORE if r.number >= number)
-            releases = [next(same)]
-        elif text:
-            values[name] = _value(name, text)
-        else:
-            values.pop(name, None)
-    yield from ((RawSettings(**values), one) for one in releases)
-
-
-def _value(name: str, text: str) -> object:
-    kind = SETTINGS[name].kind
-    if kind is tuple:
-        return tuple(text.split())
-    return {"true": True, "false": False}.get(text) if kind is bool else kind(text)
 
 
 def _illegal(raw: RawSettings, revision: Revision) -> set[str]:
@@ -97,7 +75,7 @@ def test_every_way_of_a_fix_ends_the_finding_and_begins_no_other(revision: Revis
         raw = RawSettings(**{**BASE, **case})
         before = _illegal(raw, revision)
         for found, way in _ways(raw, revision):
-            for changed, release in _done(way, raw, revision):
+            for changed, release in [mended(raw, way, revision)]:
                 about = case, found.rule, way
                 after = find(changed, release)
                 assert found.reason not in {one.reason for one in after}, about

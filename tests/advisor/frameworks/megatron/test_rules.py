@@ -2,11 +2,11 @@
 
 import importlib
 import pkgutil
-from string import Formatter
 from typing import Any
 
 import pytest
 
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron import rules
 from advisor.frameworks.megatron.lowering import job_facts, lower
 from advisor.frameworks.megatron.raw import RawSettings
@@ -14,16 +14,14 @@ from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resol
 from advisor.frameworks.megatron.rules import (
     RULES,
     Authority,
-    Verdict,
     check,
     find,
     notes,
     remarks,
     without_effect,
 )
-from advisor.frameworks.megatron.rules.conditions import Unknown
+from advisor.frameworks.megatron.rules.examples import example_of, settings
 from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
-from advisor.frameworks.megatron.rules.rule import Guard
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
@@ -73,7 +71,7 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
     modules = [
         importlib.import_module(module.name)
         for module in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
-        if not module.name.endswith(".engine")
+        if not module.name.endswith((".engine", ".examples"))
     ]
     tables = [
         value for one in modules for name, value in vars(one).items() if name.endswith("RULES")
@@ -90,15 +88,16 @@ def test_every_rule_says_what_it_is() -> None:
         assert "\n" not in rule.summary
 
 
-def test_the_words_of_a_guard_name_values_that_there_are() -> None:
-    known = {"raw": RawSettings(), "revision": lm(), "found": Unknown(("one",), "advice")}
-    guards = [(name, rule) for name, rule in RULES.items() if isinstance(rule, Guard)]
-    assert len(guards) > 100
-    for name, guard in guards:
-        for words in (guard.reason, guard.fix, guard.raises):
-            for _, value, _, _ in Formatter().parse(words):
-                owner, _, attribute = (value or "found").partition(".")
-                assert not attribute or hasattr(known[owner], attribute), (name, value)
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_fires_on_its_example_and_not_on_what_mends_it(name: str) -> None:
+    example = example_of(name)
+    before = find(settings(example.before), example.breaks_in)
+    after = find(settings(example.after), example.mended_in)
+    assert name in {found.rule for found in before}
+    assert name not in {found.rule for found in after}
+    if example.mended_in is example.breaks_in:
+        illegal = {found.rule for found in before if found.verdict.illegal}
+        assert {found.rule for found in after if found.verdict.illegal} <= illegal
 
 
 def test_no_rule_fires_on_the_defaults() -> None:

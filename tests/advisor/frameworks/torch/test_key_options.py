@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from advisor.base.place import Place
 from advisor.frameworks.deepspeed import options as deepspeed
 from advisor.frameworks.huggingface import options as huggingface
 from advisor.frameworks.option import Option, Status, names_in
@@ -16,7 +17,6 @@ from advisor.frameworks.torchtitan import options as torchtitan
 from advisor.job.job import JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.reading.document_keys import Keys
-from advisor.reading.words import Place
 
 TABLES = {"torchtitan": torchtitan, "deepspeed": deepspeed, "transformers": huggingface}
 OF_OURS = {"layout": ParallelLayout, "job": JobConfig}

@@ -1,0 +1,181 @@
+"""A rule, whoever's: when it applies, what it says then, why it exists and where it was read.
+
+A rule is data, kept under its id in a table, in the order in which the framework checks. Everything
+that refuses, warns or remarks asks `findings`: the ranking, `advise lint`, jobs being configured,
+the backends of harness. What a rule looks at is its type's parameter: `Rule[[Settings, Release]]`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol
+
+from msgspec import Struct
+
+from advisor.base.place import Place
+
+P = ParamSpec("P")
+
+
+class Level(StrEnum):
+    """How bad a finding is: nothing trains, something is for nothing, or it is good to know."""
+
+    ERROR = "ERROR"
+    WARNING = "WARNING"
+    NOTE = "NOTE"
+
+
+class Verdict(StrEnum):
+    """What becomes of settings that a rule applies to."""
+
+    REFUSED = "refused"
+    """The program raises before training starts."""
+    CRASHES = "crashes"
+    """Accepted, then an exception in the first training step."""
+    HANGS = "hangs"
+    """Accepted, then the first training step never ends."""
+    NO_EFFECT = "no effect"
+    """Accepted and ignored."""
+    SAVES_NOTHING = "saves nothing"
+    """Accepted and obeyed, and the cost brings next to no memory."""
+    REPLACED = "replaced"
+    """Accepted, and more runs than anybody wrote."""
+    NOTE = "note"
+    """Accepted; good to know."""
+
+    @property
+    def illegal(self) -> bool:
+        """Whether no training comes of it."""
+        return self in (Verdict.REFUSED, Verdict.CRASHES, Verdict.HANGS)
+
+    @property
+    def level(self) -> Level:
+        """How `advise lint` shows it."""
+        if self.illegal:
+            return Level.ERROR
+        return Level.NOTE if self is Verdict.NOTE else Level.WARNING
+
+
+class Match(Struct, frozen=True):
+    """One case or place that a rule found. What it leaves empty is the rule's own text.
+
+    found: what the rule's texts call `{found}`; a mapping also gives each of its names. at: keys,
+    the first given of which is where it stands.
+    """
+
+    reason: str = ""
+    fix: str = ""
+    raises: str = ""
+    source: str = ""
+    found: object = True
+    at: tuple[str, ...] = ()
+
+
+class Lines(Protocol):
+    """Where a rule stands in each release of a framework."""
+
+    def cited(self, release: Any) -> str:
+        """File and line in `release`."""
+        ...
+
+
+class Rule(Struct, Generic[P], frozen=True, kw_only=True):
+    """What is refused, ignored or worth knowing.
+
+    summary: what, in a sentence. why: the reason in a sentence, where `reason` does not say it.
+    given, when: it applies where both return something true: a value, a `Match`, or an iterator of
+    several of either. reason, fix, raises (exception and start of its message): format strings over
+    `names` and ``{found}``, which is what `when` returned; a list is joined by commas.
+    source: where it was read. since: its first release, where `source` does not say.
+    at: keys that it is about. id: where several rules share one; else its key in the table.
+    example: the shortest settings that break it, as users write them. after: what mends them, where
+    `fix` does not say it in a form that a machine reads.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """What the texts call the things that the rule looks at."""
+
+    summary: str
+    when: Callable[P, object]
+    given: Callable[P, object] | None = None
+    reason: str = ""
+    fix: str = ""
+    raises: str = ""
+    source: Lines | str = ""
+    verdict: Verdict = Verdict.REFUSED
+    authority: str = ""
+    since: tuple[int, int] = (0, 0)
+    at: tuple[str, ...] = ()
+    id: str = ""
+    why: str = ""
+    example: str = ""
+    after: str = ""
+
+    def matches(self, *subject: P.args, **named: P.kwargs) -> Iterator[Match]:
+        """Where it applies, with its texts filled in."""
+        if self.given is not None and not self.given(*subject, **named):
+            return
+        found = self.when(*subject, **named)
+        if found:
+            values = dict(zip(self.names, subject, strict=False))
+            for one in found if isinstance(found, Iterator) else (found,):
+                yield self._filled(one, values)
+
+    def _filled(self, found: object, values: dict[str, object]) -> Match:
+        match = found if isinstance(found, Match) else Match(found=found)
+        found = match.found
+        values["found"] = ", ".join(found) if isinstance(found, list | tuple) else found
+        if isinstance(found, Mapping):
+            values.update(found)
+        return Match(
+            match.reason or self.reason.format_map(values),
+            match.fix or self.fix.format_map(values),
+            match.raises or self.raises.format_map(values),
+            match.source,
+            found,
+            match.at or self.at,
+        )
+
+
+_NOWHERE: Final = Place("", 0, 0)
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A rule that applies to somebody's settings.
+
+    at: the keys that it is about; place: where it is written. change: the fix as its framework
+    reads it, where that has a form for it.
+    """
+
+    rule: str
+    reason: str
+    fix: str
+    source: str = ""
+    verdict: Verdict = Verdict.REFUSED
+    authority: str = ""
+    raises: str = ""
+    at: tuple[str, ...] = ()
+    place: Place = _NOWHERE
+    change: str = ""
+
+    @property
+    def level(self) -> Level:
+        """How bad it is."""
+        return self.verdict.level
+
+
+def findings(
+    rules: Mapping[str, Rule[P]], *subject: P.args, **named: P.kwargs
+) -> Iterator[Finding]:
+    """Every rule of `rules` that applies, in their order."""
+    for name, rule in rules.items():
+        for match in rule.matches(*subject, **named):
+            yield Finding(
+                rule=rule.id or name,
+                verdict=rule.verdict,
+                authority=rule.authority,
+                reason=match.reason,
+                fix=match.fix,
+                raises=match.raises,
+                source=match.source or (rule.source if isinstance(rule.source, str) else ""),
+                at=match.at,
+            )
