@@ -1,62 +1,59 @@
 """Live storages of a walk over operators, and the gradients among them."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec import Struct, field
 
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Operator, Tensor
-
-
-class Peak(Struct, frozen=True):
-    """The most bytes alive at once, and the operator that ran then."""
-
-    num_bytes: int = 0
-    point: str = ""
-
-    def or_higher(self, num_bytes: int, point: str) -> "Peak":
-        """This peak, or the other one where that has more bytes."""
-        return Peak(num_bytes, point) if num_bytes > self.num_bytes else self
+from advisor.memory.events import GIVE, SIMULATED_GIVE, SPENT, TAKE, WORK, Event
 
 
 class Arena(Struct):
-    """Live storages by name, and the most that were alive at once.
-
-    `spent` counts bytes dropped here that the caller may keep; held_peak is the peak if it does.
-    `held`: storages that are not to be dropped yet.
-    """
+    """Live storages by name, and the events that led to them. `held`: storages that are not to be
+    dropped yet."""
 
     sizes: dict[str, int] = field(default_factory=dict)
-    live: int = 0
-    spent: int = 0
-    peak: Peak = field(default_factory=Peak)
-    held_peak: Peak = field(default_factory=Peak)
+    events: list[Event] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
 
+    @property
+    def live(self) -> int:
+        """Bytes of all that is alive."""
+        return sum(self.sizes.values())
+
     def add(self, name: str, num_bytes: int) -> None:
-        """Allocate a storage of `num_bytes`, or extend the one of that name to them."""
+        """Take a storage of `num_bytes`, or another one in place of a smaller one of that name."""
         known = self.sizes.get(name, 0)
         if num_bytes > known:
+            if known:
+                self.events.append((GIVE, name, known))
+            self.events.append((TAKE, name, num_bytes))
             self.sizes[name] = num_bytes
-            self.live += num_bytes - known
 
     def store(self, tensor: Tensor) -> None:
-        """Allocate a tensor's storage: of a view, its base's, in the base's shape and type."""
+        """Take a tensor's storage: of a view, its base's, in the base's shape and type."""
         self.add(tensor.storage.name, tensor.storage.num_bytes)
 
     def drop(self, name: str) -> None:
-        """Free a storage; unknown names are no error."""
+        """Give a storage back; unknown names are no error."""
         if name in self.held:
-            return
-        self.live -= self.sizes.pop(name, 0)
+            self.events.append((SIMULATED_GIVE, name, self.sizes.get(name, 0)))
+        elif size := self.sizes.pop(name, 0):
+            self.events.append((GIVE, name, size))
+
+    def keep_only(self, names: Container[str]) -> None:
+        """Give back what goes with the end of a pass."""
+        for name in [name for name in self.sizes if name not in names]:
+            self.drop(name)
 
     def mark(self, point: str, extra: int = 0) -> None:
-        """Note the live bytes plus `extra` as a candidate for the peak."""
-        alive = self.live + extra
-        if alive > self.peak.num_bytes:
-            self.peak = Peak(alive, point)
-        if alive + self.spent > self.held_peak.num_bytes:
-            self.held_peak = Peak(alive + self.spent, point)
+        """An operator runs, with `extra` bytes of its own."""
+        self.events.append((WORK, point, extra))
+
+    def spend(self, name: str, num_bytes: int) -> None:
+        """A gradient that came from outside has been given back."""
+        self.events.append((SPENT, name, num_bytes))
 
 
 class Gradients:
@@ -97,7 +94,8 @@ class Gradients:
         self._users[storage] -= 1
         if not self._users[storage]:
             self._arena.drop(storage)
-            self._arena.spent += self._incoming.pop(storage, 0)
+            if storage in self._incoming:
+                self._arena.spend(storage, self._incoming.pop(storage))
 
     def keep(self, tensors: tuple[Tensor, ...]) -> None:
         """Hold the gradients of `tensors` until let_go: a checkpoint's backward has them as

@@ -7,11 +7,13 @@ and Megatron's checkpoints do (checked against Megatron Core in tests/oracles).
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 
 from advisor.layers.operators import Operator, Tensor
-from advisor.memory.arena import Arena, Gradients, Peak
+from advisor.memory.arena import Arena, Gradients
+from advisor.memory.events import Event, Peak, fold
 from advisor.plan.recompute_plan import (
     Checkpoint,
     ReplayRun,
@@ -27,13 +29,16 @@ class LayerFootprint(Struct, frozen=True, kw_only=True):
 
     kept: alive from forward to backward. forward and backward: the most alive in either pass, kept
     tensors and gradients included. held_backward: the same where the caller keeps the incoming
-    gradient to the end.
+    gradient to the end. there, back: the events of either pass, from taking what comes from outside
+    it to giving back all but what stays.
     """
 
     kept: int
     forward: Peak
     backward: Peak
     held_backward: Peak
+    there: tuple[Event, ...]
+    back: tuple[Event, ...]
 
 
 @lru_cache(maxsize=8192)
@@ -47,15 +52,42 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
     buffer are left out, and so is what the caching allocator rounds up.
     """
     kept = kept_tensors(operators, runs)
-    small = sum(run.extra_kept_bytes for run in runs)
-    forward = walk_forward(operators, kept)
-    backward = walk_backward(operators, runs, kept)
+    enters, leaves = handed(operators)
+    there, back = (_arena_with(sum(run.extra_kept_bytes for run in runs)) for _ in range(2))
+    walk_forward(operators, kept, there).keep_only({*kept, _ARGUMENTS, leaves})
+    walk_backward(operators, runs, kept, back).keep_only({f"gradient of {enters}"})
+    forward, backward = fold(there.events), fold(back.events)
     return LayerFootprint(
         kept=layer_kept_bytes(operators, runs),
-        forward=_raised(forward.peak, small),
-        backward=_raised(backward.peak, small),
-        held_backward=_raised(backward.held_peak, small),
+        forward=forward.peak,
+        backward=backward.peak,
+        held_backward=backward.held_peak,
+        there=tuple(there.events),
+        back=tuple(back.events),
     )
+
+
+_ARGUMENTS: Final = "arguments of checkpoints"
+
+
+def _arena_with(small: int) -> Arena:
+    arena = Arena()
+    arena.add(_ARGUMENTS, small)
+    return arena
+
+
+def handed(operators: Sequence[Operator]) -> tuple[str, str]:
+    """Names of the storage that comes from the unit before, and of that which the next one gets."""
+    first, last = operators[0].inputs, operators[-1].outputs
+    return (first[0].storage.name if first else ""), (last[0].storage.name if last else "")
+
+
+@lru_cache(maxsize=8192)
+def events_without_grad(operators: tuple[Operator, ...]) -> tuple[Event, ...]:
+    """The events of a forward that keeps nothing."""
+    arena = walk_forward(operators, {})
+    arena.keep_only({handed(operators)[1]})
+    return tuple(arena.events)
 
 
 @lru_cache(maxsize=8192)
@@ -63,10 +95,6 @@ def layer_kept_bytes(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...
     """Bytes of one microbatch that stay from the forward of `operators` to their backward."""
     small = sum(run.extra_kept_bytes for run in runs)
     return sum(tensor.num_bytes for tensor in kept_tensors(operators, runs).values()) + small
-
-
-def _raised(peak: Peak, num_bytes: int) -> Peak:
-    return Peak(peak.num_bytes + num_bytes, peak.point)
 
 
 def walk_forward(

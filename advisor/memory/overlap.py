@@ -1,22 +1,25 @@
-"""The backward of one microbatch beside the forward of another, layer by layer.
+"""The backward of one microbatch next to the forward of another, layer by layer.
 
 Source: megatron-core 0.16.1 and 0.19.2 pipeline_parallel/combined_1f1b.py,
 models/common/model_chunk_schedule_plan.py (run), models/gpt/fine_grained_callables.py. Each layer
 is cut where its tokens leave: attention, norm, router and permutation; the exchange; the experts;
 the way back. In turns: the one's attention forward, the other's experts backward, the one's
 experts forward, the other's attention backward. What the one frees the other keeps, layer for
-layer, and the ends of the model have nobody beside them. Left out: a stream of their own for the
+layer, and the ends of the model have nobody next to them. Left out: a stream of their own for the
 exchange, whose frees wait (docs/reserved.md).
 """
 
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.chunk_blocks import segment_block
+from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.events import Peak
+from advisor.memory.units import unit_of
 from advisor.models.layer_kind import FeedForward
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 
@@ -55,11 +58,20 @@ def beside_forward(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delaye
     )
 
 
+def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int) -> ChunkFootprint:
+    """`footprint` where the backward of each layer, at most `layers`, has `layer` bytes more, in
+    turns with the forward of another microbatch, and that of the ends the `hidden` states that
+    begin it."""
+    point = f"{layers.point}, during the forward of another microbatch"
+    backward = footprint.backward.above(hidden).or_higher(layers.num_bytes + layer, point)
+    return replace(footprint, backward=backward)
+
+
 @lru_cache(maxsize=1024)
 def _layer(shape: RankShape, segment: Segment) -> _Layer:
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
-    block = segment_block(shape, segment)
+    unit = unit_of(shape, segment)
     cut = _cut(operators, moe=kind.feed_forward is FeedForward.MOE)
     here = {
         tensor.storage.name
@@ -71,8 +83,8 @@ def _layer(shape: RankShape, segment: Segment) -> _Layer:
     leaving = operators[cut].inputs if cut < len(operators) else ()
     return _Layer(
         first_half=sum(tensor.num_bytes for name, tensor in kept.items() if name in here),
-        forward=block.forward.num_bytes,
-        backward=block.backward.num_bytes,
+        forward=unit.highest_forward,
+        backward=unit.highest_backward,
         between=total_bytes((*leaving, *operators[-1].outputs)),
         held=sum(total_bytes(operator.outputs) for operator in experts),
         put_off=sum(total_bytes(operator.saved) for operator in experts),
@@ -80,7 +92,7 @@ def _layer(shape: RankShape, segment: Segment) -> _Layer:
 
 
 def _cut(operators: tuple[Operator, ...], *, moe: bool) -> int:
-    """The operator that sends the tokens away; in a dense layer the norm behind attention."""
+    """The operator that sends the tokens away; in a dense layer the norm after attention."""
     for index, operator in enumerate(operators):
         leaves = operator.module is Module.DISPATCH and operator.forward_collectives
         if leaves if moe else operator.module is Module.PRE_MLP_LAYERNORM:

@@ -5,31 +5,27 @@ layer: the peak is the largest of floor, of each layer's need on what the layers
 of `end` on what all of them keep.
 """
 
+from collections.abc import Iterator, Sequence
+
 from msgspec import Struct
 
 from advisor.layers.shape import RankShape
-from advisor.memory.chunk import (
-    beside_each,
-    blocks_of,
-    tied_gradient_sum,
-    tied_weight_gradient,
-    with_gradients,
-)
-from advisor.memory.chunk_blocks import Block
+from advisor.memory.chunk import tied_gradient_sum, tied_weight_gradient
+from advisor.memory.units import Unit, units_of
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.plan.recompute_plan import RecomputePlan
 
 
 class Place(Struct, frozen=True):
-    """One block of a chunk: bytes beside what it has itself forward and backward, and what the
-    place needs whatever block is there, all above what the blocks before it keep."""
+    """One unit of a chunk: bytes next to what it has itself forward and backward, and what the
+    place needs whatever unit is there, all above what the units before it keep."""
 
     forward: int
     backward: int
     least: int = 0
 
     def need(self, forward: int, backward: int) -> int:
-        """Bytes of a block here at its worst moment, from the most that it has in either pass."""
+        """Bytes of a unit here at its worst moment, from the most that it has in either pass."""
         return max(forward + self.forward, backward + self.backward, self.least)
 
 
@@ -47,37 +43,53 @@ class Room(Struct, frozen=True):
 def room_of(shape: RankShape, plan: RecomputePlan, working_set: WorkingSet | None) -> Room:
     """Of a chunk with both ends whose plan has a segment of its own for every layer; any such plan
     says the same."""
-    shape = shape if working_set is None else with_gradients(shape, working_set)
-    blocks = blocks_of(shape, plan, True, True)
+    shape = shape if working_set is None else working_set.with_gradients(shape)
+    units = [unit for unit, _ in units_of(shape, plan, True, True)]
     waiting = tied_weight_gradient(shape)
-    tied = [0 if block.name == "head" else waiting for block in blocks[:-1]]  # where it is made
+    tied = [0 if unit.name == "head" else waiting for unit in units[:-1]]  # where it is made
     places = [Place(0, each) for each in (*tied, 0)]
     if working_set is not None:
-        found = zip(blocks, places, beside_each(blocks, working_set), strict=True)
-        places = [_beside(block, place, *beside) for block, place, beside in found]
+        found = zip(units, places, _beside_each(units, working_set), strict=True)
+        places = [_beside(unit, place, *beside) for unit, place, beside in found]
     first, last = 1, 1 + len(plan.segments)
     end = above = 0
-    for block, place in zip(blocks[last:], places[last:], strict=True):
-        end = max(end, above + _need(place, block))
-        above += block.kept
+    for unit, place in zip(units[last:], places[last:], strict=True):
+        end = max(end, above + _need(place, unit))
+        above += unit.kept
     step = working_set.step if working_set is not None else tied_gradient_sum(shape)
     return Room(
         places=tuple(places[first:last]),
-        below=blocks[0].kept,
+        below=units[0].kept,
         end=end,
-        floor=max(_need(places[0], blocks[0]), step),
+        floor=max(_need(places[0], units[0]), step),
     )
 
 
-def _need(place: Place, block: Block) -> int:
-    return place.need(block.forward.num_bytes, block.backward.num_bytes)
+def _need(place: Place, unit: Unit) -> int:
+    return place.need(unit.highest_forward, unit.highest_backward)
 
 
-def _beside(block: Block, place: Place, beside: ShardingOverhead, left: int) -> Place:
-    """`place` with what is gathered and reduced beside its block."""
-    back = left + place.backward
+def _beside_each(
+    units: Sequence[Unit], found: WorkingSet
+) -> Iterator[tuple[ShardingOverhead, int, int]]:
+    """Of each unit what is gathered for it, the gathered parameters of later units, which static
+    memory has throughout though they are not there yet, and what later units have left."""
+    named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
+    layers = [index for index, unit in enumerate(units) if unit.name not in named]
+    ends = {layers[0]: found.first_layer, layers[-1]: found.last_layer}
+    each = [
+        named.get(unit.name) or ends.get(index, found.layer) for index, unit in enumerate(units)
+    ]
+    for index, one in enumerate(each):
+        later = each[index + 1 :]
+        yield one, sum(other.stays for other in later), sum(other.left for other in later)
+
+
+def _beside(unit: Unit, place: Place, beside: ShardingOverhead, absent: int, left: int) -> Place:
+    """`place` with what is gathered and reduced next to its unit."""
+    back = left - absent + place.backward
     return Place(
-        forward=beside.forward,
+        forward=beside.forward - absent,
         backward=beside.backward + back,
-        least=block.entry + max(beside.entry, beside.exit + back),
+        least=unit.entry + max(beside.entry - absent, beside.exit + back),
     )

@@ -1,10 +1,11 @@
-"""Requests to the allocator during one rank's step, in order: what the walks over operators add up,
-one by one."""
+"""Requests to the allocator during one rank's step, in order: the events that a chunk's fold adds
+up. Left out: what a chunk holds itself (a gradient that waits, a mask,
+the copies of autocast, graphs), and what a checkpoint does with its input."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.units import MIB
@@ -16,8 +17,8 @@ from advisor.layers.transformer import (
     head_groups,
     transformer_layer,
 )
-from advisor.memory.arena import Arena
-from advisor.memory.liveness import walk_backward, walk_forward
+from advisor.memory.events import SPENT, TAKE, WORK, Event
+from advisor.memory.liveness import events_without_grad, footprint, handed
 from advisor.memory.working_set import WorkingSet
 from advisor.plan.recompute_plan import (
     Checkpoint,
@@ -36,39 +37,10 @@ Request = tuple[int, int]
 not requested again, and one that is not is not given back."""
 Name = tuple[int, int, str]
 """0, or 1 of what a unit hands to the next; the layer of the unit; the storage's own name."""
-Event = tuple[Name, int]
-_Own = tuple[str, int]
+_Named = tuple[Name, int]
 _INPUT, _GRADIENT, _GATHERED, _LEFT, _STAYS, _OWN, _STRIDE = 0, 1, 2, 3, 4, 5, 1 << 20
-"""Numbers of names: of a unit's input, its gradient, of what is beside the unit, of its own ones;
-those of the next unit lie a stride behind."""
-
-
-class Recorder(Arena):
-    """An arena that writes down what it is asked for."""
-
-    events: list[_Own] = field(default_factory=list)
-
-    def add(self, name: str, num_bytes: int) -> None:
-        """As in Arena; a storage that grows is another one."""
-        known = self.sizes.get(name, 0)
-        if num_bytes > known:
-            if known > NEGLIGIBLE:
-                self.events.append((name, 0))
-            if num_bytes > NEGLIGIBLE:
-                self.events.append((name, num_bytes))
-        Arena.add(self, name, num_bytes)
-
-    def drop(self, name: str) -> None:
-        """As in Arena."""
-        if self.sizes.get(name, 0) > NEGLIGIBLE:
-            self.events.append((name, 0))
-        Arena.drop(self, name)
-
-    def mark(self, point: str, extra: int = 0) -> None:
-        """As in Arena: `extra` is requested and given back."""
-        if extra > NEGLIGIBLE:
-            self.events += [(point, extra), (point, 0)]
-        Arena.mark(self, point, extra)
+"""Numbers of names: of a unit's input, its gradient, of what is next to the unit, of its own ones;
+those of the next unit lie a stride after."""
 
 
 class UnitTrace(Struct, frozen=True):
@@ -100,7 +72,7 @@ def chunk_trace(
 ) -> ChunkTrace:
     """Requests of a chunk under `plan`, as chunk.chunk_footprint adds them up; `first` holds the
     embedding, `last` norm, head and loss. Left out: requests up to NEGLIGIBLE bytes, attention
-    masks. working_set: what is gathered and reduced beside each unit, as one request a pass, what
+    masks. working_set: what is gathered and reduced next to each unit, as one request a pass, what
     stays of it between the passes, and what it leaves (of a checkpoint around several layers, those
     of its replay)."""
     units = [
@@ -136,7 +108,7 @@ def chunk_trace(
 def _with_working_set(
     units: list[tuple[str, UnitTrace]], found: WorkingSet
 ) -> list[tuple[str, UnitTrace]]:
-    """`units` with what is alive beside each."""
+    """`units` with what is alive next to each."""
     named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
     layers = [index for index, (name, _) in enumerate(units) if name not in named]
     ends = {layers[-1]: found.last_layer, layers[0]: found.first_layer}
@@ -154,7 +126,7 @@ def _with_working_set(
     return raised
 
 
-def _numbered(forward: Iterable[Event], backward: Iterable[Event]) -> UnitTrace:
+def _numbered(forward: Iterable[_Named], backward: Iterable[_Named]) -> UnitTrace:
     numbers = {
         (0, 0, "input"): _INPUT,
         (0, 0, "gradient"): _GRADIENT,
@@ -162,7 +134,7 @@ def _numbered(forward: Iterable[Event], backward: Iterable[Event]) -> UnitTrace:
         (1, 0, "gradient"): _STRIDE + _GRADIENT,
     }
 
-    def requests(events: Iterable[Event]) -> tuple[Request, ...]:
+    def requests(events: Iterable[_Named]) -> tuple[Request, ...]:
         return tuple((numbers.setdefault(name, _OWN + len(numbers)), size) for name, size in events)
 
     return UnitTrace(requests(forward), requests(backward))
@@ -188,20 +160,15 @@ def _passes(
     layers: tuple[tuple[Operator, ...], ...],
     runs: tuple[ReplayRun, ...],
     offloaded: frozenset[Module] = frozenset(),
-) -> tuple[list[Event], list[Event]]:
-    forward: list[Event] = []
-    backward: list[Event] = []
+) -> tuple[list[_Named], list[_Named]]:
+    forward: list[_Named] = []
+    backward: list[_Named] = []
     for index, operators in enumerate(layers):
-        named = _names(operators, index, len(layers))
-        kept = kept_tensors(operators, runs)
-        walked = Recorder()
-        walk_forward(operators, kept, walked)
-        stays = {_ends(operators)[1], *kept} - offloaded_names(operators, runs, offloaded)
-        forward += _renamed(walked.events + _gone(walked, stays), named)
-        walked = Recorder()
-        walk_backward(operators, runs, kept, walked)
-        stays = {f"gradient of {_ends(operators)[0]}"}
-        backward[:0] = _renamed(walked.events + _gone(walked, stays), named)
+        named, found = _names(operators, index, len(layers)), footprint(operators, runs)
+        forward += _requests(found.there, named)
+        away = offloaded_names(operators, runs, offloaded)
+        forward += ((named(name), 0) for name in kept_tensors(operators, runs) if name in away)
+        backward[:0] = _requests(found.back, named)
     return forward, backward
 
 
@@ -210,14 +177,12 @@ def _checkpoint(shape: RankShape, segment: Segment) -> UnitTrace:
     """One checkpoint around all layers of `segment`: its forward keeps the input alone, and its
     backward begins with the forward again; a reentrant one holds output and gradient to the end."""
     layers = tuple(transformer_layer(shape, kind) for kind in segment.layers)
-    enters: Event = ((0, 0, "input"), 0)
-    leaves: list[Event] = [((1, 0, "input"), 0), ((1, 0, "gradient"), 0)]
-    forward: list[Event] = []
+    enters: _Named = ((0, 0, "input"), 0)
+    leaves: list[_Named] = [((1, 0, "input"), 0), ((1, 0, "gradient"), 0)]
+    forward: list[_Named] = []
     for index, operators in enumerate(layers):
-        walked = Recorder()
-        walk_forward(operators, {}, walked)
-        gone = _gone(walked, {_ends(operators)[1]})
-        forward += _renamed(walked.events + gone, _names(operators, index, len(layers)))
+        named = _names(operators, index, len(layers))
+        forward += _requests(events_without_grad(operators), named)
     again, backward = _passes(layers, ())
     held = leaves if segment.checkpoint is Checkpoint.REENTRANT else leaves[:1]
     backward = [event for event in backward if event not in held]
@@ -229,30 +194,23 @@ def _checkpoint(shape: RankShape, segment: Segment) -> UnitTrace:
     return replace(found, layers=segment.num_layers)
 
 
-def _ends(operators: Sequence[Operator]) -> tuple[str, str]:
-    """Names of what goes in and what comes out."""
-    first, last = operators[0].inputs, operators[-1].outputs
-    return (first[0].storage.name if first else ""), (last[0].storage.name if last else "")
-
-
 def _names(operators: Sequence[Operator], index: int, layers: int) -> Callable[[str], Name]:
-    enters, leaves = _ends(operators)
-    behind = (1, 0) if index == layers - 1 else (0, index + 1)
+    enters, leaves = handed(operators)
+    after = (1, 0) if index == layers - 1 else (0, index + 1)
     ends = {
         enters: (0, index, "input"),
         f"gradient of {enters}": (0, index, "gradient"),
-        leaves: (*behind, "input"),
-        f"gradient of {leaves}": (*behind, "gradient"),
+        leaves: (*after, "input"),
+        f"gradient of {leaves}": (*after, "gradient"),
     }
     return lambda name: ends.get(name) or (0, index, name)
 
 
-def _renamed(events: Iterable[_Own], named: Callable[[str], Name]) -> list[Event]:
-    return [(named(name), size) for name, size in events]
-
-
-def _gone(arena: Arena, stays: set[str]) -> list[_Own]:
-    """What goes with the end of a pass."""
-    return [
-        (name, 0) for name, size in arena.sizes.items() if size > NEGLIGIBLE and name not in stays
-    ]
+def _requests(events: Iterable[Event], named: Callable[[str], Name]) -> Iterator[_Named]:
+    """What the allocator is asked for: an operator's own bytes are requested and given back."""
+    for kind, name, num_bytes in events:
+        if num_bytes > NEGLIGIBLE and kind != SPENT:
+            if kind in (TAKE, WORK):
+                yield named(name), num_bytes
+            if kind != TAKE:
+                yield named(name), 0

@@ -1,19 +1,21 @@
-"""Parameters and gradients that come and go with the blocks, where data-parallel ranks cut them or
+"""Parameters and gradients that come and go with the units, where data-parallel ranks cut them or
 one device has them alone."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.layers.shape import RankShape
 
 
 class ShardingOverhead(Struct, frozen=True, kw_only=True):
-    """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
-    its input alone, at `exit` from its backward beside the gradient that it hands on, its own
-    weights' gradients included; and what it leaves behind when it has gone back: its gradient
-    shards. stays: its gathered parameters that stay from its forward until it has gone back; static
-    memory has those of all blocks. ahead: of `backward` and `exit`, what is gathered for the block
-    that goes back next. again: what one layer's gathering takes where a checkpoint around several
-    gathers them all again."""
+    """Bytes alive next to a unit's activations in either pass, at `entry` into its forward next to
+    its input alone, at `exit` from its backward next to the gradient that it hands on, its own
+    weights' gradients included; and what it leaves when it has gone back: its gradient shards.
+    stays: its gathered parameters that stay from its forward until it has gone back; static memory
+    has those of all units. ahead: of `backward` and `exit`, what is gathered for the unit that goes
+    back next. again: what one layer's gathering takes where a checkpoint around several gathers
+    them all again."""
 
     entry: int = 0
     forward: int = 0
@@ -26,8 +28,8 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
-    """What is gathered or reduced while each block of a model runs; last_layer is the one whose
-    backward comes first. step: bytes when the optimizer runs, less what blocks have by `stays`.
+    """What is gathered or reduced while each unit of a model runs; last_layer is the one whose
+    backward comes first. step: bytes when the optimizer runs, less what units have by `stays`.
     weight_grads_dtype and adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
@@ -39,3 +41,10 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     step: int = 0
     weight_grads_dtype: DType | None = None
     adds_weight_grads: bool = False
+
+    def with_gradients(self, shape: RankShape) -> RankShape:
+        """`shape` whose weights' gradients are those of the working set."""
+        dtype, adds = self.weight_grads_dtype, self.adds_weight_grads
+        if dtype is None and not adds:
+            return shape
+        return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)

@@ -20,7 +20,6 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
-from advisor.memory.arena import Peak
 from advisor.memory.caching_allocator import OutOfMemoryError
 from advisor.memory.chunk import (
     AttentionMask,
@@ -28,8 +27,8 @@ from advisor.memory.chunk import (
     chunk_footprint,
     kept_bytes,
     layers_backward,
-    overlapped,
 )
+from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, Unevenness, UnevenStage, routed_bytes, uneven_stage
 from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
@@ -452,7 +451,7 @@ class JobMemory:
         self, plans: list[RecomputePlan], alone: list[ChunkFootprint]
     ) -> list[ChunkFootprint]:
         """`alone` with the forward of another microbatch beside each backward."""
-        from advisor.memory.overlap import beside_forward
+        from advisor.memory.overlap import beside_forward, overlapped
 
         pipeline, delayed = self._pipeline, self._job.layout.delay_wgrad_compute
         layer = beside_forward(self._shape, tuple(plans), delayed=delayed)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.pipeline_split import ModelChunk
-from advisor.memory.arena import Peak
+from advisor.memory.events import Peak
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.resident import NamedBytes
 from advisor.search.evaluate import Evaluator

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.memory.activations import activation_peak
-from advisor.memory.arena import Peak
 from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.events import Peak
 from advisor.plan.schedule import held_tensors, passes
 from tests.advisor.toys import SHARD
 

@@ -1,6 +1,7 @@
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
-from advisor.memory.arena import Arena, Gradients, Peak
+from advisor.memory.arena import Arena, Gradients
+from advisor.memory.events import Peak, fold
 from tests.advisor.toys import A, B, C, D, operator
 
 
@@ -25,7 +26,7 @@ def test_the_peak_is_the_highest_mark() -> None:
     arena.mark("more")
     arena.drop("c")
     arena.mark("less")
-    assert arena.peak == Peak(110, "more")
+    assert fold(arena.events).peak == Peak(110, "more")
     assert Peak(5, "x").or_higher(5, "y") == Peak(5, "x")
     assert Peak(5, "x").or_higher(6, "y") == Peak(6, "y")
 
@@ -36,8 +37,8 @@ def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
     gradients.receive(C)
     gradients.step(operator("last", (B,), (C,)))
     gradients.step(operator("first", (D,), (B,)))
-    assert arena.peak == Peak(10 + 1000, "backward of first")
-    assert arena.held_peak == Peak(100 + 10 + 1000, "backward of first")
+    assert fold(arena.events).peak == Peak(10 + 1000, "backward of first")
+    assert fold(arena.events).held_peak == Peak(100 + 10 + 1000, "backward of first")
     assert arena.live == 1000
 
 
@@ -54,7 +55,7 @@ def test_an_addition_shares_one_gradient_until_both_sides_are_done() -> None:
     )
     assert arena.live == 10
     gradients.step(operator("branch", (entry,), (branch,)))
-    assert arena.peak == Peak(30, "gradient sum of entry")
+    assert fold(arena.events).peak == Peak(30, "gradient sum of entry")
     assert arena.live == 10
 
 
@@ -63,8 +64,8 @@ def test_a_gathered_gradient_takes_the_place_of_its_own_shard() -> None:
     gradients = Gradients(arena)
     gradients.receive(C)
     gradients.step(operator("row", (D,), (C,), gathers_gradient=True, backward_workspace=200))
-    assert arena.peak == Peak(1200, "backward of row")
-    assert arena.held_peak == Peak(1300, "backward of row")
+    assert fold(arena.events).peak == Peak(1200, "backward of row")
+    assert fold(arena.events).held_peak == Peak(1300, "backward of row")
 
 
 def test_kept_gradients_stay_until_they_are_let_go() -> None:
@@ -83,7 +84,7 @@ def test_a_gradient_in_a_saved_storage_takes_nothing() -> None:
     gradients = Gradients(arena)
     gradients.receive(B)
     gradients.step(operator("loss", (C,), (B,), gradient_in_saved=True))
-    assert arena.peak.num_bytes == 10
+    assert fold(arena.events).peak.num_bytes == 10
 
 
 def test_inputs_without_gradient() -> None:

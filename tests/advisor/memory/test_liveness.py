@@ -2,7 +2,7 @@
 
 from advisor.layers.operators import Module, Operator
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.arena import Peak
+from advisor.memory.events import Peak, fold
 from advisor.memory.liveness import footprint, walk_forward
 from advisor.plan.recompute_plan import ReplayRun, kept_tensors
 from tests.advisor.toys import GPT, A, B, C, D, operator, toy_shape
@@ -40,11 +40,11 @@ def test_workspaces_count_while_their_operator_runs() -> None:
 
 
 def test_a_forward_that_keeps_nothing_frees_after_the_last_reader() -> None:
-    assert walk_forward(chain(), {}).peak == Peak(1100, "third")
+    assert fold(walk_forward(chain(), {}).events).peak == Peak(1100, "third")
     variables = chain(forward_holds=(A,))
-    assert walk_forward(variables, {}).peak == Peak(1100, "third")
+    assert fold(walk_forward(variables, {}).events).peak == Peak(1100, "third")
     held = (*chain()[:2], operator("third", (C,), (D,), forward_holds=(A, B)))
-    assert walk_forward(held, {}).peak == Peak(1111, "third")
+    assert fold(walk_forward(held, {}).events).peak == Peak(1111, "third")
 
 
 def test_a_replay_keeps_its_output_and_the_incoming_gradient_to_its_end() -> None:

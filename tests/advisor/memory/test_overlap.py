@@ -14,10 +14,10 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, embedding_operators, transformer_layer
-from advisor.memory.arena import Peak
-from advisor.memory.chunk import ChunkFootprint, layers_backward, overlapped
+from advisor.memory.chunk import ChunkFootprint, layers_backward
+from advisor.memory.events import Peak
 from advisor.memory.liveness import footprint
-from advisor.memory.overlap import beside_forward
+from advisor.memory.overlap import beside_forward, overlapped
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model

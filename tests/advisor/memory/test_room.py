@@ -11,9 +11,9 @@ from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.cheapest import Way, peak_of
-from advisor.memory.chunk import chunk_footprint, with_gradients
-from advisor.memory.chunk_blocks import segment_block
+from advisor.memory.chunk import chunk_footprint
 from advisor.memory.room import room_of
+from advisor.memory.units import unit_of
 from advisor.plan.recompute_plan import RecomputePlan, merged
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
@@ -50,7 +50,7 @@ def test_peak_of_any_plan(few: list[BlockRegime], data: st.DataObject) -> None:
     blocks = [data.draw(st.sampled_from(few)) for _ in range(layers)]
     segments = tuple(block_segment(one, SHAPE, KIND, HOW) for one in blocks)
     for working_set in WORKING_SETS:
-        shape = SHAPE if working_set is None else with_gradients(SHAPE, working_set)
+        shape = SHAPE if working_set is None else working_set.with_gradients(SHAPE)
         found = chunk_footprint(
             SHAPE, RecomputePlan(merged(segments)), True, True, working_set=working_set
         )
@@ -63,9 +63,9 @@ def test_peak_of_any_plan(few: list[BlockRegime], data: st.DataObject) -> None:
 
 
 def _option(shape: RankShape, regime: BlockRegime) -> Way:
-    block = segment_block(shape, block_segment(regime, shape, KIND, HOW))
-    peaks = block.forward.num_bytes, block.backward.num_bytes
-    return Way(0, block.kept, *peaks, block.away)
+    unit = unit_of(shape, block_segment(regime, shape, KIND, HOW))
+    peaks = unit.highest_forward, unit.highest_backward
+    return Way(0, unit.kept, *peaks, unit.away)
 
 
 def test_what_is_put_on_the_host_is_added_up_as_its_segment_has_it() -> None:

@@ -17,9 +17,8 @@ from advisor.layers.operators import LAYER_INPUT, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.cheapest import Chosen, Way, cheapest
-from advisor.memory.chunk import with_gradients
-from advisor.memory.chunk_blocks import segment_block
 from advisor.memory.room import Room, room_of
+from advisor.memory.units import unit_of
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, computed_until_stop, made
@@ -83,20 +82,20 @@ def _option(
     regime: BlockRegime, shape: RankShape, kind: LayerKind, how: Semantics, rates: Rates
 ) -> Way:
     segment = block_segment(regime, shape, kind, how)
-    block = segment_block(shape, segment)
+    unit = unit_of(shape, segment)
     times = chunk_times(shape, rates.machine, rates.network, RecomputePlan((segment,)))
     return Way(
         cost=round(times.total * FEMTOSECONDS),
-        kept=block.kept,
-        forward=block.forward.num_bytes,
-        backward=block.backward.num_bytes,
+        kept=unit.kept,
+        forward=unit.highest_forward,
+        backward=unit.highest_backward,
     )
 
 
 def _on_host(
     regime: BlockRegime, option: Way, shape: RankShape, kind: LayerKind, rates: Rates
 ) -> Iterator[tuple[BlockRegime, Way]]:
-    """`regime` with any of what it keeps on the host (chunk_blocks.segment_block); what no kernel
+    """`regime` with any of what it keeps on the host (memory.units); what no kernel
     hides of the copies takes time."""
     operators = {operator.name: operator for operator in transformer_layer(shape, kind)}
     sizes = {name: _made_bytes(operators[name]) for name in regime.kept}
@@ -155,7 +154,7 @@ class Blocks:
     ) -> None:
         kinds = shape.model.layer_kinds
         of_kinds = tuple(dict.fromkeys(kinds))
-        inside = shape if working_set is None else with_gradients(shape, working_set)
+        inside = shape if working_set is None else working_set.with_gradients(shape)
         self.ways = {k: ways_of(inside, k, how, rates, on_host=on_host) for k in of_kinds}
         self._kinds = tuple(of_kinds.index(kind) for kind in kinds)
         plain = tuple(block_segment(BlockRegime(), shape, kind, how) for kind in kinds)

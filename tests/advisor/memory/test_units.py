@@ -1,0 +1,116 @@
+"""The fold of units in a row is the walk over all live names, one event after another."""
+
+import pytest
+
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.layers.transformer import embedding_operators, head_groups, transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.events import GIVE, TAKE, WORK, Event
+from advisor.memory.liveness import footprint, handed
+from advisor.memory.units import unit_of, units_of
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
+from advisor.models.layer_kind import DENSE
+from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
+from tests.advisor.toys import SHARD, toy_shape
+
+Live = dict[tuple[int, str], int]
+
+
+def _run(live: Live, events: tuple[Event, ...], index: int, handed_on: tuple[str, str]) -> int:
+    """The most alive while `events` of unit `index` happen; what it hands on is the next one's."""
+    enters, leaves = handed_on
+    own = {
+        leaves: (index + 1, "input"),
+        f"gradient of {leaves}": (index + 1, "gradient"),
+        enters: (index, "input"),
+        f"gradient of {enters}": (index, "gradient"),
+    }
+    most = 0
+    for kind, name, num_bytes in events:
+        if kind == TAKE:
+            live.setdefault(own.get(name, (index, name)), num_bytes)
+        elif kind == GIVE:
+            live.pop(own.get(name, (index, name)), None)
+        elif kind == WORK:
+            most = max(most, sum(live.values()) + num_bytes)
+    return most
+
+
+@pytest.mark.parametrize("spec", ["none", "selective:mlp", "selective:core_attn"])
+@pytest.mark.parametrize("engine", ["local", "transformer_engine"])
+def test_a_chunk_is_the_walk_over_its_live_names(spec: str, engine: str) -> None:
+    shape = toy_shape(transformer_impl=engine)
+    plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * 3, shape.sequence_parallel)
+    units = [(embedding_operators(shape), ())]
+    units += [
+        (transformer_layer(shape, DENSE), one.runs)
+        for one in plan.segments
+        for _ in range(one.copies)
+    ]
+    units += [(operators, ()) for _, operators in head_groups(shape)]
+    live: Live = {}
+    found = [footprint(operators, runs) for operators, runs in units]
+    ends = [handed(operators) for operators, _ in units]
+    forward = max(_run(live, one.there, i, ends[i]) for i, one in enumerate(found))
+    live.pop((len(units), "input"), None)
+    expected = chunk_footprint(shape, plan, True, True)
+    assert sum(live.values()) == expected.kept
+    backward = max(_run(live, found[i].back, i, ends[i]) for i in reversed(range(len(units))))
+    assert forward == expected.forward.num_bytes
+    assert backward == expected.backward.num_bytes
+
+
+def test_a_unit_begins_and_ends_with_what_it_keeps() -> None:
+    shape = toy_shape()
+    unit = unit_of(shape, Segment((DENSE,)))
+    layer = footprint(transformer_layer(shape), ())
+    assert (unit.kept, unit.entry, unit.left) == (layer.kept, SHARD, 0)
+    assert unit.highest_forward == layer.forward.num_bytes
+    assert unit.highest_backward == layer.backward.num_bytes
+    assert unit.forward.net == layer.kept == -unit.backward.net
+
+
+def test_what_is_gathered_for_a_unit_comes_and_goes_with_it() -> None:
+    """By hand, above the unit's own peaks: 1000 more forward, 3000 back; entry and exit decide
+    where they are larger."""
+    shape, layers = toy_shape(), Segment((DENSE,))
+    plain = unit_of(shape, layers)
+    more = unit_of(shape, layers, ShardingOverhead(forward=1000, backward=3000, left=7, stays=5))
+    assert more.highest_forward == plain.highest_forward + 1000 + 5
+    assert more.highest_backward == plain.highest_backward + 3000
+    assert (more.forward.net, more.backward.net) == (plain.kept + 5, 2 - plain.kept)
+    large = unit_of(shape, layers, ShardingOverhead(entry=10**9, exit=2 * 10**9))
+    assert large.forward.peak.num_bytes == 10**9 + SHARD
+    assert large.forward.peak.point == "all-gather in a layer"
+    assert large.highest_backward == plain.kept + 2 * 10**9 + SHARD - plain.kept
+    assert large.backward.peak.point == "reduce-scatter in a layer"
+
+
+def test_the_first_and_the_last_layer_have_overheads_of_their_own() -> None:
+    shape = toy_shape()
+    sizes = WorkingSet(
+        first_layer=ShardingOverhead(left=1),
+        layer=ShardingOverhead(left=10),
+        last_layer=ShardingOverhead(left=100),
+    )
+    for copies, left in ((1, [100]), (2, [1, 100]), (3, [1, 10, 100]), (9, [1, 10, 100])):
+        plan = RecomputePlan((Segment((DENSE,), copies=copies),))
+        units = units_of(shape, plan, False, False, sizes)
+        assert [unit.left for unit, _ in units] == left
+        assert sum(number for _, number in units) == copies
+
+
+def test_layers_of_a_checkpoint_are_gathered_one_after_another() -> None:
+    """By hand: each layer of four leaves 7 and has 5 that stayed. All four are gathered when the
+    third runs again, next to what two keep."""
+    shape = toy_shape()
+    several = Segment((DENSE,) * 4, whole=True, checkpoint=Checkpoint.NON_REENTRANT)
+    plain = unit_of(shape, several)
+    unit = unit_of(shape, several, ShardingOverhead(left=7, stays=5))
+    assert unit.layers == 4
+    assert unit.left == plain.left + 4 * (7 - 5)
+    assert unit.stays == 4 * 5
+    again = unit_of(shape, several, ShardingOverhead(again=10**6))
+    assert again.highest_backward == 4 * 10**6 + 204_544
+    assert again.backward.peak.point == "replay in a checkpoint of 4 layers"
