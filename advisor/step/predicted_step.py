@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.pipeline_split import ModelChunk
-from advisor.memory.events import Peak
 from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.events import Peak
 from advisor.memory.resident import NamedBytes
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail, StagePasses
