@@ -11,8 +11,8 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layers.weights import embedding_weights
+from advisor.memory.chunk_units import Unit, keeps_input, kept_by_copy, unit_of, units_of
 from advisor.memory.events import Peak, Segment, in_a_row, taken
-from advisor.memory.units import Unit, keeps_input, kept_by_copy, unit_of, units_of
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
 from advisor.plan.recompute_plan import RecomputePlan

@@ -18,8 +18,8 @@ from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.chunk_units import unit_of
 from advisor.memory.events import Peak
-from advisor.memory.units import unit_of
 from advisor.models.layer_kind import FeedForward
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 

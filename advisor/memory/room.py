@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import tied_gradient_sum, tied_weight_gradient
-from advisor.memory.units import Unit, units_of
+from advisor.memory.chunk_units import Unit, units_of
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.plan.recompute_plan import RecomputePlan
 

@@ -15,7 +15,7 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import Collective, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.memory.units import kept_input
+from advisor.memory.chunk_units import kept_input
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.plan.recompute_plan import (
     ReplayRun,

@@ -12,8 +12,8 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.cheapest import Way, peak_of
 from advisor.memory.chunk import chunk_footprint
+from advisor.memory.chunk_units import unit_of
 from advisor.memory.room import room_of
-from advisor.memory.units import unit_of
 from advisor.plan.recompute_plan import RecomputePlan, merged
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job

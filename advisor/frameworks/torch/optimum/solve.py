@@ -17,8 +17,8 @@ from advisor.layers.operators import LAYER_INPUT, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.cheapest import Chosen, Way, cheapest
+from advisor.memory.chunk_units import unit_of
 from advisor.memory.room import Room, room_of
-from advisor.memory.units import unit_of
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, computed_until_stop, made

@@ -6,9 +6,9 @@ from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.layers.transformer import embedding_operators, head_groups, transformer_layer
 from advisor.memory.chunk import chunk_footprint
+from advisor.memory.chunk_units import unit_of, units_of
 from advisor.memory.events import GIVE, TAKE, WORK, Event
 from advisor.memory.liveness import footprint, handed
-from advisor.memory.units import unit_of, units_of
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import DENSE
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
