@@ -1,4 +1,4 @@
-"""`$((…))` of whole numbers."""
+"""`$((…))` and comparisons of whole numbers."""
 
 import ast
 import operator
@@ -8,35 +8,28 @@ from typing import Final
 
 from advisor.reading.shell.state import State
 
-_OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: int(a / b),
-    ast.Mod: operator.mod,
+_OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
+    **{name: getattr(operator, name.lower()) for name in ("Add", "Sub", "Mod", "Eq", "Gt", "Lt")},
+    "Mult": operator.mul,
+    "FloorDiv": lambda a, b: int(a / b),
+    "NotEq": operator.ne,
+    "GtE": operator.ge,
+    "LtE": operator.le,
 }
 _NAME: Final = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
 _TOO_LARGE: Final = 1 << 62
 
 
 def calculate(text: str, state: State) -> tuple[int, bool] | None:
-    """The number and whether it is certain; None where it cannot be told."""
-    certain = True
-
-    def value(match: re.Match[str]) -> str:
-        nonlocal certain
-        variable = state.variables.get(match[1])
-        known = variable is not None and variable.values and variable.values[0].text
-        if variable is None or not known or not known.strip().lstrip("-").isdigit():
-            return "?"
-        certain = certain and variable.certain
-        return f"({known.strip()})"
-
-    numbers = _NAME.sub(value, text).replace("/", "//").replace("////", "//")
+    """The number and whether it is certain; None where it is not known."""
+    names = {name: state.variables.get(name) for name in _NAME.findall(text)}
+    values = {name: v.values[0].text for name, v in names.items() if v is not None and v.values}
+    numbers = _NAME.sub(lambda match: f"({values.get(match[1], '?').strip()})", text)
     try:
-        return _evaluate(ast.parse(numbers.strip(), mode="eval").body), certain
+        found = _evaluate(ast.parse(numbers.strip().replace("/", "//"), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
         return None
+    return found, all(v is not None and v.certain for v in names.values())
 
 
 def _evaluate(node: ast.expr) -> int:
@@ -45,8 +38,11 @@ def _evaluate(node: ast.expr) -> int:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand)
-        case ast.BinOp(left=left, op=sign, right=right):
-            result = _OPERATORS[type(sign)](_evaluate(left), _evaluate(right))
+        case (
+            ast.BinOp(left=left, op=sign, right=right)
+            | ast.Compare(left=left, ops=[sign], comparators=[right])
+        ):
+            result = _OPERATORS[type(sign).__name__](_evaluate(left), _evaluate(right))
             if abs(result) < _TOO_LARGE:
-                return result
+                return int(result)
     raise ValueError(ast.dump(node))

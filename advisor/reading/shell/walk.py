@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from advisor.reading.shell.branch_conditions import Verdict, assume, is_test, judge
+from advisor.reading.shell.branch_conditions import assume, is_test, judge
 from advisor.reading.shell.expansion import Expander, TooLongError
 from advisor.reading.shell.simple_commands import Commands
 from advisor.reading.shell.state import (
@@ -150,13 +150,14 @@ class Walk(Commands):
         if not nodes:
             return [state], []
         text = self.source.between(nodes[0].start_byte, nodes[-1].end_byte).rstrip("; \n")
-        verdict = judge(nodes[0], Expander(self.source, state)) if len(nodes) == 1 else Verdict()
-        if verdict.truth is not None:
-            return ([state], []) if verdict.truth else ([], [state])
+        truth = judge(nodes[0], Expander(self.source, state)) if len(nodes) == 1 else None
+        if truth is not None:
+            return ([state], []) if truth else ([], [state])
         for node in nodes:
             if not is_test(node):
                 self.statement(node, [state.copy()])
-        return [assume(state, text, verdict, True)], [assume(state, text, verdict, False)]
+        yes, no = (assume(state, nodes[0], self.source, text, truth=t) for t in (True, False))
+        return [yes], [no]
 
     def _case(self, node: "Node", state: State) -> list[State]:
         subject = node.child_by_field_name("value")
