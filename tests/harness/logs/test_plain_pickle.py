@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.base.errors import UserError
 from harness.logs import plain_pickle
-from harness.logs.plain_pickle import MOST_NESTED, NotPlainError, plain_data, read_plain
+from harness.logs.plain_pickle import NotPlainError, plain_data, read_plain
 
 SIXTY_FOUR_BITS = st.integers(-(1 << 63), (1 << 64) - 1)
 KEYS = st.text(max_size=300) | SIXTY_FOUR_BITS
@@ -68,11 +68,10 @@ def test_no_class_is_loaded_and_nothing_is_run(tmp_path: Path, protocol: int) ->
         (b"\x80\x02Pid\n.", "PERSID"),
         (pickle.dumps({1, 2}), "EMPTY_SET"),
         (pickle.dumps(b"bytes"), "SHORT_BINBYTES"),
-        (pickle.dumps(1 << 100), "a number in it has 13 bytes"),
         (pickle.dumps({(1, 2): 3}), "a key"),
         (b"PK\x03\x04", "PERSID"),
-        (b"\x80\x63.", "its pickle protocol is 99"),
-        (b"", "is damaged before byte 0"),
+        (b"\x80\x63.", "damaged .unsupported pickle protocol: 99."),
+        (b"", "is damaged .it ends early."),
         (b"\x80\x04.", "is damaged"),
         (b"\x80\x04\x8c\xffshort.", "is damaged"),
         (b"\x80\x04K\x01a.", "is damaged"),
@@ -98,16 +97,10 @@ def test_a_small_file_takes_no_large_memory() -> None:
     assert len(plain_data(pickle.dumps(laughs))) == 10  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("content", [b"]" * 200_000, b"(" * (MOST_NESTED + 1)])
-def test_depth_is_limited(content: bytes) -> None:
-    with pytest.raises(NotPlainError, match=f"nested more than {MOST_NESTED} deep"):
-        plain_data(b"\x80\x04" + content)
-
-
 def test_size_and_parts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "large.pickle"
-    path.write_bytes(pickle.dumps(list(range(100))))
-    monkeypatch.setattr(plain_pickle, "MOST_OPERATIONS", 50)
+    path.write_bytes(pickle.dumps([{} for _ in range(100)]))
+    monkeypatch.setattr(plain_pickle, "MOST_PARTS", 50)
     with pytest.raises(UserError, match="more than 50 parts"):
         read_plain(path)
     monkeypatch.setattr(plain_pickle, "MOST_BYTES", 100)
@@ -117,7 +110,7 @@ def test_size_and_parts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_plain(tmp_path)
 
 
-def test_damage_is_told_and_never_more() -> None:
+def test_damage_is_reported_and_never_more() -> None:
     """Flipped, cut and doubled bytes give data or NotPlainError."""
     content = pickle.dumps([{"action": "alloc", "addr": 1 << 40, "frames": [("a", 1.5)]}] * 3)
     for seed in range(3000):
