@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
+from advisor.base.pareto import dominators
 from advisor.base.units import divisors
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
@@ -28,7 +29,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Watch
 from advisor.search.layouts import groups, of_group
 from advisor.search.measured_rows import whole
-from advisor.search.ranking import dominators, order
+from advisor.search.ranking import memory_and_time, order
 
 _NEAR, _MOST_ROWS = 3, 1500
 _NEAR_OF_SEARCH, _MOST_ROWS_OF_SEARCH = 6, 6000
@@ -91,8 +92,8 @@ def _rows(job: Job, calibration: Calibration) -> list[Evaluation]:
     ranked = sorted(found, key=order)
     if not ranked:
         return []
-    beaten = dominators(ranked)
-    front = [row for row, by in zip(ranked, beaten, strict=True) if by is None]
+    beaten_by = dominators([memory_and_time(row) for row in ranked])
+    front = [row for row, by in zip(ranked, beaten_by, strict=True) if by is None]
     smallest = min(ranked, key=lambda row: row.peak_reserved_bytes)
     if smallest.fit_probability < _HOPELESS:
         return [smallest]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from advisor.answer.answer import SAME_TIME, RankedEvaluation
 from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
+from advisor.base.pareto import dominators
 from advisor.base.units import GIB
 from advisor.plan.recompute_plan import Setting, recomputes
 
@@ -43,7 +44,8 @@ def rank(
     its job, the first that fits without recompute, and what is to be `kept`.
     """
     ordered = sorted(evaluations, key=order)
-    ranked = enumerate(zip(ordered, dominators(ordered), alike(ordered), strict=True), start=1)
+    beaten_by = dominators([memory_and_time(evaluation) for evaluation in ordered])
+    ranked = enumerate(zip(ordered, beaten_by, alike(ordered), strict=True), start=1)
     fitting = next((one for one in ordered if one.fits and not recomputes(one.setting)), None)
     shown: list[Evaluation] = []
 
@@ -54,14 +56,14 @@ def rank(
         return same is not None or any(_surely_beats(one, evaluation) for one in shown)
 
     found = []
-    for number, (evaluation, dominator, same) in ranked:
+    for number, (evaluation, by, same) in ranked:
         is_folded = folded(evaluation, same)
         shown += [] if is_folded else [evaluation]
         found.append(
             RankedEvaluation(
                 rank=number,
                 evaluation=evaluation,
-                dominated_by=dominator,
+                dominated_by=None if by is None else by + 1,
                 same_as=same,
                 folded=is_folded,
                 notes=notes(evaluation),
@@ -83,25 +85,10 @@ def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:
     return one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
 
 
-def dominators(ordered: Sequence[Evaluation]) -> list[int | None]:
-    """For each row of a ranking the rank of the fastest that needs no more memory and no more time;
-    None for those that no other beats in both, the Pareto front."""
-    by_memory = sorted(
-        enumerate(ordered, start=1),
-        key=lambda row: (
-            row[1].peak_reserved_bytes,
-            row[1].step_time_seconds,
-            recomputes(row[1].setting),
-        ),
-    )
-    found: list[int | None] = [None] * len(ordered)
-    fastest, front = float("inf"), 0
-    for rank_, evaluation in by_memory:
-        if evaluation.step_time_seconds < fastest:
-            fastest, front = evaluation.step_time_seconds, rank_
-        else:
-            found[rank_ - 1] = front
-    return found
+def memory_and_time(evaluation: Evaluation) -> tuple[int, float, bool]:
+    """Costs of the Pareto front: bytes, seconds, and whether anything is recomputed."""
+    peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds
+    return peak, seconds, recomputes(evaluation.setting)
 
 
 def alike(ordered: Sequence[Evaluation]) -> list[int | None]:

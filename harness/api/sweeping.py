@@ -21,7 +21,7 @@ from harness.sweeps.history import Outcome
 from harness.sweeps.loop import Sweep
 from harness.sweeps.priority import Ending
 from harness.sweeps.space import Point, Space, make_space
-from harness.sweeps.sweep_page import pareto_front
+from harness.sweeps.sweep_page import fastest_and_smallest
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
@@ -103,7 +103,7 @@ def sweep(
         folder=planned.folder.path,
         points=points,
         outcomes=work.outcomes,
-        front=tuple(pareto_front(work.outcomes, planned.space.budget_bytes)),
+        front=tuple(fastest_and_smallest(work.outcomes, planned.space.budget_bytes)),
         ok=exit_code(work.statuses) == 0,
         ended=ended.words,
         settled=ended.why is Ending.SETTLED,

@@ -1,6 +1,6 @@
-"""Questions about many values: what belongs together, what is known, what nothing beats."""
+"""Many values: what belongs together, what is known, nested ones by their paths."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 Scalar = str | int | float | bool | None
@@ -21,16 +21,6 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 def known(values: Iterable[Item | None]) -> list[Item]:
     """Those that are not None."""
     return [value for value in values if value is not None]
-
-
-def front(items: Iterable[Item], costs: Callable[[Item], tuple[float, float]]) -> list[Item]:
-    """Items that no other beats in both costs, by the first of them; equals beat nobody."""
-    found: list[Item] = []
-    for item in sorted(items, key=costs):
-        best = costs(found[-1]) if found else (0.0, float("inf"))
-        if costs(item)[1] < best[1] or costs(item) == best:
-            found.append(item)
-    return found
 
 
 def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from advisor.base.pareto import pareto_front
 from advisor.base.units import unit_of
 from advisor.report.figures.kit import (
     BLUE,
@@ -19,7 +20,7 @@ from advisor.report.figures.kit import (
     soften,
 )
 from advisor.report.figures.point_labels import label_points
-from harness.base.collections import front, grouped
+from harness.base.collections import grouped
 from harness.report.facts import Facts, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
@@ -69,7 +70,7 @@ def points(facts: Facts) -> tuple[Point, ...]:
 
 def best_of(shown: Sequence[Point]) -> list[Point]:
     """Settings that no other beats in both memory and time, by memory."""
-    return front(shown, lambda one: (one.memory_bytes, one.seconds))
+    return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
 def heights_of(shown: Sequence[Point]) -> Heights:

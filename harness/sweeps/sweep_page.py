@@ -5,25 +5,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from advisor.base.pareto import pareto_front
 from advisor.base.units import DASH, human_bytes, percent
 from advisor.report.blocks import Block, Column, group, table
 from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
-from harness.base.collections import front
 from harness.sweeps.history import Outcome
 from harness.sweeps.space import Point, Space
 from harness.trial.trial import Prediction
 
 
-def pareto_front(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
+def fastest_and_smallest(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[Point]:
     """Points with figures within `budget` that no other beats in both objectives, fastest first."""
-    rows = [
-        (o.step_seconds, o.peak_bytes, point)
+    costs = {
+        point: (o.step_seconds, o.peak_bytes)
         for point, o in outcomes.items()
         if o.step_seconds is not None and o.peak_bytes is not None
-    ]
-    within = [row for row in rows if budget is None or row[1] <= budget]
-    return [point for _, _, point in front(within, lambda row: row[:2])]
+        if budget is None or o.peak_bytes <= budget
+    }
+    return pareto_front(costs, costs.__getitem__)
 
 
 _MOST_REASONS: Final = 5
@@ -35,7 +35,7 @@ _LEFT: Final = ("layout", "setting", "status")
 
 def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str) -> str:
     """The front, what it was found among, why points have no figures, and why it ended."""
-    best = pareto_front(outcomes, space.budget_bytes)
+    best = fastest_and_smallest(outcomes, space.budget_bytes)
     lines: list[Block] = [title, ""]
     lines.append("Pareto front of step time and peak memory:" if best else _nothing(space))
     lines += _measured(space, [(point, outcomes[point]) for point in best])

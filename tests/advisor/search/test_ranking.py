@@ -1,7 +1,5 @@
 """Order, tiers and the Pareto front."""
 
-from itertools import product
-
 import pytest
 from msgspec.structs import replace
 
@@ -58,25 +56,6 @@ def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
     candidates = rank([_like(base, 1, 2.0, 1), _like(base, 1, 1.0, 1)], lambda _: ("said", "so"))
     assert [candidate.rank for candidate in candidates] == [1, 2]
     assert {candidate.note for candidate in candidates} == {"said; so"}
-
-
-def _points(rows: dict[tuple[int, int], Evaluation]) -> dict[tuple[int, int], int | None]:
-    """By (memory, time) the rank of the row that dominates."""
-    ranked = rank(list(rows.values()))
-    by_identity = {id(row.evaluation): row.dominated_by for row in ranked}
-    return {point: by_identity[id(evaluation)] for point, evaluation in rows.items()}
-
-
-def test_front_of_all_pairs(base: Evaluation) -> None:
-    """Of a 3 x 3 grid of (memory, time) only the corner (1, 1) is on the front; without it the two
-    beside it, and what dominates is the fastest of those that are no larger."""
-    grid = {(m, t): _like(base, m, float(t), 1.0) for m, t in product((1, 2, 3), repeat=2)}
-    assert {point for point, by in _points(grid).items() if by is None} == {(1, 1)}
-    del grid[1, 1]
-    found = _points(grid)
-    assert {point for point, by in found.items() if by is None} == {(1, 2), (2, 1)}
-    fastest, smallest = 1, 3
-    assert (found[3, 1], found[2, 2], found[1, 3]) == (fastest, fastest, smallest)
 
 
 def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> None:

@@ -5,7 +5,7 @@ import pytest
 from harness.cli.main import main
 from harness.sweeps.history import Outcome, outcome_of
 from harness.sweeps.space import Point
-from harness.sweeps.sweep_page import page, pareto_front
+from harness.sweeps.sweep_page import fastest_and_smallest, page
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from tests.advisor.cli.test_widths import WIDTHS
 from tests.harness.sweeps.conftest import MakeSpace, measured
@@ -65,9 +65,9 @@ def test_the_front_is_what_no_other_beats() -> None:
     figures = [(3.0, 10), (1.0, 30), (2.0, 20), (2.5, 20), (2.0, 25), (4.0, 40)]
     outcomes = {point(k): measured(point(k), *pair) for k, pair in enumerate(figures)}
     outcomes[point(9)] = Outcome(name="x", status=TrialStatus.OOM)
-    assert pareto_front(outcomes, None) == [point(1), point(2), point(0)]
-    assert pareto_front(outcomes, 20) == [point(2), point(0)]
-    assert pareto_front(outcomes, 9) == []
+    assert fastest_and_smallest(outcomes, None) == [point(1), point(2), point(0)]
+    assert fastest_and_smallest(outcomes, 20) == [point(2), point(0)]
+    assert fastest_and_smallest(outcomes, 9) == []
 
 
 def test_an_outcome_is_the_median_step_and_the_worst_peak() -> None:
