@@ -173,5 +173,5 @@ def test_ci_has_a_version_of_all_that_the_tests_need_and_no_path_of_a_machine() 
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     pinned = {pin.partition("==")[0].lower() for pin in pins}
     asked = [name for part in ("check", "docs", "dev") for name in extras[part]]
-    names = {re.match(r"[\w-]+", name)[0].lower() for name in asked}  # type: ignore[index]
+    names = {re.match(r"[\w-]+", name)[0].lower() for name in asked}
     assert names - {"recompute-advisor"} <= pinned

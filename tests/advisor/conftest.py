@@ -163,7 +163,7 @@ def advice(*evaluations: Evaluation, **changes: object) -> Answer:
         recipe="llama3_70b_32xh100",
         recipe_framework="megatron_lm",
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 REJECTION = Rejection(

@@ -257,12 +257,7 @@ def test_a_search_tries_expert_parallelism() -> None:
     }
     assert cut == {1, 2, 4}
     fixed = advise(
-        Request(
-            model="mixtral_8x7b",
-            gpus="8xH200",
-            search="layout",
-            expert_model_parallel_size=4,
-        )
+        Request(model="mixtral_8x7b", gpus="8xH200", search="layout", expert_model_parallel_size=4)
     )
     assert {c.evaluation.job.layout.expert_model_parallel_size for c in fixed.candidates} == {4}
 

@@ -61,9 +61,7 @@ def test_a_label_is_three_files_and_an_option_one_row() -> None:
 def test_a_new_label_is_ranked_refused_and_printed(copy: Path) -> None:
     settings = ("selective:mlp_norm", "selective:layernorm", "selective:layernorm,mlp_norm")
     page = advise(
-        copy,
-        *MIXTRAL.split(),
-        *(word for setting in settings for word in ("--recompute", setting)),
+        copy, *MIXTRAL.split(), *(word for setting in settings for word in ("--recompute", setting))
     )
     assert " 1  selective:mlp_norm " in page
     line = " ".join(page.replace("\\\n", " ").split())  # a line is broken where it is too long

@@ -108,7 +108,7 @@ def make_plan() -> MakePlan:
     """`settings` settings of so many repeats; ranks in their order."""
 
     def make(settings: int = 3, repeats: int = 1, **measure: float) -> RunPlan:
-        measurement = MeasurementPlan(repeats=repeats, **({"timeout_seconds": 20.0} | measure))  # type: ignore[arg-type]
+        measurement = MeasurementPlan(repeats=repeats, **({"timeout_seconds": 20.0} | measure))
         return RunPlan(
             experiment="toy",
             device_name="cpu",
@@ -154,6 +154,6 @@ def make_runner(tmp_path: Path, faults: Callable[[Mapping[str, str]], None]) -> 
             launcher=lambda _: LocalLauncher(STUB),
             grace_seconds=0.2,
         )
-        return replace(runner, **options)  # type: ignore[arg-type]
+        return replace(runner, **options)
 
     return make

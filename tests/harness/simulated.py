@@ -47,10 +47,7 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
         return self.base * moved.total * exp(own)
 
     def run(
-        self,
-        evaluations: Iterable[Evaluation],
-        folder: Path,
-        status: TrialStatus = TrialStatus.OK,
+        self, evaluations: Iterable[Evaluation], folder: Path, status: TrialStatus = TrialStatus.OK
     ) -> None:
         """One trial of each, into `folder`."""
         for evaluation in evaluations:

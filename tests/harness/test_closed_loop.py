@@ -112,7 +112,6 @@ def test_outside_of_what_was_measured_nothing_changes(
         replace(request(1, 1, 1, tmp_path), model="llama3.2_3b"),
     ):
         learned, plain_ = advise(other), advise(replace(other, calibration=()))
-        assert learned.calibration.learned is not None
         assert learned.calibration.learned.outside
         assert learned.calibration.provenance is Provenance.PUBLISHED
         for one, two in zip(learned.candidates, plain_.candidates, strict=True):
@@ -160,7 +159,6 @@ def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> No
         model="llama3_8b", gpus="8xH100", seq_length=8192, tp=1, pp=1, cp=1, calibration=tmp_path
     )
     assert advice.calibration.provenance is Provenance.MEASURED
-    assert advice.calibration.learned is not None
     assert advice.calibration.learned.trials == len(measured)
     base = advice.calibration.learned.step_time["base"]
     assert base.sigma < base.shipped_sigma
@@ -171,7 +169,6 @@ def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> No
             assert (row.basis, row.measured) == (Basis.LEARNED, None)
             continue
         assert row.basis is Basis.MEASURED
-        assert row.measured is not None
         assert row.measured.step_time_seconds == pytest.approx(device.seconds(ran))
         # the prediction is near to it, and still no copy of it
         assert row.step_time_seconds == pytest.approx(device.seconds(ran), rel=0.005)
@@ -188,7 +185,6 @@ def test_explained_bytes_and_seconds_sum_to_the_learned_row(
     keywords = {"seq_length": 8192, "tp": 2, "pp": 2, "vpp": 8, "cp": 1, "explain": 2}
     advice = advisor.advise(model="llama3_8b", gpus="8xH100", calibration=tmp_path, **keywords)
     row, told = advice.candidates[1], advice.explain
-    assert told is not None
     assert sum(line.num_bytes for line in told.memory) == row.peak_reserved_bytes
     assert sum(line.seconds for line in told.time) == pytest.approx(row.step_time_seconds)
 
@@ -216,7 +212,6 @@ def test_what_ran_out_of_memory_does_not_fit(shipped: list[Answer], tmp_path: Pa
     SimulatedDevice().run([first], tmp_path, status=TrialStatus.OOM)
     advice = advise(request(1, 1, 1, tmp_path))
     row = next(row for row in advice.candidates if row.evaluation.setting == first.setting)
-    assert row.measured is not None
     assert row.measured.ran_out
     assert row.evaluation.fit_probability == 0.0
     assert advice.candidates[0] is not row
@@ -231,8 +226,6 @@ def test_runs_that_contradict_each_other_are_doubted(shipped: list[Answer], tmp_
     doubted, trusted = request(2, 1, 1, tmp_path / "unlike"), request(2, 1, 1, tmp_path / "like")
     SimulatedDevice().run(corners(shipped), tmp_path / "like")
     answer, learned = advise(doubted), advise(trusted).calibration.learned
-    assert answer.calibration.learned is not None
-    assert learned is not None
     assert set(learned.scatter.values()) == {1.0}
     assert min(answer.calibration.learned.scatter.values()) > 5
     (words,) = (said for said in learned_words(answer.calibration.learned) if "doubtful" in said)

@@ -26,8 +26,6 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 def _writer() -> ModuleType:
     spec = importlib.util.spec_from_file_location("writer", ROOT / "scripts/write_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

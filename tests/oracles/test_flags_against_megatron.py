@@ -56,8 +56,6 @@ def _job(
 @pytest.fixture(scope="module")
 def definitions() -> ModuleType:
     spec = importlib.util.spec_from_file_location("megatron_arguments", DEFINITIONS)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

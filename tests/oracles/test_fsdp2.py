@@ -80,13 +80,7 @@ def step_of(shape: RankShape, mode: str, options: dict[str, bool]) -> Step:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"reshards": False},
-        {"root_holds_ends": True},
-    ],
-    ids=["titan", "never", "root"],
+    "options", [{}, {"reshards": False}, {"root_holds_ends": True}], ids=["titan", "never", "root"]
 )
 @pytest.mark.parametrize(
     "model", [SMALL_HEAD, replace(LLAMA3_8B, num_layers=LAYERS)], ids=["layers", "head"]

@@ -112,9 +112,7 @@ def test_kept_between_the_linear_layers(
     shape = moe_shape(**GROUPED, activation=activation, moe_router_dtype="fp32", **fusions)
     hidden = shape.model.hidden_size
     operators, _ = expert_operators(
-        shape,
-        Tensor("tokens", (ROWS, hidden), shape.dtype),
-        Tensor("probs", (ROWS,), DType.FP32),
+        shape, Tensor("tokens", (ROWS, hidden), shape.dtype), Tensor("probs", (ROWS,), DType.FP32)
     )
     measured = _kept(activation, shape.model.expert_ffn_hidden_size, hidden, **fusions)
     assert 0 <= measured - sum(saved_bytes(operators).values()) <= SCALAR

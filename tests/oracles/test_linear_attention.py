@@ -50,7 +50,7 @@ class Kernel(torch.autograd.Function):
 
 
 def kernel(output: torch.Tensor, *kept: torch.Tensor) -> torch.Tensor:
-    done: torch.Tensor = Kernel.apply(torch.empty_like(output), *kept)  # type: ignore[no-untyped-call]
+    done: torch.Tensor = Kernel.apply(torch.empty_like(output), *kept)
     return done
 
 
@@ -63,8 +63,7 @@ GATED = QWEN3_32B.changed(attention_output_gate=True)
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, selective("core_attn"), tensor_parallel(4, True), {"num_query_groups": 1}],
+    "changes", [{}, selective("core_attn"), tensor_parallel(4, True), {"num_query_groups": 1}]
 )
 def test_a_layer_with_gated_attention(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -119,7 +118,7 @@ class Rule(torch.autograd.Function):
 
 
 def _rule(q: Any, k: Any, v: Any, *, g: Any, beta: Any, **_: Any) -> tuple[torch.Tensor, None]:
-    return Rule.apply(q, k, v, g, beta), None  # type: ignore[no-untyped-call]
+    return Rule.apply(q, k, v, g, beta), None
 
 
 class L2Norm(torch.autograd.Function):

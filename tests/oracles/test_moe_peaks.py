@@ -87,9 +87,7 @@ VARIANTS: dict[str, OracleCase] = {
     "shared_overlap": with_experts(EP4, **OVERLAP).changed(**TP, **pipeline(2, 4, 3)),
     "padded": with_experts(
         EP4, moe_expert_capacity_factor=1.25, moe_pad_expert_input_to_capacity=True
-    ).changed(
-        **pipeline(2, 4, 3),
-    ),
+    ).changed(**pipeline(2, 4, 3)),
     "main_grad_fusion": EP4.changed(
         gradient_accumulation_fusion=True, micro_batch_size=2, **pipeline(2, 4, 3)
     ),

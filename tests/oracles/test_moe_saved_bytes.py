@@ -74,14 +74,8 @@ def test_recompute(recompute: dict[str, Any]) -> None:
 
 ROUTERS: dict[str, dict[str, Any]] = {
     "aux_and_z": {"moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001},
-    "seq_aux": {
-        "moe_aux_loss_coeff": 0.01,
-        "moe_router_load_balancing_type": "seq_aux_loss",
-    },
-    "global_aux": {
-        "moe_aux_loss_coeff": 0.01,
-        "moe_router_load_balancing_type": "global_aux_loss",
-    },
+    "seq_aux": {"moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "seq_aux_loss"},
+    "global_aux": {"moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "global_aux_loss"},
     "sigmoid_groups": SIGMOID,
     "sigmoid_bias": SIGMOID | {"moe_router_enable_expert_bias": True},
     "sigmoid_bias_fp32": SIGMOID

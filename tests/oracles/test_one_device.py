@@ -123,11 +123,7 @@ def _compare(
         optimizer_in_backward=steps_in_backward,
     )
     job = Job(
-        model=shape.model,
-        layout=ParallelLayout(),
-        config=config,
-        gpu=load_gpu("H100"),
-        num_gpus=1,
+        model=shape.model, layout=ParallelLayout(), config=config, gpu=load_gpu("H100"), num_gpus=1
     )
     dtype = DType.FP32 if shape.autocast else DType.BF16
     fixed = lone_memory(job, shape, (CHUNK,), dtype, ())

@@ -22,12 +22,7 @@ from megatron.core.transformer.transformer_config import (  # noqa: E402
 )
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
-CLASSES = (
-    TransformerConfig,
-    MLATransformerConfig,
-    DistributedDataParallelConfig,
-    OptimizerConfig,
-)
+CLASSES = (TransformerConfig, MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
 # Of MLATransformerConfig, which is another class with its own defaults of the same fields, and of
 # OptimizerConfig, where the timers' barrier and the recipe stand for something else.
 OTHER_DEFAULTS = {

@@ -140,10 +140,7 @@ def test_1f1b_stage_holds_as_many_microbatches_as_the_schedule_says(pp_rank: int
 def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
     """Stage 0 of 2, two microbatches in flight; at fc1's weight gradient in the last layer."""
     case = LLAMA3_70B.changed(
-        num_layers=8,
-        seq_length=4096,
-        pipeline_model_parallel_size=2,
-        num_microbatches=4,
+        num_layers=8, seq_length=4096, pipeline_model_parallel_size=2, num_microbatches=4
     )
     layer, _ = saved_bytes_per_layer(case)
     shard, hidden = 1024 * 8192 * 2, 4096 * 8192 * 2

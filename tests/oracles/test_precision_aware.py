@@ -95,7 +95,7 @@ class _OldFusedAdam(_FusedAdam):
 def _transformer_engine(adam: type[_FusedAdam]) -> Iterator[None]:
     """With `adam` where Megatron looks for Transformer Engine's, of a release that has it."""
     module = ModuleType("transformer_engine.pytorch.optimizers")
-    module.FusedAdam = adam  # type: ignore[attr-defined]
+    module.FusedAdam = adam
     names = ("transformer_engine", "transformer_engine.pytorch")
     modules = {name: ModuleType(name) for name in names} | {module.__name__: module}
     with (

@@ -31,10 +31,7 @@ def tp(size: int, **more: Any) -> dict[str, Any]:
 
 
 def pp(size: int, chunks: int = 1) -> dict[str, Any]:
-    return {
-        "pipeline_model_parallel_size": size,
-        "virtual_pipeline_model_parallel_size": chunks,
-    }
+    return {"pipeline_model_parallel_size": size, "virtual_pipeline_model_parallel_size": chunks}
 
 
 def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]]) -> None:

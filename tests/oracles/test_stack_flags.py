@@ -145,7 +145,7 @@ def test_torchtitan_0_3_has_subcommands() -> None:
     @dataclass
     class Config:
         compile: Compile = field(default_factory=Compile)
-        activation_checkpoint: kinds = field(default_factory=Selective)  # type: ignore[valid-type]
+        activation_checkpoint: kinds = field(default_factory=Selective)
 
     expected = {"none": type(None), "full": Full, "op:torchtitan": Selective}
     stack, job = stack_job("torchtitan")

@@ -132,7 +132,6 @@ def planned(name: str, share: float, *, on_host: bool) -> tuple[TorchSetting, in
     budget = least + int(share * (most - least))
     blocks = Blocks(case.shape, Semantics(), rates(), case.working_set, on_host=on_host)
     found = blocks.within(0, int(budget * (1 - MARGIN.get(name, 0.0))))
-    assert found is not None
     assert on_host or found.chosen.bound == found.chosen.cost
     return found.setting, budget
 
@@ -175,7 +174,7 @@ def test_kept_bytes_are_those_of_the_plan(name: str, share: float) -> None:
     assert chunk_footprint(case.shape, plan, False, False).kept == measured.kept
 
 
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Calls(TorchDispatchMode):
     """Counts the calls that a plan decides on."""
 
     def __init__(self, kinds: dict[Any, str]) -> None:

@@ -63,11 +63,7 @@ def test_a_row_in_full() -> None:
     (gemm,) = row.gemms
     assert (gemm.m, gemm.n, gemm.k, gemm.groups) == (131072, 2048, 7168, 8)
     assert row.seconds == pytest.approx(2103.3e-6)
-    assert (row.gpu.name, row.precision, row.sustained) == (
-        "B200-SXM-180GB",
-        Precision.MXFP8,
-        True,
-    )
+    assert (row.gpu.name, row.precision, row.sustained) == ("B200-SXM-180GB", Precision.MXFP8, True)
 
 
 def test_stored_constants_are_those_of_the_fit(

@@ -61,12 +61,9 @@ def test_there_are_cells_enough() -> None:
 def test_bytes_of_a_layer_and_of_a_step() -> None:
     """A layer keeps 16 to 32 bytes of a random state beyond the prediction."""
     judged = accuracy_of("native", ROWS)
-    assert judged.kept is not None
     assert abs(judged.kept.worst) < 1e-6
-    assert judged.allocated is not None
     assert judged.allocated.mean < 0.0005
     assert abs(judged.allocated.worst) < 0.005
-    assert judged.reserved is not None
     assert judged.reserved.mean < 0.01
     assert abs(judged.reserved.worst) < 0.03
 
@@ -74,7 +71,6 @@ def test_bytes_of_a_layer_and_of_a_step() -> None:
 @pytest.mark.parametrize("half", Half)
 def test_step_times(half: Half) -> None:
     step = accuracy_of(half, [row for row in ROWS if row.cell.half is half]).step
-    assert step is not None
     assert step.mean < 0.04
     assert abs(step.worst) < 0.10
 
@@ -83,7 +79,6 @@ def test_step_times(half: Half) -> None:
 def test_overheads(half: Half) -> None:
     usual = [row for row in ROWS if row.cell.half is half and LAUNCH_BOUND not in row.cell.label]
     overhead = accuracy_of(half, usual).overhead
-    assert overhead is not None
     assert overhead.mean < 0.01
     assert abs(overhead.worst) < 0.02
 

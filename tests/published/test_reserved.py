@@ -128,8 +128,5 @@ def test_a_family_left_out(families: dict[str, list[Rank]]) -> None:
 def test_without_the_replay_it_would_be_worse(families: dict[str, list[Rank]]) -> None:
     """The same, the replay left out: as much unused as the others have on average."""
     every = list(chain.from_iterable(families.values()))
-    replayed, usual = (
-        pstdev(rank.rest for rank in every),
-        pstdev(rank.measured for rank in every),
-    )
+    replayed, usual = (pstdev(rank.rest for rank in every), pstdev(rank.measured for rank in every))
     assert replayed < 0.75 * usual

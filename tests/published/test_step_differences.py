@@ -4,13 +4,7 @@ docs/times.md says."""
 import pytest
 
 from advisor.learning.time_residual import WIDTHS
-from research.steps.step_differences import (
-    MEASURED_HERE,
-    WIDENED,
-    differences,
-    fit,
-    inside,
-)
+from research.steps.step_differences import MEASURED_HERE, WIDENED, differences, fit, inside
 
 pytest.importorskip("scipy")
 

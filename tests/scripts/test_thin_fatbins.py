@@ -15,8 +15,6 @@ PTX, CUBIN, OTHER = 1, 2, 8
 NAMES = b"\0.text\0.nv_fatbin\0.shstrtab\0"
 
 _spec = importlib.util.spec_from_file_location("thin_fatbins", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
 thin_fatbins = importlib.util.module_from_spec(_spec)
 sys.modules["thin_fatbins"] = thin_fatbins
 _spec.loader.exec_module(thin_fatbins)

@@ -100,11 +100,7 @@ def test_its_example_of_experts() -> None:
 
 def test_graphs_of_transformer_engine_go_with_selective_and_not_with_full() -> None:
     graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ("attn",)}
-    full = {
-        "recompute_granularity": "full",
-        "recompute_method": "block",
-        "recompute_num_layers": 2,
-    }
+    full = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}
     assert refused_by_bridge(**full, **graphs) == ["cuda_graph_full_recompute"]
     assert refused_by_bridge(**full, cuda_graph_impl="full_iteration") == []
     assert refused_by_bridge(**SELECTIVE, recompute_modules=("mlp",), **graphs) == []

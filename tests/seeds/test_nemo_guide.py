@@ -24,10 +24,7 @@ def test_layers_by_both_methods(method: str, number: int) -> None:
     assert (
         report.checked[0].settings.recompute_method,
         report.checked[0].settings.recompute_num_layers,
-    ) == (
-        method,
-        number,
-    )
+    ) == (method, number)
     job = advice("llama3_70b", "32xH100").job
     assert nemo_overrides(parse_setting(f"full:{method}:{number}"), job, NEMO_1) == text
 

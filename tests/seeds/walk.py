@@ -31,14 +31,14 @@ def refused(text: str, version: str | None = None) -> list[str]:
 def refused_by_bridge(**fields: object) -> list[str]:
     """Rules by which a model provider of Megatron Bridge with these fields is refused."""
     given = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **fields}
-    found = find(RawSettings(**given), BRIDGE)  # type: ignore[arg-type]
+    found = find(RawSettings(**given), BRIDGE)
     return [finding.rule for finding in found if finding.verdict.illegal]
 
 
 def remarks_by_bridge(**fields: object) -> list[str]:
     """Rules that say something of accepted fields."""
     given = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **fields}
-    found = find(RawSettings(**given), BRIDGE)  # type: ignore[arg-type]
+    found = find(RawSettings(**given), BRIDGE)
     return [finding.rule for finding in found if not finding.verdict.illegal]
 
 
@@ -50,7 +50,7 @@ def failures(text: str) -> list[str]:
 @lru_cache(maxsize=32)
 def advice(model: str, gpus: str, **fields: object) -> Answer:
     """The whole answer to one request."""
-    return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
+    return advise(Request(model=model, gpus=gpus, **fields))
 
 
 def evaluation(found: Answer, spec: str) -> Evaluation:

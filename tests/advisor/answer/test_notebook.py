@@ -32,7 +32,6 @@ def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     assert body[0][:5] == ["1", "selective:mlp", "66.0", "77.0", "9.300"]
     assert [row[1] for row in body] == [c.recompute.spec for c in advice.candidates]
     assert verdict(tight) in text
-    assert advice.best is not None
     assert advice.best.flags["megatron_lm"] in [pre.text for pre in page.iter("pre")]
     styles = [row.get("style", "") for row in page.iter("tr")][1:]
     assert [bool(re.search("bold", style)) for style in styles] == [

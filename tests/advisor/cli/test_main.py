@@ -37,8 +37,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
         requests: list[Request] = []
         _answer_by(monkeypatch, lambda request, _: requests.append(request) or advice)
         lines = ModuleType("advisor.search.explain")
-        lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
-        lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
+        lines.memory_lines = lambda evaluation: explained[1]
+        lines.time_lines = lambda evaluation: explained[2]
         monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
         return requests
 
@@ -60,7 +60,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 def _answer_by(monkeypatch: pytest.MonkeyPatch, advise: Callable) -> None:
     module = ModuleType("advisor.search.advise")
-    module.advise = advise  # type: ignore[attr-defined]
+    module.advise = advise
     monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
 
 
@@ -552,7 +552,7 @@ def test_an_interrupt_while_the_rest_is_imported_is_quiet(
         raise KeyboardInterrupt
 
     module = ModuleType("advisor.cli.commands")
-    module.__getattr__ = interrupt  # type: ignore[method-assign]
+    module.__getattr__ = interrupt
     monkeypatch.setitem(sys.modules, "advisor.cli.commands", module)
     assert cli.main(JOB) == 130
     assert capsys.readouterr() == ("", "")
@@ -562,7 +562,7 @@ def test_an_interrupt_while_the_rest_is_imported_is_quiet(
 def process(*args: str, **options: object) -> subprocess.Popen[str]:
     """A fresh `advise` process from another directory than the repository's."""
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}  # type: ignore[dict-item]
+    environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}
     return subprocess.Popen(
         [sys.executable, "-m", "advisor.cli.main", *args],
         env=environment,
@@ -570,7 +570,7 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
         cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        **options,  # type: ignore[call-overload]
+        **options,
     )
 
 

@@ -17,10 +17,7 @@ from advisor.cli.main import main
             "--model phi4 --framework fsdp2 model.mtp_num_layers=1",
             "is not modelled with mtp_num_layers",
         ),
-        (
-            "--model olmo2_32b --framework fsdp2",
-            "is not modelled with plain torch layers",
-        ),
+        ("--model olmo2_32b --framework fsdp2", "is not modelled with plain torch layers"),
         ("--model olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
         ("--model gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
         (
@@ -52,10 +49,7 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            "--framework fsdp2 job.cuda_graph_impl=local",
-            "cuda_graph_impl = local: is an option",
-        ),
+        ("--framework fsdp2 job.cuda_graph_impl=local", "cuda_graph_impl = local: is an option"),
         ("--framework torchtitan job.cuda_graph_modules=attn", "and not modelled for torchtitan"),
         ("--framework deepspeed job.use_precision_aware_optimizer=true", "for deepspeed; leave it"),
         ("--framework huggingface job.fp8_recipe=delayed", "or --framework megatron_lm"),
@@ -75,14 +69,8 @@ def test_options_of_megatron_are_none_of_a_pytorch_stack(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            "deepseek_v3 --framework torchtitan",
-            "model.mtp_num_layers=null, or --framework",
-        ),
-        (
-            "deepseek_v3 --framework huggingface",
-            "model.mtp_num_layers=null, or --framework",
-        ),
+        ("deepseek_v3 --framework torchtitan", "model.mtp_num_layers=null, or --framework"),
+        ("deepseek_v3 --framework huggingface", "model.mtp_num_layers=null, or --framework"),
         ("nemotron3_nano_30b_a3b --framework huggingface", "; --framework megatron_lm"),
         ("llama4_scout_17b_16e --framework huggingface", "; --framework megatron_bridge"),
         ("gpt_oss_20b --framework torchtitan", "; --framework megatron_lm"),

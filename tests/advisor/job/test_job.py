@@ -9,7 +9,7 @@ from advisor.job.job import Fp8Recipe, JobConfig, Optimizer
 
 
 def config(**fields: object) -> JobConfig:
-    return JobConfig(seq_length=32, micro_batch_size=1, global_batch_size=8, **fields)  # type: ignore[arg-type]
+    return JobConfig(seq_length=32, micro_batch_size=1, global_batch_size=8, **fields)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def model(num_layers: int) -> ModelSpec:
 
 def counts(num_layers: int, **layout: object) -> list[list[int]]:
     """Layers by stage and chunk."""
-    stages = pipeline_stages(model(num_layers), ParallelLayout(**layout))  # type: ignore[arg-type]
+    stages = pipeline_stages(model(num_layers), ParallelLayout(**layout))
     return [[len(chunk.layers) for chunk in stage] for stage in stages]
 
 
@@ -69,7 +69,7 @@ def test_a_layout_spelt_out() -> None:
 
 
 def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
-    stages = pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))  # type: ignore[arg-type]
+    stages = pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))
     assert [[chunk.embedding for chunk in stage] for stage in stages] == [
         [True, False],
         [False, False],
@@ -80,7 +80,7 @@ def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
 def test_what_is_alike_is_held_once() -> None:
     """Three chunks differ by their ends, two groups by their number of layers."""
     layout = pipeline(3, 2, account_for_loss_in_pipeline_split=True)
-    found = Pipeline(pipeline_stages(model(11), ParallelLayout(**layout)))  # type: ignore[arg-type]
+    found = Pipeline(pipeline_stages(model(11), ParallelLayout(**layout)))
     assert [len(layers) for layers in found.groups] == [2, 1]
     assert found.copies == (5, 1)
     assert found.group_of == (0, 0, 1)
@@ -92,7 +92,7 @@ def test_what_is_alike_is_held_once() -> None:
 
 
 def test_the_largest_chunk() -> None:
-    layout = ParallelLayout(**pipeline(4, num_layers_in_first_pipeline_stage=2))  # type: ignore[arg-type]
+    layout = ParallelLayout(**pipeline(4, num_layers_in_first_pipeline_stage=2))
     assert most_layers_of_chunk(model(14), layout) == 4
 
 

@@ -23,12 +23,7 @@ CAPPED = replace(
     attention_softmax_in_fp32=False,
     masked_softmax_fusion=False,
 )
-LLAMA4 = replace(
-    LLAMA,
-    no_rope_freq=LayerPattern("4"),
-    qk_l2_norm=True,
-    attention_chunk_size=8,
-)
+LLAMA4 = replace(LLAMA, no_rope_freq=LayerPattern("4"), qk_l2_norm=True, attention_chunk_size=8)
 BARE = DENSE._replace(rotary=False)
 WINDOW = DENSE._replace(mixer=Mixer.SLIDING_WINDOW)
 SCORES = 2 * (8 // 2) * 32 * 32 * 2

@@ -27,7 +27,7 @@ LEAN: Shares = (1.0, 0.0, 0.1, 0.0, 0.0)
 FULL: Shares = (1.0, 0.2, 0.08, 0.02, 0.0)
 
 
-def row(job: Job, setting, of: Shares, error: float, processes: int = 1) -> TimeRow:  # type: ignore[no-untyped-def]
+def row(job: Job, setting, of: Shares, error: float, processes: int = 1) -> TimeRow:
     return TimeRow(
         job=job,
         setting=setting,

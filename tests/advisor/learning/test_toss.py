@@ -17,9 +17,7 @@ BOTH_SETTINGS = sqrt(2) * WIDTHS.setting
 BOTH_JOBS = sqrt(2 * WIDTHS.setting**2 + 2 * WIDTHS.job**2)
 
 
-def row(  # type: ignore[no-untyped-def]
-    rank: int, spec: str, seconds: float, job: Job = JOB, **changes
-) -> RankedEvaluation:
+def row(rank: int, spec: str, seconds: float, job: Job = JOB, **changes) -> RankedEvaluation:
     made = evaluation(parse_setting(spec), 60, 0.0, job=job)
     longer = seconds / made.step_time_seconds
     time = made.time_seconds
@@ -33,7 +31,6 @@ FIRST = row(1, "selective:mlp", 10.0)
 
 def test_settings_of_one_job_that_do_different_work() -> None:
     toss = likeliest_toss([FIRST, row(2, "full:block:4", 10.005)])
-    assert toss is not None
     assert toss.mean == pytest.approx(log(1.0005))
     assert toss.sigma == pytest.approx(BOTH_SETTINGS)
     assert toss.probability == pytest.approx(below(-(log(1.0005) + 0.01) / BOTH_SETTINGS))
@@ -58,7 +55,6 @@ def test_no_toss(other: RankedEvaluation, why: str) -> None:
 def test_rows_of_other_jobs_are_less_known_and_only_their_fastest_counts() -> None:
     rows = [FIRST, row(2, "selective:mlp", 10.1, OTHER), row(3, "none", 10.15, OTHER)]
     toss = likeliest_toss(rows)
-    assert toss is not None
     assert toss.second is rows[1]
     assert toss.sigma == pytest.approx(BOTH_JOBS)
     assert likeliest_toss([FIRST, row(2, "selective:mlp", 11.0, OTHER)]) is None

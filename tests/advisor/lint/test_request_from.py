@@ -128,13 +128,11 @@ def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
     assert found.config.main_grads_dtype is DType.FP32
     assert not found.config.expandable_segments
     assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
-    assert found.layout is not None
     assert not found.layout.sequence_parallel
     assert found.layout.use_distributed_optimizer
     (tmp_path / "said.sh").write_text(f"{LLAMA}{words}--grad-reduce-in-bf16 --sequence-parallel\n")
     said = resolve(read_job(str(tmp_path / "said.sh"), {"gpus": "8xH100"}).request)
     assert said.config.main_grads_dtype is DType.BF16
-    assert said.layout is not None
     assert said.layout.sequence_parallel == bool(words)
 
 
@@ -681,7 +679,6 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
     )
     found = resolve(read_job(str(file), given).request)
     assert found.config.flat_parameters
-    assert found.layout is not None
     assert found.layout.data_parallel_sharding == "gradients"
     file.write_text(
         "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
@@ -689,13 +686,11 @@ def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: P
     )
     found = resolve(read_job(str(file), given).request)
     assert (found.config.framework, found.config.optimizer_cpu_offload) == ("deepspeed", True)
-    assert found.layout is not None
     assert found.layout.data_parallel_sharding == "gradients"
     (tmp_path / "ds.json").write_text(
         '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
     )
     found = resolve(read_job(str(tmp_path / "ds.json"), given).request)
-    assert found.layout is not None
     assert found.layout.data_parallel_sharding == "no_shard"  # stage 0
     assert found.config.global_batch_size == 32
 

@@ -66,17 +66,9 @@ def test_pools_of_other_streams_are_reserved_and_unsure() -> None:
         (ParallelLayout(data_parallel_size=8), ("world", "data parallel")),
         (
             ParallelLayout(
-                tensor_model_parallel_size=2,
-                pipeline_model_parallel_size=2,
-                data_parallel_size=2,
+                tensor_model_parallel_size=2, pipeline_model_parallel_size=2, data_parallel_size=2
             ),
-            (
-                "world",
-                "tensor parallel",
-                "data parallel",
-                "pipeline parallel",
-                "model parallel",
-            ),
+            ("world", "tensor parallel", "data parallel", "pipeline parallel", "model parallel"),
         ),
         (
             ParallelLayout(

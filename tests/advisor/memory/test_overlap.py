@@ -99,10 +99,7 @@ def test_a_job_with_overlap_needs_more_unless_its_head_hides_it(vocabulary: int)
     )
     plain, both = (
         Evaluator(replace(job, layout=layout), load_calibration(job.gpu)).stage_detail(NONE, 0)
-        for layout in (
-            job.layout,
-            replace(job.layout, overlap_moe_expert_parallel_comm=True),
-        )
+        for layout in (job.layout, replace(job.layout, overlap_moe_expert_parallel_comm=True))
     )
     more = both.activations.backward - plain.activations.backward
     hidden = 4096 * 4096 * 2

@@ -115,11 +115,7 @@ def test_heads_are_cut_by_tp_and_cp() -> None:
 @pytest.mark.parametrize(
     ("model", "changes", "says"),
     [
-        (
-            QWEN,
-            {"experimental_attention_variant": None},
-            "needs experimental_attention_variant",
-        ),
+        (QWEN, {"experimental_attention_variant": None}, "needs experimental_attention_variant"),
         (QWEN, {"linear_num_key_heads": 5}, "must divide linear_num_value_heads = 32"),
         (QWEN, {"linear_key_head_dim": 0}, "linear_key_head_dim = 0: must be between 1"),
         (

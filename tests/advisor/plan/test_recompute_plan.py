@@ -47,9 +47,7 @@ def test_a_run_keeps_what_it_reads_from_outside() -> None:
 
 def test_a_discarded_output_is_dropped_where_its_reader_keeps_it() -> None:
     norm = ReplayRun(
-        frozenset({Module.INPUT_LAYERNORM}),
-        discards_output=True,
-        replayed_before=Module.LINEAR_FC2,
+        frozenset({Module.INPUT_LAYERNORM}), discards_output=True, replayed_before=Module.LINEAR_FC2
     )
     assert kept(norm) == {"a", "inner", "c", "d"}
 
@@ -192,7 +190,7 @@ def test_a_higher_tp_never_raises_activations_under_sequence_parallelism(
             model,
             tensor_model_parallel_size=tp,
             sequence_parallel=tp > 1,
-            transformer_impl=impl,  # type: ignore[arg-type]
+            transformer_impl=impl,
             attention_backend="flash",
             seq_length=64,
         )

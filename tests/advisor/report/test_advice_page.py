@@ -25,7 +25,7 @@ FIXTURES = ("tight", "roomy", "hopeless", "layouts")
 
 def plain(advice: Answer, width: int = 100, **options: object) -> str:
     """The page as a file gets it."""
-    return "\n".join(plain_lines(page(advice, **options), width)) + "\n"  # type: ignore[arg-type]
+    return "\n".join(plain_lines(page(advice, **options), width)) + "\n"
 
 
 def form(text: str) -> str:

@@ -15,7 +15,7 @@ from tests.advisor.conftest import JOB
 
 
 def job(**request: object) -> Job:
-    found = resolve(Request(**request))  # type: ignore[arg-type]
+    found = resolve(Request(**request))
     assert found.layout is not None
     return found.job(found.layout)
 

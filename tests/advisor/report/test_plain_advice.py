@@ -238,8 +238,8 @@ def test_top_and_an_answer_without_candidates(tight: Answer) -> None:
 
 def test_explain(tight: Answer, explained: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ModuleType("advisor.search.explain")
-    lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
-    lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
+    lines.memory_lines = lambda evaluation: explained[1]
+    lines.time_lines = lambda evaluation: explained[2]
     monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
     assert loaded(tight)["explain"] is None
     explain = loaded(tight, explained=1)["explain"]

@@ -149,7 +149,7 @@ def test_ranges() -> None:
 def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:
     """`answer` with one row's allocator not replayed."""
     candidates = [
-        replace(c, evaluation=replace(c.evaluation, requests=None), **changes)  # type: ignore[arg-type]
+        replace(c, evaluation=replace(c.evaluation, requests=None), **changes)
         if c.evaluation.setting.spec == spec
         else c
         for c in answer.candidates

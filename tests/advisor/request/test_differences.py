@@ -45,10 +45,7 @@ def test_what_is_given_is_no_difference() -> None:
 
 def test_a_search_shows_its_layouts_itself() -> None:
     request = Request(
-        model="deepseek_v3",
-        gpus="256xB200",
-        precision=Precision.MXFP8,
-        search=SearchScope.LAYOUT,
+        model="deepseek_v3", gpus="256xB200", precision=Precision.MXFP8, search=SearchScope.LAYOUT
     )
     said = _beside(request)
     assert any(line.startswith("job.cuda_graph_impl") for line in said)

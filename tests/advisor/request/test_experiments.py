@@ -69,7 +69,6 @@ def test_names_say_what_is_inside(name: str) -> None:
 
 def test_the_seventy_billion_case() -> None:
     experiment = find_experiment(Wanted(model="llama3_70b", num_gpus=32, gpu_type="H100"))
-    assert experiment is not None
     assert experiment.name == "llama3_70b_32xh100"
     assert experiment.layout == ParallelLayout(
         tensor_model_parallel_size=4,
@@ -102,7 +101,6 @@ def test_the_jobs_of_the_paper(
     name: str, gpus: int, tp: int, pp: int, vpp: int, mbs: int, gbs: int
 ) -> None:
     experiment = find_experiment(Wanted(model=name, num_gpus=gpus, gpu_type="A100-SXM-80GB"))
-    assert experiment is not None
     layout, config = experiment.layout, experiment.config
     assert layout.tensor_model_parallel_size == tp
     assert layout.sequence_parallel
@@ -138,8 +136,6 @@ def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
     other = find_experiment(
         Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200", precision=Precision.FP8_BLOCKWISE)
     )
-    assert plain is not None
-    assert eight is not None
     assert plain.name == "llama3_8b_pretrain_8gpu_b200_bf16"
     assert eight.name == "llama3_8b_pretrain_8gpu_b200_fp8mx"
     assert eight.config.fp8_param_gather
@@ -151,7 +147,6 @@ def test_a_row_of_the_precision_comes_before_the_file_that_names_none() -> None:
         model="llama3_70b", num_gpus=64, gpu_type="H100", precision=Precision.FP8_CURRENT
     )
     row = find_experiment(wanted)
-    assert row is not None
     assert row.name == "llama3_70b_pretrain_64gpu_h100_fp8cs"
     assert row.layout.pipeline_model_parallel_size == 8
     # the same in 16 bits, or for a length that the row is not for, is the file
@@ -161,7 +156,6 @@ def test_a_row_of_the_precision_comes_before_the_file_that_names_none() -> None:
         replace(wanted, seq_length=4096),
     ):
         found = find_experiment(other)
-        assert found is not None
         assert found.name == "llama3_70b_64xh100"
 
 
@@ -195,7 +189,6 @@ def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
     experiment = find_experiment(
         Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", config_dir=tmp_path)
     )
-    assert experiment is not None
     assert experiment.layout.data_parallel_size == 8
     assert experiment.config.main_grads_dtype is DType.FP32
     model = load_model("llama3_8b")

@@ -28,7 +28,6 @@ def degrees(tp: int, pp: int, vpp: int) -> dict[str, int]:
 def test_a_recipe_of_another_size_lends_its_options() -> None:
     found = resolved("nemotron4_340b", "1536xH100", "nemo", **degrees(8, 12, 8))
     assert found.recipe == ""
-    assert found.layout is not None
     assert found.layout.tp_comm_overlap
     assert found.config.main_grads_dtype is DType.BF16
     assert found.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
@@ -47,13 +46,11 @@ def test_the_nearest_number_of_the_same_gpus_lends() -> None:
 
 def test_without_a_recipe_of_the_model_those_of_the_framework_have_something_in_common() -> None:
     nemo = resolved("llama2_13b", "8xH100", "nemo", **degrees(2, 1, 1))
-    assert nemo.layout is not None
     assert nemo.layout.tp_comm_overlap
     assert nemo.config.main_grads_dtype is DType.BF16
     assert "options of the recipes of nemo 2" in nemo.assumptions
     assert str(nemo.origins["job.main_grads_dtype"]) == "default of the recipes of nemo 2"
     bridge = resolved("llama2_13b", "8xH100", "megatron_bridge", **degrees(2, 1, 1))
-    assert bridge.layout is not None
     assert not bridge.layout.tp_comm_overlap
     assert bridge.config.main_grads_dtype is DType.FP32
     assert bridge.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
@@ -73,7 +70,6 @@ def test_weights_in_eight_bits_come_with_the_precision() -> None:
 def test_a_recipe_of_degrees_alone_leaves_the_rest_to_the_framework(gpus: str) -> None:
     found = resolved("nemotron4_340b", gpus, "nemo")
     assert found.recipe
-    assert found.layout is not None
     assert found.layout.tp_comm_overlap
     assert found.config.main_grads_dtype is DType.BF16
     assert "options of launcher_nemotron_nemotron_340b" in found.assumptions
@@ -105,7 +101,6 @@ def test_what_is_given_stays() -> None:
         ),
         **degrees(8, 12, 8),
     )
-    assert found.layout is not None
     assert not found.layout.tp_comm_overlap
     assert found.config.main_grads_dtype is DType.FP32
     assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
@@ -116,7 +111,6 @@ def test_what_is_given_stays() -> None:
 @pytest.mark.parametrize("off", [{"sequence_parallel": False}, {"tensor_model_parallel_size": 1}])
 def test_no_overlap_without_tp_and_sequence_parallelism(off: dict[str, Any]) -> None:
     found = resolved("llama2_13b", "8xH100", "nemo", **(degrees(2, 1, 1) | off))
-    assert found.layout is not None
     assert not found.layout.tp_comm_overlap
     assert "TP communication overlapped" not in found.assumptions
 
@@ -154,7 +148,6 @@ def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
     deterministic = ("job.deterministic_mode=true",)
     for framework in (None, "megatron_lm", "megatron_bridge", "nemo"):
         found = resolved("llama3_70b", "64xH100", framework, overrides=deterministic)
-        assert found.layout is not None
         assert not found.layout.tp_comm_overlap
         assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
         assert any("not of deterministic ones" in words for words in found.assumptions)

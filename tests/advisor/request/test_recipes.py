@@ -166,11 +166,9 @@ def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
 
 def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
     exact = find_experiment(Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="H100"))
-    assert exact is not None
     assert exact.gpus == "1024xH100"
     assert find_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100")) is None
     near = nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100"))
-    assert near is not None
     assert near.layout.data_parallel_size == 2 * exact.layout.data_parallel_size
     assert near.config.global_batch_size == 2 * exact.config.global_batch_size
     assert nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=17, gpu_type="H100")) is None
@@ -192,13 +190,11 @@ def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
 
 def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
     found = find_experiment(Wanted(model="glm4.5_air", num_gpus=32, gpu_type="H100"), complete=True)
-    assert found is not None
     assert found.layout.pipeline_model_parallel_layout == "Et*12|(t*12|)*2t*10mL"
     assert not found.splits_as_published
     published = find_experiment(
         Wanted(model="deepseek_v3", num_gpus=1024, gpu_type="H100"), complete=True
     )
-    assert published is not None
     assert published.splits_as_published
 
 
@@ -206,7 +202,6 @@ def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
     long = find_experiment(
         Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", seq_length=16384)
     )
-    assert long is not None
     assert long.config.seq_length == 16384
     assert find_experiment(Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100")) is None
 

@@ -17,7 +17,7 @@ from advisor.search.advise import advise
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
-    return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
+    return advise(Request(model=model, gpus=gpus, **fields))
 
 
 def specs(advice: Answer) -> list[str]:
@@ -115,7 +115,6 @@ def test_without_a_preset_the_layout_is_chosen() -> None:
 def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_batch() -> None:
     advice = ask(gpus="128xH100")
     published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
-    assert published is not None
     layout, config = advice.job.layout, advice.job.config
     replicas = 2 * published.layout.data_parallel_size
     assert layout == replace(published.layout, data_parallel_size=replicas)
@@ -142,7 +141,6 @@ def test_a_search_assumes_no_layout_nor_micro_batch() -> None:
 
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
     published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
-    assert published is not None
     advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
     assert advice.job.layout == replace(
         published.layout, tensor_model_parallel_size=8, data_parallel_size=2
@@ -177,7 +175,6 @@ def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
 def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
     wanted = Request(model="kimi_k2", gpus="512xH100", pipeline_model_parallel_size=8)
     layout = resolve(wanted).layout
-    assert layout is not None
     assert layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5L"
     before = replace(
         wanted,
@@ -186,7 +183,6 @@ def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
         overrides=("job.optimizer=adam",),
     )
     old = resolve(replace(before, framework="megatron_lm")).layout
-    assert old is not None
     assert not old.pipeline_model_parallel_layout
     assert old.num_layers_in_last_pipeline_stage == 1
 

@@ -136,7 +136,6 @@ def test_the_optimum_is_that_of_brute_force(toy: Toy, share: float) -> None:
     if best is None:
         assert found.evaluation is None
         return
-    assert found.evaluation is not None
     seconds = found.evaluation.step_time_seconds
     assert seconds == pytest.approx(best.step_time_seconds, rel=ROUNDING)
     assert found.bound == pytest.approx(seconds, rel=ROUNDING)
@@ -158,8 +157,6 @@ def test_a_search_that_is_stopped_gives_what_fits_and_how_far_it_was() -> None:
     whole = search(space_of(job, calibration), calibration)
     stopped = BestFirst(space_of(job, calibration), calibration, is_legal).run()
     assert (whole.stopped, stopped.stopped) == (False, True)
-    assert whole.evaluation is not None
-    assert stopped.evaluation is not None
     assert stopped.evaluation.setting == whole.evaluation.setting
     assert 0 < stopped.bound <= whole.bound * (1 + ROUNDING)
 
@@ -191,7 +188,6 @@ def test_a_group_lies_between_its_fastest_and_its_smallest(toy: Toy) -> None:
     job = toy.job(70)
     evaluator = Evaluator(job, load_calibration(job.gpu))
     decisions = FRAMEWORK.optimum.decisions(job)
-    assert decisions is not None
     for group in decisions.groups:
         fastest = evaluator.seconds(group.fastest)
         smallest = evaluator.least_reserved(group.smallest)

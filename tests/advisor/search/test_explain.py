@@ -73,9 +73,7 @@ def test_every_activation_names_the_backward_that_reads_it() -> None:
             sequence_parallel=False,
         ),
         Request(  # tensors on the host
-            model="llama3_70b",
-            gpus="32xH100",
-            recompute=("none+offload=core_attn,attn_proj",),
+            model="llama3_70b", gpus="32xH100", recompute=("none+offload=core_attn,attn_proj",)
         ),
         Request(model="llama3_8b", gpus="8xH100", framework="fsdp2", recompute=("full+offload",)),
         Request(  # the stage that needs most is not the one that may need most

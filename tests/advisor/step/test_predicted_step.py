@@ -108,9 +108,7 @@ def test_the_picture_ends_with_the_step(steps: list[tuple[Evaluation, TrainingSt
         assert len(step.stages) > 1 or found.stretch == pytest.approx(1.0, rel=1e-12)
 
 
-def test_passes_of_a_stage_follow_each_other(
-    steps: list[tuple[Evaluation, TrainingStep]],
-) -> None:
+def test_passes_of_a_stage_follow_each_other(steps: list[tuple[Evaluation, TrainingStep]]) -> None:
     for _, step in steps:
         found = timeline(step)
         for stage, passes in zip(step.stages, found.stages, strict=True):

@@ -29,11 +29,7 @@ from advisor.time.roofline import (
 )
 
 RATES = GemmRates(
-    flops=1e9,
-    sustained_flops=100.0,
-    multiprocessors=1,
-    bytes_per_second=1e9,
-    kernel_seconds=0.0,
+    flops=1e9, sustained_flops=100.0, multiprocessors=1, bytes_per_second=1e9, kernel_seconds=0.0
 )
 REACHED = Reached(0.5, 0.25)
 MACHINE = Machine(

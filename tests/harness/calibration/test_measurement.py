@@ -117,8 +117,6 @@ def test_a_signal_ends_the_measuring_and_the_file_is_written(
     monkeypatch.setattr(simulated, "told", staticmethod(stop))
     before = signal.getsignal(signal.SIGTERM)
     outcome = calibrate(Device.CPU, 600.0, tmp_path / "calibration" / "here.yaml")
-    assert outcome is not None
-    assert outcome.stopped is not None
     assert outcome.stopped.exit_code == 143
     assert not outcome.finished
     assert len(simulated.last.timed) == 90, "the case under way was finished"

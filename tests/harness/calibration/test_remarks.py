@@ -101,7 +101,6 @@ FAST = Sample(case=BURST, seconds=2.7e-3)
 @pytest.mark.parametrize(("seconds", "ratio"), [(3.0e-3, 0.9), (2.7e-3, 1.0), (2.5e-3, 1.0)])
 def test_the_ratio_is_of_one_gemm_and_never_more_than_one(seconds: float, ratio: float) -> None:
     found = lasting([FAST, Sample(case=SUSTAINED, seconds=seconds)])
-    assert found is not None
     assert found.ratio == pytest.approx(ratio)
     assert found.load == GpuLoad()
 

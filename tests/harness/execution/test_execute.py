@@ -45,7 +45,7 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
         timeline=(TimelinePoint(seconds=0.0, allocated=rank, phase=Phase.FORWARD),),
         loss=(float(rank),),
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,6 @@ def test_ends_without_a_result(
     StateWriter(folder).write(Phase.BACKWARD, 4)
     found = conclude(folder, trial, attempt(), ended)
     assert found.status == status
-    assert found.evidence is not None
     assert says in found.evidence.message
     assert found.evidence.phase is Phase.BACKWARD
     assert found.name == trial.name
@@ -105,7 +104,6 @@ def test_ranks_are_merged_once_all_are_there_or_one_failed(tmp_path: Path, trial
     assert merged(folder, two) is None
     write(0, result(0))
     found = merged(folder, two)
-    assert found is not None
     assert len(found.memory) == 2
     (tmp_path / "rank0.json").unlink()
     oom = result(
@@ -113,7 +111,6 @@ def test_ranks_are_merged_once_all_are_there_or_one_failed(tmp_path: Path, trial
     )
     write(1, oom)
     found = merged(folder, two)
-    assert found is not None
     assert found.status is TrialStatus.OOM
 
 
@@ -201,13 +198,11 @@ def test_status(tmp_path: Path, log: str, ended: Exit, status: str | None) -> No
     assert (result.status if result else None) == status
     if result is not None and result.status is not TrialStatus.OK:
         assert result.times is None
-        assert result.evidence is not None
         assert (result.evidence.exit_code, result.evidence.signal) == (ended.code, ended.signal)
 
 
 def test_what_is_known_of_the_environment(tmp_path: Path) -> None:
     result = concluded(tmp_path, steps(), Exit(code=0))
-    assert result is not None
     assert result.environment == {
         "gpus": [{"name": "H100"}],
         "variables": {"A": "1"},

@@ -155,7 +155,7 @@ def test_a_broken_stream_ends_nothing(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
-    class Broken(kind):  # type: ignore[misc, valid-type]
+    class Broken(kind):
         def write(self, _: str) -> int:
             raise BrokenPipeError
 

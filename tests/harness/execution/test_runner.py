@@ -156,7 +156,6 @@ def test_a_skipped_setting_has_a_result_with_its_reason(
     plan = replace(plan, settings=(first, replace(second, rank=None, skip="rule says no")))
     results = list(make_runner(plan).run().values())
     assert [result.status for result in results] == ["ok", "skipped", "ok", "ok"]
-    assert results[1].evidence is not None
     assert results[1].evidence.message == "rule says no"
 
 
@@ -187,7 +186,7 @@ def test_retry_runs_only_what_did_not_measure(
     assert second[names[0]] == chosen[names[0]]
     assert second[names[2]] == first[names[2]]
     kept = sorted((make_runner(plan).folder.path / "superseded").iterdir())
-    statuses = {TrialFolder(path).result().status for path in kept}  # type: ignore[union-attr]
+    statuses = {TrialFolder(path).result().status for path in kept}
     assert statuses == {TrialStatus.OOM, TrialStatus.FAILED}
 
 

@@ -66,7 +66,7 @@ def test_out_of_memory_is_a_verdict_without_numbers() -> None:
 def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> None:
     longer, cpu = (
         replace(WORKLOAD, **change) for change in ({"seq_length": 128}, {"device": Device.CPU})
-    )  # type: ignore[arg-type]
+    )
     found = setting_rows(
         [
             result("none", 1.0),
@@ -119,9 +119,7 @@ def cell(
 def test_a_perfect_cell() -> None:
     found = accuracy_of("all", cell((1.0, 1.2, 1.5), (1.0, 1.2, 1.5)))
     assert (found.cells, found.rows) == (1, 3)
-    assert found.step is not None
     assert found.step.mean == 0
-    assert found.overhead is not None
     assert found.overhead.count == 2
     assert found.tau == 1.0
     assert found.regret == found.worst_regret == 0.0
@@ -130,12 +128,9 @@ def test_a_perfect_cell() -> None:
 
 def test_errors_are_means_of_sizes_and_the_worst_signed() -> None:
     found = accuracy_of("all", cell((1.1, 1.2, 1.2), (1.0, 1.2, 1.5)))
-    assert found.step is not None
     assert found.step.mean == pytest.approx((0.1 + 0.0 + 0.2) / 3)
     assert found.step.worst == pytest.approx(-0.2)
-    assert found.allocated is not None
     assert found.allocated.worst == pytest.approx(-0.2)  # 8 of 10 GiB
-    assert found.overhead is not None
     assert found.overhead.worst == pytest.approx((1.2 / 1.1 - 1) - 0.5)
 
 
@@ -148,7 +143,6 @@ def test_a_wrong_order_costs_what_the_choice_costs() -> None:
 def test_the_first_choice_is_the_fastest_that_is_said_to_fit() -> None:
     own = cell((1.0, 1.2, 1.5), (None, 1.2, 1.5), (0.5, 0.95, 1.0))
     choice = first_choice(own)
-    assert choice is not None
     assert choice.setting == "selective:mlp"
     assert regret(own) == 0.0
     verdicts = accuracy_of("all", own).verdicts

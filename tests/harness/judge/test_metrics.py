@@ -33,7 +33,6 @@ from harness.trial.trial import Device
 )
 def test_values_have_units(name: str, value: float, shown: str) -> None:
     metric = find_metric(name)
-    assert metric is not None
     assert metric.name == name
     assert metric.show(value) == shown
 
@@ -73,5 +72,4 @@ def test_energy_is_power_over_the_rate_of_tokens(make_result: Any) -> None:
         assert ENERGY not in process_of(replace(result, load=load)).series
         assert numbers_of(replace(result, load=load), None).joules_per_token is None
     metric = find_metric(ENERGY)
-    assert metric is not None
     assert (metric.timing, metric.show(0.0421)) == (True, "0.0421")

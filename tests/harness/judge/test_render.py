@@ -29,7 +29,7 @@ WHOLE = ComparisonRow(
 
 
 def of(*rows: ComparisonRow, **more: object) -> Comparison:
-    return Comparison(rows=rows, **more)  # type: ignore[arg-type]
+    return Comparison(rows=rows, **more)
 
 
 def test_the_line_of_a_metric() -> None:
@@ -52,7 +52,7 @@ def test_the_line_of_a_metric() -> None:
     ],
 )
 def test_what_is_not_known_is_not_shown(changes: dict[str, object], ends: str) -> None:
-    assert row_line(replace(ROW, **changes)).endswith(ends)  # type: ignore[arg-type]
+    assert row_line(replace(ROW, **changes)).endswith(ends)
 
 
 def test_a_row_about_a_whole_trial_says_why_on_its_line() -> None:

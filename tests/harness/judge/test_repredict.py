@@ -11,7 +11,6 @@ from tests.harness.judge.synthetic import WORKLOAD, prediction, result
 def test_a_prediction_of_today_replaces_the_old_one() -> None:
     old = result("selective:mlp", 1.0, predicted=prediction(99.0, 1))
     trial = predict_again(old)
-    assert trial is not None
     assert trial["prediction"]["step_time_seconds"] < 1.0
     assert trial["workload"] == old.trial["workload"]
     (row,) = setting_rows([replace(old, trial=trial)])

@@ -164,7 +164,6 @@ def shift_of(noise: float, processes: int, golden: int) -> Shift:
 
 def test_repeats_are_the_least_that_settle() -> None:
     found = repeats_to_settle(shift_of(0.02, 2, 5), 0.025)
-    assert found is not None
     assert not found.golden_too
     assert half_width(0.02, found.count, 5) < 0.025 <= half_width(0.02, found.count - 1, 5)
 
@@ -281,7 +280,6 @@ def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:
     above = judge(replace(shift(1.04, 0.08), noise=0.03), METRICS[STEP_TIME], LIMIT, 1.0)
     for judged in (below, above):
         assert judged.verdict is Verdict.INCONCLUSIVE
-        assert judged.repeats is not None
         assert judged.repeats.count > wide.processes
         assert f"measure.repeats={judged.repeats.count}" in judged.reason
 
@@ -289,7 +287,6 @@ def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:
 def test_a_single_golden_must_be_repeated_as_well() -> None:
     alone = replace(shift(1.02, 0.2), noise=0.03, processes=1, golden_processes=1)
     judged = judge(alone, METRICS[STEP_TIME], LIMIT, 1.0)
-    assert judged.repeats is not None
     assert judged.repeats.golden_too
     assert "of run and golden" in judged.reason
 

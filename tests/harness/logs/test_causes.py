@@ -56,7 +56,6 @@ def test_the_cause(text: str, status: str | None, says: str) -> None:
 def test_what_was_survived_is_no_cause(parse: Parse) -> None:
     assert parse(lines.megatron(1) + OOM + "\n" + lines.megatron(2)).cause is None
     cause = parse(lines.megatron(1) + OOM + "\n").cause
-    assert cause is not None
     assert (cause.status, cause.over_bytes) == (TrialStatus.OOM, 2**29)
 
 
@@ -68,6 +67,5 @@ def test_a_known_failure_is_told_in_its_own_words(parse: Parse) -> None:
         "\n"
     )
     cause = parse(text).cause
-    assert cause is not None
     assert cause.status is TrialStatus.FAILED
     assert "selective" in cause.message

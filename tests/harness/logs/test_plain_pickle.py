@@ -36,7 +36,7 @@ def test_plain_data_is_read_as_pickle_reads_it(value: Any, protocol: int) -> Non
 
 def test_what_stands_in_two_places_is_one_object() -> None:
     shared = ["a"]
-    one, other = plain_data(pickle.dumps([shared, shared]))  # type: ignore[misc]
+    one, other = plain_data(pickle.dumps([shared, shared]))
     assert one is other
 
 
@@ -94,7 +94,7 @@ def test_a_small_file_takes_no_large_memory() -> None:
     laughs: list[Any] = []
     for _ in range(60):  # 10^60 items, if somebody walked through them
         laughs = [laughs] * 10
-    assert len(plain_data(pickle.dumps(laughs))) == 10  # type: ignore[arg-type]
+    assert len(plain_data(pickle.dumps(laughs))) == 10
 
 
 def test_size_and_parts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,6 @@ def test_deepspeed_s_pipeline_engine() -> None:
 
 def test_the_timers_are_the_times_where_they_tell_of_more_steps() -> None:
     found = result(recorded("deepspeed"))
-    assert found.times is not None
     assert found.times.clock == "log_timers"
     assert len(found.times.seconds) + len(found.times.warmup_seconds) == 12
     assert "engine_timers" in [concern.name for concern in found.concerns]
@@ -86,7 +85,6 @@ def test_the_trainer() -> None:
     assert len(parsed.steps) == 12
     assert parsed.whole_run == WholeRun(seconds=1 / 29.75, tokens_per_second=1905.0)
     found = result(parsed, layout={"data_parallel_size": 1}).reported
-    assert found is not None
     assert found.tokens_per_second_per_gpu == (1905.0,)
 
 
@@ -101,7 +99,6 @@ def test_torchtitan() -> None:
     assert [peak.reserved for peak in parsed.peaks] == [round(largest * 2**30)]
     layout = {"data_parallel_size": 1}
     found = result(parsed, seq_length=1024, global_batch_size=1, layout=layout)
-    assert found.times is not None
     every = (*found.times.warmup_seconds, *found.times.seconds)
     assert every == tuple(pytest.approx(1024 / rate, rel=1e-9) for rate in rates[: len(every)])
 

@@ -125,7 +125,6 @@ def test_a_prediction_is_read_back_to_the_byte(write: Write) -> None:
         assert found.said["row"] == origin.row
         assert (found.unseen_bytes, found.reserved_bytes) == (0, None)
         # torch writes whole microseconds
-        assert found.seconds is not None
         assert found.seconds[-1] == pytest.approx(row.evaluation.step_time_seconds, abs=1e-6)
     assert recording_names([read_recording(path)]) == ["predicted"]
 

@@ -50,12 +50,10 @@ def test_a_good_run(parse: Parse) -> None:
     memory = lines.megatron_memory(0, 2, 55210.5, 58112.0) + lines.megatron_memory(24, 2, 1.0, 2.0)
     result = result_of(parse(lines.megatron_header() + run() + memory), QUESTION)
     assert result.status is TrialStatus.OK, result.concerns
-    assert result.times is not None
     assert result.times.warmup_seconds == (9.0, 1.23, 1.231, 1.23), "three that agree end it"
     assert result.times.seconds == (1.231, 1.23) * 4
     assert (result.times.steps, result.times.clock) == (tuple(range(5, 13)), "log")
     assert result.loss == tuple(10 - n / 10 for n in range(5, 13))
-    assert result.reported is not None
     assert result.reported.tflops_per_gpu == (412.3,) * 8
     peaks = [(p.rank, p.stage, p.allocated, p.reserved) for p in result.memory]
     assert peaks == [(0, 0, round(55210.5 * 2**20), 58112 * 2**20), (24, 3, 2**20, 2 * 2**20)]
@@ -82,13 +80,11 @@ def test_a_workload_of_which_little_is_told_has_no_tokens(parse: Parse) -> None:
 
 def test_so_many_steps_after_warm_up_count(parse: Parse) -> None:
     result = result_of(parse(run()), replace(QUESTION, plan=MeasurementPlan(steps=6)))
-    assert result.times is not None
     assert result.times.steps == tuple(range(5, 11))
 
 
 def test_a_line_every_tenth_step(parse: Parse) -> None:
     result = result_of(parse(run(100, interval=10)), QUESTION)
-    assert result.times is not None
     assert result.times.steps == (40, 50, 60, 70, 80, 90, 100)
     assert names(result) == ["log_interval"]
     assert result.status is TrialStatus.OK
@@ -98,7 +94,6 @@ def test_a_run_that_broke_off(parse: Parse) -> None:
     parsed = parse(run(12, total=50))
     result = result_of(parsed, QUESTION)
     assert (result.status, result.times, result.loss) == (TrialStatus.INCOMPLETE, None, ())
-    assert result.evidence is not None
     assert result.evidence.message.endswith("(after step 12 of 50)")
     accepted = result_of(parsed, replace(QUESTION, accept_incomplete=True))
     assert (accepted.status, names(accepted)) == (TrialStatus.OK, ["incomplete"])
@@ -130,7 +125,6 @@ def test_without_its_framework_s_end_a_log_gives_no_number(parse: Parse, text: s
 def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
     result = result_of(parse(run(), LogFramework.TORCHTITAN), QUESTION)
     assert result.status is TrialStatus.NO_DATA
-    assert result.evidence is not None
     assert result.evidence.message == "no line is from torchtitan; the lines are from megatron_lm"
 
 
@@ -177,7 +171,6 @@ def test_no_data(parse: Parse, text: str, says: str) -> None:
         (),
         (),
     )
-    assert result.evidence is not None
     assert result.evidence.message.startswith(says)
 
 
@@ -185,7 +178,6 @@ def test_a_failure_has_no_numbers(parse: Parse) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     result = result_of(parse(run(12, total=50) + oom), QUESTION)
     assert (result.status, result.times) == (TrialStatus.OOM, None)
-    assert result.evidence is not None
     assert result.evidence.phase is Phase.TRAINING
     assert result.evidence.message.endswith("(after step 12 of 50)")
     assert result_of(parse(run() + oom), QUESTION).status is TrialStatus.OK, "after its end"
@@ -198,7 +190,6 @@ def test_a_loss_of_nan_is_a_failure_wherever_it_stands(parse: Parse) -> None:
     )
     result = result_of(parse(text), QUESTION)
     assert result.status is TrialStatus.NAN
-    assert result.evidence is not None
     assert result.evidence.message.startswith("loss of step 7 is nan")
 
 
@@ -209,14 +200,12 @@ def test_a_skipped_iteration_takes_the_losses_not_the_times(parse: Parse) -> Non
     )
     result = result_of(parse(text), QUESTION)
     assert (result.status, result.loss) == (TrialStatus.OK, ())
-    assert result.times is not None
     assert len(result.times.seconds) == 8
 
 
 def test_a_missing_line_keeps_the_others_in_their_place(parse: Parse) -> None:
     text = run(12).replace(lines.megatron(7, 12, ms=1231.0, loss=9.3), "torn\n")
     result = result_of(parse(text), QUESTION)
-    assert result.times is not None
     assert result.times.steps == (5, 6, 8, 9, 10, 11, 12)
     assert names(result) == ["missing_lines"]
 
@@ -224,7 +213,6 @@ def test_a_missing_line_keeps_the_others_in_their_place(parse: Parse) -> None:
 def test_torchtitan_rates_become_times_by_the_work_of_a_step(parse: Parse) -> None:
     text = "".join(lines.titan(n, tps=4096, second=n) for n in range(1, 13))
     result = result_of(parse(text + lines.titan_says("Training completed")), QUESTION)
-    assert result.times is not None
     assert result.times.seconds == (1.0,) * 9, "32 x 4096 tokens on 32 GPUs, 4096 a second"
     assert result.memory[0].allocated is None
     assert result.memory[0].reserved == round(55.21 * 2**30)
@@ -235,7 +223,6 @@ def test_without_the_work_time_stamps_stand(parse: Parse) -> None:
     text = "".join(lines.titan(n, tps=4096, second=n * 1.5) for n in range(1, 13))
     bare = replace(QUESTION, trial={"workload": {"layout": {}}})
     result = result_of(parse(text + lines.titan_says("Training completed")), bare)
-    assert result.times is not None
     assert result.times.clock == "log_stamps"
     assert result.times.seconds == pytest.approx((1.5,) * 8, abs=1e-3)  # stamps have milliseconds
     assert "time_stamps" in names(result)
@@ -246,7 +233,6 @@ def test_deepspeed_rates_and_an_end_that_only_its_launcher_tells(parse: Parse) -
     assert result_of(parse(text), QUESTION).status is TrialStatus.INCOMPLETE
     done = "[2026-01-15 10:20:31,1] [INFO] [launch.py:285:main] Process 7 exits successfully.\n"
     result = result_of(parse(text + done), QUESTION)
-    assert result.times is not None
     assert result.times.seconds == (2.0,) * 9, "32 samples, 16 a second"
     assert (result.status, names(result)) == (TrialStatus.OK, [])
 
@@ -257,13 +243,10 @@ def test_a_trainer_tells_one_mean(parse: Parse) -> None:
         "{'train_runtime': 80.0, 'train_steps_per_second': 1.25, 'epoch': 1.0}\n"
     )
     result = result_of(parse(text), replace(QUESTION, device=Device.CPU))
-    assert result.times is not None
     assert (result.times.seconds, result.loss) == ((0.8,), (7.1,))
     assert (result.status, names(result)) == (TrialStatus.UNSTABLE, ["whole_run_mean"])
-    assert result.reported is not None
     assert result.reported.tokens_per_second_per_gpu == (20.0,), "640 of 32 ranks"
     bare = result_of(parse(text), replace(QUESTION, trial={"workload": {}}))
-    assert bare.reported is not None
     assert bare.reported.tokens_per_second_per_gpu == (), "nobody knows of how many ranks"
 
 
@@ -273,7 +256,6 @@ def test_a_mean_of_the_job_is_told_and_not_taken_for_a_step(parse: Parse) -> Non
     assert result.concerns[0].seen.startswith("400.1 TFLOP/s/GPU")
     alone = result_of(parse(lines.job_throughput(12, 400.1)), QUESTION)
     assert (alone.status, alone.times) == (TrialStatus.NO_DATA, None)
-    assert alone.evidence is not None
     assert "a mean of 400.1 TFLOP/s/GPU" in alone.evidence.message
 
 

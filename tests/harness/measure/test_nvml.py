@@ -65,7 +65,6 @@ def test_no_gpu_for_torch() -> None:
 def test_a_gpu_that_refuses_everything_is_unknown_in_everything(install: Any) -> None:
     install()
     gpu = open_gpu()
-    assert gpu is not None
     assert gpu.reading() == GpuReading()
     assert gpu.identity() == GpuIdentity()
     assert gpu.other_processes() is None
@@ -80,7 +79,6 @@ def test_a_reading_in_our_units(install: Any) -> None:
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x4,  # an older driver's name
     )
     gpu = open_gpu()
-    assert gpu is not None
     assert gpu.reading() == GpuReading(
         sm_clock_mhz=1980,
         memory_clock_mhz=2619,
@@ -97,14 +95,12 @@ def test_memory_without_what_the_driver_keeps(install: Any) -> None:
 
     install(nvmlDeviceGetMemoryInfo=ask, nvmlMemory_v2=2)
     gpu = open_gpu()
-    assert gpu is not None
     assert gpu.reading().used_bytes == 2**30
 
 
 def test_readings_as_one_state(install: Any) -> None:
     install(nvmlDeviceGetMaxClockInfo=lambda _, clock: 1000 * (1 + clock))
     gpu = open_gpu()
-    assert gpu is not None
     highest = gpu.identity().max_sm_clock_mhz
     assert highest is not None
     assert load_of((), gpu) is None
@@ -132,7 +128,6 @@ def test_readings_as_one_state(install: Any) -> None:
     )
     braked = [GpuReading(throttle_reasons=("hw_slowdown",)), *busy]
     found = load_of(braked, gpu)
-    assert found is not None
     assert found.throttle_reasons == ("hw_slowdown", "sw_power_cap")
 
 
@@ -147,7 +142,6 @@ def test_identity(install: Any) -> None:
         nvmlDeviceGetMigMode=lambda _: [0, 0],
     )
     gpu = open_gpu()
-    assert gpu is not None
     assert gpu.identity() == GpuIdentity(
         name="NVIDIA H200",
         driver="580.65.06",
@@ -165,7 +159,6 @@ def test_identity(install: Any) -> None:
 def test_one_of_the_listed_processes_is_ours(install: Any, listed: list[int], others: int) -> None:
     install(nvmlDeviceGetComputeRunningProcesses=lambda _: listed)
     gpu = open_gpu()
-    assert gpu is not None
     assert gpu.other_processes() == others
 
 
@@ -177,14 +170,12 @@ def test_a_uuid_is_found_in_bytes_where_the_binding_wants_bytes(install: Any) ->
 
     install(nvmlDeviceGetHandleByUUID=by_uuid, nvmlDeviceGetName=lambda handle: handle)
     gpu = open_gpu("GPU-1")
-    assert gpu is not None
     assert gpu.identity().name == "found"
 
 
 def test_a_uuid_that_is_not_known_falls_back_to_the_bus(install: Any) -> None:
     install(nvmlDeviceGetHandleByPciBusId=lambda bus: bus, nvmlDeviceGetName=lambda handle: handle)
     gpu = open_gpu("MIG-1", "00000000:3B:00.0")
-    assert gpu is not None
     assert gpu.identity().name == "00000000:3B:00.0"
 
 

@@ -24,7 +24,7 @@ CALM = (1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 1.01, 0.99, 1.0)
 
 
 def found(device: Device = Device.CUDA, **seen: object) -> dict[str, Concern]:
-    evidence = Evidence(**({"seconds": CALM} | seen))  # type: ignore[arg-type]
+    evidence = Evidence(**({"seconds": CALM} | seen))
     return {concern.name: concern for concern in concerns(evidence, PLAN, device)}
 
 

@@ -49,7 +49,7 @@ def test_times_as_sbatch_takes_them(text: str, expected: int) -> None:
 )
 def test_what_does_not_hold(options: dict[str, object], says: str) -> None:
     with pytest.raises(UserError) as error:
-        LauncherOptions(**options)  # type: ignore[arg-type]
+        LauncherOptions(**options)
     assert says in str(error.value)
 
 

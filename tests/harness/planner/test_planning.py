@@ -54,7 +54,6 @@ def test_the_embedded_default_on_a_cpu() -> None:
     assert (workload.device, workload.seq_length, workload.global_batch_size) == ("cpu", 512, 2)
     for setting in made.settings:
         prediction = setting.trial.prediction
-        assert prediction is not None
         assert prediction.step_time_seconds is None
         assert prediction.peak_allocated_bytes is None
         assert prediction.calibration == "none"
@@ -66,8 +65,6 @@ def test_predictions_are_of_what_the_backend_runs() -> None:
     assert "transformer_impl local" in made.assumptions[-1] or "flash" in made.assumptions[-1]
     before, after = asked.settings[0].trial, made.settings[0].trial
     assert before.workload.model == after.workload.model
-    assert before.prediction is not None
-    assert after.prediction is not None
     assert after.prediction.peak_allocated_bytes != before.prediction.peak_allocated_bytes
 
 
@@ -81,7 +78,6 @@ def test_the_backend_s_own_model_predicts_bytes(monkeypatch: pytest.MonkeyPatch)
 def test_what_the_backend_s_model_refuses_is_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     native(monkeypatch, UserError("recompute", "x", "unknown"))
     prediction = plan().settings[0].trial.prediction
-    assert prediction is not None
     assert prediction.saved_bytes_per_layer is None
 
 
@@ -98,7 +94,6 @@ def test_on_a_gpu_the_plan_is_what_advise_says() -> None:
     assert specs(made) == [(c.rank, c.evaluation.setting.spec) for c in best]
     for setting, candidate in zip(made.settings, best, strict=True):
         prediction, evaluation = setting.trial.prediction, candidate.evaluation.replayed
-        assert prediction is not None
         assert prediction.step_time_seconds == evaluation.step_time_seconds
         assert prediction.peak_allocated_bytes == evaluation.peak.peak_allocated_bytes
         assert prediction.fit_probability == evaluation.fit_probability

@@ -21,7 +21,6 @@ def test_every_stage_is_in_the_result(tmp_path: Path) -> None:
     folder.create(replace(TRIAL, prediction=prediction(PEAKS)))  # of stage 0, and far off
     assert run([str(tmp_path)]) == 0
     result = folder.result()
-    assert result is not None
     assert result.status is TrialStatus.OK
     assert [one.stage for one in result.stages] == [0, 1]
     assert [(peak.rank, peak.stage) for peak in result.memory] == [(0, 0), (4, 1)]
@@ -41,8 +40,6 @@ def test_a_cpu_tells_times_of_the_slowest_stage(tmp_path: Path) -> None:
     folder.create(replace(TRIAL, workload=workload))
     assert run([str(tmp_path)]) == 0
     result = folder.result()
-    assert result is not None
-    assert result.times is not None
     assert result.times.clock == "host"
     slowest = max(one.compute_seconds or 0 for one in result.stages)
     assert result.times.seconds == (slowest,)  # one step was asked for
@@ -56,9 +53,7 @@ def test_what_megatron_refuses_is_a_failed_trial_with_its_words(tmp_path: Path) 
     folder.create(replace(TRIAL, workload=workload))
     assert run([str(tmp_path)]) == 1
     result = folder.result()
-    assert result is not None
     assert result.status is TrialStatus.FAILED
-    assert result.evidence is not None
     assert result.evidence.phase is Phase.FORWARD
     assert "micro-batch" in result.evidence.message or "microbatch" in result.evidence.message
 

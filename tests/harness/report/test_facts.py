@@ -29,10 +29,8 @@ def test_a_trial_without_a_result_is_there(gpu_run: Path, tmp_path: Path) -> Non
 
 def test_what_a_run_was_made_of(gpu_facts: Facts, cpu_facts: Facts) -> None:
     assert (gpu_facts.on_cpu, cpu_facts.on_cpu) == (False, True)
-    assert gpu_facts.gpu is not None
     assert gpu_facts.gpu.name == "H200-SXM-141GB"
     assert cpu_facts.gpu is None
-    assert gpu_facts.place is not None
     assert gpu_facts.place.gpus == "1xH200-SXM-141GB"
     assert [len(cpu_facts.results_of(setting)) for setting in cpu_facts.plan.settings] == [2, 2, 2]
     assert not gpu_facts.judged

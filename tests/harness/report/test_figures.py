@@ -111,7 +111,6 @@ def test_panels_have_the_band_of_whom_they_name(gpu_facts: Facts) -> None:
     kept, peak, time = panels(gpu_facts)
     assert (kept.unit, peak.unit, time.unit) == ("GiB", "GiB", "ms")
     fitted = find_calibration("h100")
-    assert fitted is not None
     assert (kept.band, peak.band, time.band) == (0.02, 0.02, fitted.step_time_error)
     (pairs,) = time.groups.values()
     assert len(pairs) == 3
@@ -131,7 +130,6 @@ def test_what_was_measured_is_drawn_over_what_was_predicted(gpu_facts: Facts) ->
     end = drawn[-1].get_x() + drawn[-1].get_width()
     assert end == pytest.approx(shown[0].components.total / 2**30)
     prediction = known[0].trial.prediction
-    assert prediction is not None
     assert shown[0].components.total == prediction.peak_reserved_bytes
     marks = {str(one.get_label()): one for one in axes.collections}
     measured = shown[0].measured.peak_allocated_bytes

@@ -30,7 +30,6 @@ def judged(gpu_run: Path) -> Facts:
     """Against a golden 10 % faster than its first setting, and one of a setting that is gone."""
     facts = load_facts(gpu_run)
     first = next(iter(facts.results.values()))
-    assert first.times is not None
     faster = replace(
         first,
         times=replace(first.times, seconds=tuple(0.9 * seconds for seconds in first.times.seconds)),
@@ -110,7 +109,6 @@ def test_predicted_and_measured_with_signed_errors(gpu_facts: Facts) -> None:
     assert "Spearman +1.00, Kendall +1.00" in words
     assert "Following the advisor gives " in words
     fitted = find_calibration("h100")
-    assert fitted is not None
     assert f"Calibration h100: published, {fitted.summary()}." in words
 
 
@@ -166,7 +164,6 @@ def test_every_setting_has_its_command(gpu_facts: Facts) -> None:
 def test_the_calibration_says_what_it_was_fitted_on(gpu_facts: Facts) -> None:
     one = section(make_document(gpu_facts, ()), "Calibration of the predictions")
     fitted = find_calibration("h100")
-    assert fitted is not None
     assert one.prose == (f"Calibration h100: published, {fitted.summary()}.",)
     assert one.lines[2:] == fitted.fitted_on
     assert re.search(r"\d+ rows$", one.lines[0])

@@ -182,7 +182,7 @@ def search_with_tpe(
     run: Callable[[Point], Outcome] = cache(device.run)
     legal, seen = set(device.legal), set[Point]()
     for _ in range(5 * most):
-        trial = study.ask(distributions)  # type: ignore[arg-type]
+        trial = study.ask(distributions)
         point = Point(**trial.params)
         if point not in legal:
             study.tell(trial, _NEVER_SECONDS)

@@ -27,7 +27,7 @@ Finished = dict[Point, dict[int, Outcome]]
 
 
 def policy(**rules: object) -> PriorPolicy:
-    return PriorPolicy(EXPECTED, replace(RULES, **rules))  # type: ignore[arg-type]
+    return PriorPolicy(EXPECTED, replace(RULES, **rules))
 
 
 def as_predicted(*points: Point, factor: float = 1.0) -> Finished:

@@ -110,7 +110,6 @@ def test_what_fits_is_judged_by_the_sweep_s_budget() -> None:
         config, options = compose_sweep([*TWO_SETTINGS, f"sweep.memory_budget={budget}"])
         space = make_space(config, H200, options)
         (planned,) = (p for p in space.planned.values() if p.spec == "none")
-        assert planned.trial.prediction is not None
         chances[space.room_bytes] = planned.trial.prediction.fit_probability
     assert chances[125 * 2**30] == 0.0
     assert max(chances) == load_gpu("H200").memory_bytes

@@ -52,7 +52,6 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
         )
-        assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(chance.uniform(0.0, 0.06))
         writer.kill()

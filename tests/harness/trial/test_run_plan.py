@@ -65,7 +65,7 @@ def test_same_question(trial: Trial, prediction: Prediction) -> None:
 
 @pytest.mark.parametrize("field", ["steps", "seed", "min_warmup_steps"])
 def test_another_measurement_is_another_question(trial: Trial, field: str) -> None:
-    other = replace(trial.measurement, **{field: 2})  # type: ignore[arg-type]
+    other = replace(trial.measurement, **{field: 2})
     assert not same_question(trial, replace(trial, measurement=other), answer())
 
 

@@ -55,17 +55,17 @@ def _allocate_gradients(parameter: torch.nn.Parameter, fused: bool) -> list[torc
         parameter.grad = torch.empty_like(parameter)
         return [parameter.grad]
     main_grad = torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
-    parameter.main_grad = main_grad  # type: ignore[attr-defined]
-    parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+    parameter.main_grad = main_grad
+    parameter.grad_added_to_main_grad = False
 
     def accumulate(*_: Any) -> None:
         """DistributedDataParallel's hook: add what the kernel did not, and drop `.grad`."""
-        if parameter.grad is not None and not parameter.grad_added_to_main_grad:  # type: ignore[attr-defined]
+        if parameter.grad is not None and not parameter.grad_added_to_main_grad:
             main_grad.add_(parameter.grad)
-        parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+        parameter.grad_added_to_main_grad = False
         parameter.grad = None
 
-    parameter.register_post_accumulate_grad_hook(accumulate)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(accumulate)
     return [main_grad]
 
 

@@ -123,10 +123,7 @@ def _peaks(number: int, case: dict[str, Any], preload: str) -> tuple[str, str]:
     environment = (
         os.environ
         | variables
-        | {
-            "LD_PRELOAD": preload,
-            "NO_GPU_BYTES": str(CARD_BYTES - CONTEXT_BYTES),
-        }
+        | {"LD_PRELOAD": preload, "NO_GPU_BYTES": str(CARD_BYTES - CONTEXT_BYTES)}
     )
     command = (sys.executable, __file__, str(number))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

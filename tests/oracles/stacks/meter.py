@@ -33,12 +33,12 @@ class LiveBytes(TorchDispatchMode):
                 self._change(storage._cdata, size)
             return out
 
-        torch.UntypedStorage.resize_ = tracked  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = tracked
         super().__enter__()
         return self
 
     def __exit__(self, *reason: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = self._resize
         super().__exit__(*reason)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -14,7 +14,7 @@ def import_titan(name: str) -> Any:
     """A module of torchtitan; what sorts padded tokens by expert only allocates."""
     if _KERNELS not in sys.modules:
         stand_in = types.ModuleType(_KERNELS)
-        stand_in.generate_permute_indices = _allocate  # type: ignore[attr-defined]
+        stand_in.generate_permute_indices = _allocate
         sys.modules[_KERNELS] = stand_in
     return importlib.import_module(f"torchtitan.{name}")
 

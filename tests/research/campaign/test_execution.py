@@ -32,7 +32,7 @@ def executor(out: Path, budget: float = 600.0, **changes: object) -> Executor:
         "say": lambda _: None,
         "program": PROGRAM,
     }
-    return Executor(**(given | changes))  # type: ignore[arg-type]
+    return Executor(**(given | changes))
 
 
 def run(campaign: Campaign, given: Executor) -> list[tuple[str, Outcome]]:
@@ -48,9 +48,7 @@ def test_each_item_once(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "a.txt").read_text() == "said\n"
 
 
-def test_what_failed_is_tried_again_by_another_program_or_where_it_is_asked(
-    tmp_path: Path,
-) -> None:
+def test_what_failed_is_tried_again_by_another_program_or_where_it_is_asked(tmp_path: Path) -> None:
     campaign = Campaign(items=(item("b", "raise SystemExit(2)"), item("a", "pass")))
     assert run(campaign, executor(tmp_path)) == [("b", Outcome.FAILED), ("a", Outcome.DONE)]
     given = executor(tmp_path)

@@ -117,7 +117,7 @@ def test_cells_stand_where_their_reason_says(campaign: str, item: Item, planned:
     """`none` does not fit in the items called over, and fits in all others."""
     plan = planned(item, gpu(campaign))
     room = load_gpu(GPUS[campaign][1]).memory_bytes
-    peaks = {s.spec: s.trial.prediction.peak_reserved_bytes for s in plan.settings}  # type: ignore[union-attr]
+    peaks = {s.spec: s.trial.prediction.peak_reserved_bytes for s in plan.settings}
     if peaks.get("none") is None:
         return
     assert (peaks["none"] > room) is item.name.endswith("_over")

@@ -60,12 +60,10 @@ def test_reduce_buckets(sharding: DataParallelSharding, buckets: int) -> None:
 
 def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
     found = memory(DataParallelSharding.FULL).working_set
-    assert found is not None
     layer = (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32
     assert found.layer.backward == (layer + 50_000_000) * 2
     assert found.head.forward == 128256 * 4096 * 2
     lower = memory(DataParallelSharding.GRADIENTS).working_set
-    assert lower is not None
     assert lower.layer.backward == 0
     assert lower.step == ELEMENTS * 4 // 8
 
@@ -86,8 +84,6 @@ def test_ligers_loss_has_the_output_layer_gathered_throughout() -> None:
         memory(DataParallelSharding.FULL, face, *more).working_set
         for more in ((), ("job.use_liger_kernel=true",))
     )
-    assert plain is not None
-    assert liger is not None
     end, layer = 128256 * 4096 * 2, (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32 * 2
     assert liger.layer.backward - plain.layer.backward == end
     assert liger.head.forward - plain.head.forward == layer
@@ -132,7 +128,6 @@ def test_zero_offload_leaves_weights_alone(
     assert found.static.weights == before.static.weights
     assert found.static.gradients == gradients * ELEMENTS
     assert found.static.optimizer == 0
-    assert found.working_set is not None
     assert found.working_set.step == 0
     named = {term.name: term.num_bytes for term in found.buffers}
     largest = 0 if sharding is DataParallelSharding.FULL else 128256 * 4096 * 2
@@ -142,7 +137,6 @@ def test_zero_offload_leaves_weights_alone(
 def test_parameters_on_the_host_come_back_layer_by_layer() -> None:
     found = memory(DataParallelSharding.FULL, OFFLOAD, "job.param_cpu_offload=true")
     assert found.static.total == 0
-    assert found.working_set is not None
     assert found.working_set.layer.backward > 0
 
 

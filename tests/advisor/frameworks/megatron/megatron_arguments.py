@@ -15,7 +15,7 @@ class RefusedError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):  # type: ignore[no-untyped-def]
+    def error(self, message: str):
         raise RefusedError(message)
 
 

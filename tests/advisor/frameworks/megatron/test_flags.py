@@ -9,11 +9,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.flags import (
-    environment,
-    layout_flags,
-    megatron_lm_flags,
-)
+from advisor.frameworks.megatron.flags import environment, layout_flags, megatron_lm_flags
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
@@ -34,8 +30,6 @@ def _arguments() -> ModuleType:
         spec = importlib.util.spec_from_file_location(
             name, Path(__file__).parent / "megatron_arguments.py"
         )
-        assert spec is not None
-        assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
@@ -302,9 +296,7 @@ def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, 
 def test_overlap_of_tp_is_printed_where_megatron_takes_it(make_job) -> None:
     for tp, sequence_parallel in ((1, False), (2, False), (2, True)):
         job = make_job(
-            tensor_model_parallel_size=tp,
-            sequence_parallel=sequence_parallel,
-            tp_comm_overlap=True,
+            tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel, tp_comm_overlap=True
         )
         assert ("--tp-comm-overlap" in layout_flags(job, V19)) is sequence_parallel
         bridge = bridge_layout_overrides(job, BRIDGE)

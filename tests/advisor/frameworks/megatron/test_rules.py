@@ -143,8 +143,7 @@ def test_gdp_labels_on_a_model_without_that_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("revision", "rule"),
-    [(lm(), "offload_environment"), (bridge(), "bridge_offload_environment")],
+    ("revision", "rule"), [(lm(), "offload_environment"), (bridge(), "bridge_offload_environment")]
 )
 def test_each_launcher_has_its_own_word_on_the_offload_environment(revision, rule) -> None:
     raw = {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn",)}
@@ -225,11 +224,7 @@ def test_more_layers_than_the_chunk_has(make_job) -> None:
 
 # Labels that act on nothing, or buy nothing
 
-FULL = {
-    "recompute_granularity": "full",
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
-}
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
 def test_layernorm_does_nothing_on_te_and_acts_on_the_local_spec(make_job) -> None:

@@ -9,7 +9,6 @@ from advisor.models.presets import load_model
 
 def options(framework: str, version: str, precision: Precision = Precision.BF16) -> dict[str, str]:
     found = parts_of(framework).jobs.recipe_options(load_model("llama3_8b"), precision, version)
-    assert found is not None
     return {name: str(value) for name, value in found.items()}
 
 
@@ -24,7 +23,6 @@ def test_nemo_2_in_its_performance_mode() -> None:
 def test_nemo_overlaps_no_tp_with_experts() -> None:
     model = load_model("mixtral_8x7b")
     found = parts_of("nemo").jobs.recipe_options(model, Precision.BF16, "2")
-    assert found is not None
     assert found["tp_comm_overlap"] is False
 
 

@@ -76,7 +76,6 @@ def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: s
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
     own = [evaluator.evaluate(setting).replayed for setting in stack.settings.candidates(job)]
     solved = stack.optimum.solved(evaluator)
-    assert solved is not None
     found = [evaluator.evaluate(setting).replayed for setting in solved.settings]
     assert all(one.fits and not stack.settings.check(one.setting, job) for one in found)
     assert [parse_setting(one.setting.spec) for one in found] == [*solved.settings]
@@ -93,7 +92,6 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
     )
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
     solved = stack.optimum.solved(evaluator)
-    assert solved is not None
     setting, *budgets = solved.settings
     assert "~" not in setting.spec
     assert [one.spec for one in budgets] == [f"budget:0.{tenths}" for tenths in range(1, 10)]
@@ -106,5 +104,4 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
 def test_a_plan_that_the_framework_has_a_word_for_is_told_by_it() -> None:
     stack, job = stack_job("fsdp2", gpus="64xH100", global_batch_size=64, micro_batch_size=1)
     solved = stack.optimum.solved(Evaluator(job, load_calibration(job.gpu, None)))
-    assert solved is not None
     assert [setting.spec for setting in solved.settings] == ["none"]

@@ -188,7 +188,6 @@ def test_read_from_a_file(
     file.write_text(text)
     request = read_job(str(file), {"model": "llama3_8b", "gpus": "16xH100"}).request
     layout = resolve(request).layout
-    assert layout is not None
     assert (layout.context_parallel_size, layout.cp_comm_type) == (ranks, kind)
     assert layout.data_parallel_size * ranks == 16
 

@@ -30,7 +30,7 @@ def fields_of(package: str, file: str, name: str) -> dict[str, Any]:
     tree = ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))
     body = next(n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name)
     fields = [n for n in body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-    return {n.target.id: plain(n.value) for n in fields}  # type: ignore[union-attr]
+    return {n.target.id: plain(n.value) for n in fields}
 
 
 def plain(node: ast.expr | None) -> Any:

@@ -181,11 +181,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
             "job.optimizer_cpu_offload=true",
         ),
-        (
-            "torchtitan",
-            {"pipeline_model_parallel_size": 2},
-            "is not modelled for torchtitan",
-        ),
+        ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
         ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
         (
             "torchtitan",
@@ -197,16 +193,8 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             {"model": "mixtral_8x7b", "framework_version": "0.3"},
             "--framework-version 0.",
         ),
-        (
-            "torchtitan",
-            {"model": "gpt_oss_20b"},
-            "is not modelled with softmax_type",
-        ),
-        (
-            "huggingface",
-            {"model": "deepseek_v2_lite"},
-            "is not modelled with transformers' layers",
-        ),
+        ("torchtitan", {"model": "gpt_oss_20b"}, "is not modelled with softmax_type"),
+        ("huggingface", {"model": "deepseek_v2_lite"}, "is not modelled with transformers' layers"),
         (
             "huggingface",
             {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
@@ -218,11 +206,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             "loop",
         ),
         ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
-        (
-            "fsdp2",
-            {"pipeline_model_parallel_size": 2},
-            "is not modelled for fsdp2",
-        ),
+        ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
         ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
         ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
@@ -243,11 +227,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             "is not available in megatron_lm",
         ),
         ("torchtitan", {"framework_version": "9"}, "is not a known version of torchtitan"),
-        (
-            "fsdp2",
-            {"overrides": ("job.optimizer_cpu_offload=true",)},
-            "is not modelled for fsdp2",
-        ),
+        ("fsdp2", {"overrides": ("job.optimizer_cpu_offload=true",)}, "is not modelled for fsdp2"),
         (
             "megatron_lm",
             {"overrides": ("job.param_cpu_offload=true",)},

@@ -95,13 +95,7 @@ def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_t
     assert "router.gate" not in segment.runs[0].keeps
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model": "qwen3_30b_a3b"},
-        {"tensor_model_parallel_size": 2},
-    ],
-)
+@pytest.mark.parametrize("options", [{"model": "qwen3_30b_a3b"}, {"tensor_model_parallel_size": 2}])
 def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> None:
     stack, job = stack_job("torchtitan", **options)
     (found,) = stack.settings.check(stack.settings.parse("budget:0.5"), job)

@@ -55,12 +55,7 @@ def test_weights_and_gemms() -> None:
     assert fc1.forward_flops == 2 * 64 * 128 * 64
     assert fc2.forward_flops == 2 * 64 * 64 * 64
     fc1, _, fc2 = mlp(toy_shape(GPT))
-    assert [w.shape for w in (*fc1.weights, *fc2.weights)] == [
-        (128, 64),
-        (128,),
-        (64, 128),
-        (64,),
-    ]
+    assert [w.shape for w in (*fc1.weights, *fc2.weights)] == [(128, 64), (128,), (64, 128), (64,)]
 
 
 def test_workspaces_hold_gathered_tensors_and_weight_gradients() -> None:

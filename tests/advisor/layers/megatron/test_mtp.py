@@ -26,7 +26,7 @@ TOKENS = 32 * 2
 
 
 def kept(*runs: object) -> dict[str, int]:
-    tensors = kept_tensors(transformer_layer(SHAPE, MTP), runs)  # type: ignore[arg-type]
+    tensors = kept_tensors(transformer_layer(SHAPE, MTP), runs)
     return {name: tensor.num_bytes for name, tensor in tensors.items()}
 
 

@@ -29,11 +29,7 @@ ELEMENTS = 2048
 
 
 def te_shape(precision: Precision, **changes: object) -> RankShape:
-    changes = {
-        "transformer_impl": "transformer_engine",
-        "attention_backend": "fused",
-        **changes,
-    }
+    changes = {"transformer_impl": "transformer_engine", "attention_backend": "fused", **changes}
     return replace(toy_shape(**changes), precision=precision)
 
 

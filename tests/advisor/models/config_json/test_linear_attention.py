@@ -135,11 +135,7 @@ def test_layers_by_name(tmp_path: Path) -> None:
         (QWEN3_NEXT, {"linear_num_key_heads": 5}, "must divide linear_num_value_heads = 32"),
         (QWEN3_NEXT, {"index_topk": 1}, "index_topk = 1: is unknown"),
         (NEMOTRON3_NANO, {"hybrid_override_pattern": "MX"}, "must not hold 'X'; write M (Mamba)"),
-        (
-            NEMOTRON3_NANO,
-            {"conv_kernel": 8},
-            "conv_kernel = 8: must be 4: other values",
-        ),
+        (NEMOTRON3_NANO, {"conv_kernel": 8}, "conv_kernel = 8: must be 4: other values"),
         (
             NEMOTRON3_NANO,
             {"moe_latent_size": 64},

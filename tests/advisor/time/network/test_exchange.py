@@ -110,9 +110,7 @@ def test_deepep_moves_what_its_sms_can(gpu: Gpu, calibration: Calibration) -> No
     assert (hybrid.sms, hybrid.seconds_per_byte) == (16, near / 45)
 
 
-def test_a_token_that_stays_costs_the_fixed_time_alone(
-    calibration: Calibration,
-) -> None:
+def test_a_token_that_stays_costs_the_fixed_time_alone(calibration: Calibration) -> None:
     layout = ParallelLayout(data_parallel_size=1)
     sent = flex_dispatcher(layout, moe(), load_gpu("H100-SXM"), calibration)
     assert sent.seconds(1e9) == sent.fixed_seconds == 0.502

@@ -77,7 +77,7 @@ class LiveStorages(TorchDispatchMode):
         super().__init__()
         self._made: dict[int, tuple[StorageWeakRef, object]] = {}
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         known = {
             leaf.untyped_storage()._cdata

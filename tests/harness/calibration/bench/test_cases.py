@@ -7,14 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.calibration.bench.cases import (
-    Case,
-    Journal,
-    Kind,
-    Sample,
-    read_sample,
-    sample_values,
-)
+from harness.calibration.bench.cases import Case, Journal, Kind, Sample, read_sample, sample_values
 from harness.trial.result import GpuLoad
 
 

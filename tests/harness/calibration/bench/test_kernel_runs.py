@@ -141,7 +141,7 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(
 
     class Seen(native.TransformerLayer):
         def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
+            super().__init__(*arguments)
             made.append(self)
 
     monkeypatch.setattr(kernel_calls, "TransformerLayer", Seen)
@@ -156,7 +156,7 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(
     assert gradients[0].shape == (1, 16, 64)
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
     assert all(parameter.grad is None for parameter in layer.parameters())
-    assert len(call(1)) == len(gradients)  # type: ignore[arg-type]
+    assert len(call(1)) == len(gradients)
 
 
 def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from transformers import HfArgumentParser, Trainer, TrainingArguments
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM
 
 
-class Tokens(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Tokens(torch.utils.data.Dataset):
     """The same sequence again and again."""
 
     def __len__(self) -> int:

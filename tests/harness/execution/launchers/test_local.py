@@ -205,7 +205,6 @@ def test_two_ranks_under_torchrun(
         assert [peak.rank for peak in result.memory] == [0, 1]
     if case == "one_oom":
         assert result.status == "oom"
-        assert result.evidence is not None
         assert result.evidence.rank == 1
     if case == "hang":
         assert result.status == "timeout"

@@ -21,4 +21,4 @@ def grid(points: int) -> Space:
         trial = replace(TRIAL, workload=workload, prediction=PREDICTION)
         planned[point] = PlannedSetting(trial=trial, rank=number + 1, label=point.label)
     config = SimpleNamespace(memory_budget_bytes=None)
-    return Space(planned, SimpleNamespace(job=SimpleNamespace(config=config)))  # type: ignore[arg-type]
+    return Space(planned, SimpleNamespace(job=SimpleNamespace(config=config)))

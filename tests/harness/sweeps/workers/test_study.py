@@ -36,7 +36,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
             machine: str = "a", space: Space = SPACE, retry: str = "", **given: object
         ) -> Study:
             folder = RunFolder(tmp_path / machine / "x")
-            options = SweepOptions(**given)  # type: ignore[arg-type]
+            options = SweepOptions(**given)
             statuses = frozenset(map(TrialStatus, retry.split()))
             study = open_study(folder, space, options, "cpu", retry=statuses)
             stack.enter_context(suppress(OSError))  # closed before
@@ -64,7 +64,7 @@ def keep(tmp_path: Path, task: Task, status: str = "ok", machine: str = "a") -> 
     folder.write_result(result(task, status))
 
 
-def trials(study: Study):  # type: ignore[no-untyped-def]
+def trials(study: Study):
     return study._ledger._study.get_trials(deepcopy=False)
 
 
@@ -210,7 +210,7 @@ def test_results_that_are_to_be_tried_again_do_not_count(opened: Open, tmp_path:
 class Asking(InOrder):
     """Lets Optuna's sampler name the points."""
 
-    def next(self, history) -> Action:  # type: ignore[no-untyped-def]
+    def next(self, history) -> Action:
         action = super().next(history)
         return Ask(otherwise=action) if isinstance(action, Measure) else action
 

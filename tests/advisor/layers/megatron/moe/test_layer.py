@@ -159,16 +159,11 @@ def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
 @pytest.mark.parametrize("imbalance", [1.0, 1.5])
 def test_flex_sends_a_token_once_with_probabilities_and_indices(imbalance: float) -> None:
     found = collectives(
-        moe_token_dispatcher_type="flex",
-        expert_model_parallel_size=4,
-        moe_load_imbalance=imbalance,
+        moe_token_dispatcher_type="flex", expert_model_parallel_size=4, moe_load_imbalance=imbalance
     )
     sent = CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL
     tokens = int(TOKENS * imbalance)
-    assert found == [
-        (*sent, tokens * (HIDDEN + 2 * (4 + 8))),
-        (*sent, tokens * HIDDEN),
-    ]
+    assert found == [(*sent, tokens * (HIDDEN + 2 * (4 + 8))), (*sent, tokens * HIDDEN)]
 
 
 def test_allgather_brings_all_tokens_of_the_group() -> None:

@@ -63,6 +63,6 @@ def make_slurm_runner(tmp_path: Path, faults: object) -> Callable[..., SlurmRunn
             on_node=stub,
         )
         own = {key: options.pop(key) for key in ("retry", "on_node", "queue") if key in options}
-        return replace(runner, options=replace(OPTIONS, **options), **own)  # type: ignore[arg-type]
+        return replace(runner, options=replace(OPTIONS, **options), **own)
 
     return make

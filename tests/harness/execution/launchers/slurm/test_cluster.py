@@ -30,7 +30,6 @@ def names_of(plan: RunPlan) -> list[str]:
 
 def job_of(runner: SlurmRunner, name: str) -> str:
     job = runner.folder.trial(name).job()
-    assert job is not None
     return job.job
 
 
@@ -56,7 +55,6 @@ def node_task(job: str) -> int:
 
 
 def message(result: TrialResult) -> str:
-    assert result.evidence is not None
     return result.evidence.message
 
 
@@ -187,7 +185,6 @@ def test_a_job_that_cannot_start_shows_what_it_printed(
     runner = make_slurm_runner(make_plan(1), wait=True, setup=("echo no such module >&2; exit 3",))
     (result,) = runner.run().values()
     assert result.status is TrialStatus.FAILED
-    assert result.evidence is not None
     assert (result.evidence.exit_code, result.evidence.log_tail) == (3, ("no such module",))
 
 

@@ -23,7 +23,6 @@ def test_what_slurm_ended(state: str, status: TrialStatus, says: str) -> None:
     report = JobReport(state=state, nodes="gpu3")
     assert has_ended(report)
     told = exit_of("12_3", report).told
-    assert told is not None
     assert told.status is status
     assert told.message.startswith("Slurm job 12_3 ")
     assert says in told.message
@@ -38,7 +37,6 @@ def test_what_ended_by_itself_is_judged_by_its_exit_code() -> None:
 
 def test_a_job_that_slurm_has_forgotten() -> None:
     told = exit_of("12_3", None).told
-    assert told is not None
     assert (told.status, "no longer knows job 12_3" in told.message) == (TrialStatus.FAILED, True)
 
 

@@ -31,7 +31,7 @@ def of(trial: Trial, ranks: int, device: Device = Device.CUDA, timeout: float = 
 def test_nodes_and_gpus(
     trial: Trial, ranks: int, options: dict[str, int], expected: tuple[int, int]
 ) -> None:
-    shape = shape_of(of(trial, ranks), replace(SLURM, **options))  # type: ignore[arg-type]
+    shape = shape_of(of(trial, ranks), replace(SLURM, **options))
     assert (shape.nodes, shape.gpus_per_node) == expected
     assert (shape.cpus_per_task, shape.minutes) == (0, 20), "900 s and five minutes to start"
 
@@ -50,7 +50,7 @@ def test_on_a_cpu_no_gpu_is_asked_for(trial: Trial) -> None:
 )
 def test_ranks_that_do_not_come_out_even(trial: Trial, options: dict[str, int], says: str) -> None:
     with pytest.raises(UserError) as error:
-        shape_of(of(trial, 16), replace(SLURM, **options))  # type: ignore[arg-type]
+        shape_of(of(trial, 16), replace(SLURM, **options))
     assert says in str(error.value)
 
 
