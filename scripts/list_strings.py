@@ -3,13 +3,12 @@
 
 scripts/list_strings.py [PATH]...      # default: advisor harness configs
 
-Python: string literals of two words or more, an f-string as one text with its fields in braces;
-no patterns, annotations or lists of keys, and of docstrings only the summaries that `advise rules`
-prints: the first lines of functions that return ``Problem | None``. JavaScript: strings and
-templates, of ``html`` templates and of HTML what stands between tags and in attributes; it is read
-by regular expressions, which take a `/` behind an operator or a bracket for the begin of a pattern.
-YAML: values and CSV: cells of two words or more. What others have written (folders ``vendor``) is
-left out. A text that stands in several places is listed once, at the first.
+Python: string literals of two words or more, an f-string as one text with its fields in braces; no
+patterns, annotations, docstrings or lists of keys. JavaScript: strings and templates, of ``html``
+templates and of HTML what stands between tags and in attributes; it is read by regular expressions,
+which take a `/` behind an operator or a bracket for the begin of a pattern. YAML: values and CSV:
+cells of two words or more. What others have written (folders ``vendor``) is left out. A text that
+stands in several places is listed once, at the first.
 """
 
 import argparse
@@ -26,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("advisor", "harness", "configs")
 
 _WORDS = re.compile(r"[A-Za-z]{2,}[,;:.)'’]*\s+\S*[A-Za-z]{2,}")
-_CHECK = "Problem | None"
 _PATTERN_MAKERS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer"}
 
 _SCRIPT = re.compile(
@@ -87,15 +85,6 @@ def _python_texts(source: str) -> Iterator[Text]:
     tree = ast.parse(source)
     silent = {id(node) for node in _silent(tree)}
     yield from _visible(tree, silent)
-    yield from _summaries(tree)
-
-
-def _summaries(tree: ast.Module) -> Iterator[Text]:
-    """First lines of the docstrings of checks, which become summaries of rules."""
-    for node in tree.body:
-        checks = isinstance(node, ast.FunctionDef) and node.returns
-        if checks and ast.unparse(node.returns) == _CHECK and (text := ast.get_docstring(node)):
-            yield node.body[0].lineno, text.partition("\n")[0]
 
 
 def _visible(node: ast.AST, silent: set[int]) -> Iterator[Text]:

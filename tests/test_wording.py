@@ -48,12 +48,11 @@ def test_the_list_knows_what_a_user_meets(list_strings: Any, tmp_path: Path) -> 
         '"""Not this one."""\n'
         'import re\nPATTERN = re.compile("nor this one")\nKEYS = "tp_size pp_size"\n'
         'def said(n: int) -> str:\n    return f"row {n:.1f} of "  "the page"\n'
-        'def rule(n: int) -> Problem | None:\n    """pp needs tp.\n\n    More."""\n'
+        'def rule(n: int) -> int:\n    """pp needs tp.\n\n    More."""\n'
         'NOTE = "needs tp_size"\n'
     )
     assert list_strings.texts_in(source) == [
         (6, "row {n:.1f} of the page"),
-        (8, "pp needs tp."),
         (11, "needs tp_size"),
     ]
     table = tmp_path / "a.yaml"

@@ -81,7 +81,8 @@ class Lines(Protocol):
 class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     """What is refused, ignored or worth knowing.
 
-    summary: what, in a sentence. why: the reason in a sentence, where `reason` does not say it.
+    summary: what, in a sentence, where `reason` is about one case of it. why: the reason in a
+    sentence, where `reason` does not say it.
     given, when: it applies where both return something true: a value, a `Match`, or an iterator of
     several of either. reason, fix, raises (exception and start of its message): format strings over
     `names` and ``{found}``, which is what `when` returned; a list is joined by commas.
@@ -94,9 +95,9 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     names: ClassVar[tuple[str, ...]] = ()
     """What the texts call the things that the rule looks at."""
 
-    summary: str
     when: Callable[P, object]
     given: Callable[P, object] | None = None
+    summary: str = ""
     reason: str = ""
     fix: str = ""
     raises: str = ""
@@ -109,6 +110,11 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     why: str = ""
     example: str = ""
     after: str = ""
+
+    @property
+    def says(self) -> str:
+        """What it is about, in a sentence."""
+        return self.summary or self.reason
 
     def matches(self, *subject: P.args, **named: P.kwargs) -> Iterator[Match]:
         """Where it applies, with its texts filled in."""

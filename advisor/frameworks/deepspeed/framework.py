@@ -14,7 +14,7 @@ from advisor.base.units import gib
 from advisor.frameworks.deepspeed.checks import CALLS
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
 from advisor.frameworks.deepspeed.options import OPTIONS
-from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
+from advisor.frameworks.deepspeed.rules import RULES
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
@@ -28,7 +28,6 @@ from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch.memory_model import TorchMemory
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
@@ -146,19 +145,7 @@ class _Memory(TorchMemory):
 class _Settings(TorchSettings):
     """Checkpoints of DeepSpeed's function, or of its pipeline engine."""
 
-    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super().problems(setting, job)
-        yield from offload_problems(job)
-        yield from checkpoint_problems(setting, job)
-        zero = job.layout.data_parallel_sharding
-        piped = setting.granularity is Granularity.UNIFORM
-        if piped and zero in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
-            reason = (
-                "ZeRO-2 and ZeRO-3 cannot be combined with a PipelineModule, which runs in "
-                "DeepSpeed's pipeline engine"
-            )
-            fix = "layout.data_parallel_sharding=optimizer"
-            yield Problem("pipeline.zero_stage", reason, fix, "DeepSpeed runtime/pipe/engine.py")
+    own_rules = RULES
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Who turns the checkpoints on, what an option does not do, and what the host must hold."""

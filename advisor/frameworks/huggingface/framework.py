@@ -7,7 +7,7 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 import shlex
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from advisor.frameworks.part_types import Effect, FixedMemory, JobChange
 from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
@@ -130,25 +130,32 @@ class _Memory(TorchMemory):
 class _Settings(TorchSettings):
     """Checkpointing of decoder layers, every n-th from 5 on."""
 
-    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super().problems(setting, job)
-        if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
-            reason = "transformers 4.x checkpoints every layer"
-            fix = "use full, or --framework-version 5"
-            source = "transformers 5.23.0 modeling_utils.py"
-            yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
-        if job.config.sync_each_batch and job.config.framework_version == "4":
-            yield Problem(
-                "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
-                "transformers 4.x calls no_sync for every microbatch except the last one",
-                "--framework-version 5",
-                "transformers 5.23.0 trainer.py",
-            )
-        if setting.offloads and job.config.framework_version == "4":
-            reason = "transformers 4.x passes every keyword to torch, which does not know offload"
-            fix = "use full, or --framework-version 5"
-            source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
-            yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
+    own_rules: ClassVar[Rules] = {
+        "gradient_checkpointing_kwargs.every_n_layers": TorchRule(
+            when=lambda setting, _, __: setting.granularity is Granularity.SELECTIVE,
+            reason="transformers 4.x checkpoints every layer",
+            fix="use full, or --framework-version 5",
+            source="transformers 5.23.0 modeling_utils.py",
+            versions=("4",),
+            example="selective:2",
+        ),
+        "accelerator_config.gradient_accumulation_kwargs.sync_each_batch": TorchRule(
+            when=lambda _, job, __: job.config.sync_each_batch,
+            reason="transformers 4.x calls no_sync for every microbatch except the last one",
+            fix="--framework-version 5",
+            source="transformers 5.23.0 trainer.py",
+            versions=("4",),
+            example="job.sync_each_batch=true",
+        ),
+        "gradient_checkpointing_kwargs.offload": TorchRule(
+            when=lambda setting, _, __: setting.offloads,
+            reason="transformers 4.x passes every keyword to torch, which does not know offload",
+            fix="use full, or --framework-version 5",
+            source="transformers 4.57.1, 5.23.0 modeling_utils.py",
+            versions=("4",),
+            example="full+offload",
+        ),
+    }
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of, and Accelerate does."""

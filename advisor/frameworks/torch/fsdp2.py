@@ -1,12 +1,11 @@
 """Plain PyTorch: checkpoint_wrapper on blocks, then fully_shard on blocks and model."""
 
-from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from advisor.frameworks.framework_parts import FrameworkParts
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
@@ -44,25 +43,38 @@ _FACTS: Final = StackFacts(
 )
 
 
+def _segments_of_shards(setting: TorchSetting, job: Job, _: StackFacts) -> bool:
+    return setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
+
+
 class _Settings(TorchSettings):
-    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super().problems(setting, job)
-        cut = setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1
-        if cut and setting.use_reentrant:
-            reason = (
-                "with use_reentrant the first replayed segment ends FSDP2's backward for all groups"
-            )
-            source = "torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback"
-            fix = "leave +use_reentrant out"
-            yield Problem("checkpoint_sequential.reentrant", reason, fix, source)
-        if cut and job.config.flat_parameters:
-            reason = "a segment spans several of FSDP1's groups, which is not modelled"
-            yield Problem("checkpoint_sequential.fsdp1", reason, "selective or full", "advisor")
-        if setting.granularity is Granularity.SEQUENTIAL and setting.options:
-            reason = "offload_wrapper takes a module, but checkpoint_sequential takes functions"
-            fix = "full+offload"
-            source = "torch 2.13 checkpoint_wrapper.py"
-            yield Problem("checkpoint_sequential.offload", reason, fix, source)
+    own_rules: ClassVar[Rules] = {
+        "checkpoint_sequential.reentrant": TorchRule(
+            given=lambda setting, _, __: setting.use_reentrant,
+            when=_segments_of_shards,
+            reason="with use_reentrant the first replayed segment ends FSDP2's backward for all "
+            "groups",
+            fix="leave +use_reentrant out",
+            source="torch 2.13 fully_shard/_fsdp_state.py _root_post_backward_final_callback",
+            example="sequential:2+use_reentrant",
+        ),
+        "checkpoint_sequential.fsdp1": TorchRule(
+            given=_segments_of_shards,
+            when=lambda _, job, __: job.config.flat_parameters,
+            reason="a segment spans several of FSDP1's groups, which is not modelled",
+            fix="selective or full",
+            source="advisor",
+            example="job.flat_parameters=true sequential:2",
+        ),
+        "checkpoint_sequential.offload": TorchRule(
+            given=lambda setting, _, __: setting.granularity is Granularity.SEQUENTIAL,
+            when=lambda setting, _, __: setting.options,
+            reason="offload_wrapper takes a module, but checkpoint_sequential takes functions",
+            fix="full+offload",
+            source="torch 2.13 checkpoint_wrapper.py",
+            example="sequential:2+offload",
+        ),
+    }
 
 
 class _Spelling(TorchSpelling):

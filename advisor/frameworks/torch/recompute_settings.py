@@ -1,25 +1,26 @@
 """The settings of the PyTorch stacks: which are tried, which are refused, what is said of them."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from advisor.answer.answer import Rejection
-from advisor.base.units import either
+from advisor.base.rule import findings
 from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.part_types import RulesOverview
-from advisor.frameworks.torch.block_rules import block_problems
 from advisor.frameworks.torch.budget import is_known, kernels_note
 from advisor.frameworks.torch.memory_model import TorchMemory
 from advisor.frameworks.torch.rules import (
-    Problem,
+    BLOCK_RULES,
+    LAYOUT_RULES,
+    SETTING_RULES,
+    Rules,
     block_shape,
-    foreign_word,
-    refused_layout,
-    shared_problems,
+    in_release,
 )
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
+    Granularity,
     Modifier,
     OpPolicy,
     TorchSetting,
@@ -32,9 +33,7 @@ from advisor.frameworks.torch.setting import (
     with_options,
 )
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
-from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Job, JobConfig
-from advisor.models.presets import load_model
+from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 
 _AS_WITHOUT: Final = (
@@ -51,27 +50,27 @@ class TorchSettings(RecomputeSettings):
 
     none: Setting = NONE
 
+    layout_rules: ClassVar[Rules] = LAYOUT_RULES
+    own_rules: ClassVar[Rules] = {}
+
     def __init__(self, facts: StackFacts, jobs: TorchJobs, memory: TorchMemory) -> None:
         self.facts, self.jobs, self.memory = facts, jobs, memory
+        blocks = BLOCK_RULES if Granularity.BLOCKS in facts.granularities else {}
+        self.setting_rules = {**SETTING_RULES, **blocks, **self.own_rules}
 
     def rules_overview(self, version: str) -> RulesOverview:
-        """Found by asking, on a dense model on one node."""
-        from advisor.frameworks.torch.rule_catalogue import overview
-
-        return overview(self.facts, self, self._some_job(version))
-
-    def _some_job(self, version: str) -> Job:
-        config = JobConfig(
-            seq_length=4096,
-            micro_batch_size=1,
-            global_batch_size=128,
-            framework=self.facts.framework,
-            framework_version=self.jobs.version(version),
+        """What the release takes, and its rules with their sources."""
+        release = self.jobs.version(version)
+        rules = (self.layout_rules, self.setting_rules)
+        return RulesOverview(
+            label=f"{self.facts.label} {release}",
+            facts=tuple(self.jobs.takes()),
+            rules=tuple(
+                ("", name, f"{rule.says} ({rule.source or self.facts.source})")
+                for table in rules
+                for name, rule in in_release(table, release).items()
+            ),
         )
-        model, config = self.jobs.configure(load_model("llama3_8b"), config, frozenset())
-        layout = self.jobs.layout({}, 8)
-        assert layout is not None
-        return Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=8)
 
     def parse(self, text: str) -> Setting:
         """A SPEC of the PyTorch stacks."""
@@ -95,30 +94,15 @@ class TorchSettings(RecomputeSettings):
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """Every rule against it."""
         own = as_torch(setting)
-        found = [*self.layout_problems(job)] or [*self.problems(own, job)]
-        return tuple(problem.rejection(own) for problem in found)
-
-    def layout_problems(self, job: Job) -> Iterator[Problem]:
-        """Why the stack has no such layout."""
-        yield from refused_layout(job, self.facts.context_kinds)
-
-    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        """Every reason against a setting of a job whose layout it has."""
-        yield from foreign_word(
-            self.facts.framework, setting, self.facts.granularities, self.facts.source
+        for rules in (self.layout_rules, self.setting_rules):
+            current = in_release(rules, job.config.framework_version)
+            found = tuple(findings(current, own, job, self.facts))
+            if found:
+                break
+        return tuple(
+            Rejection(setting=own, rule=one.rule, reason=one.reason, fix=one.fix, source=one.source)
+            for one in found
         )
-        if setting.policy is not None and setting.policy not in self.facts.policies:
-            reason = f"{self.facts.framework} has no policy {setting.policy}"
-            fix = f"use {either(self.facts.policies)}" if self.facts.policies else "use none"
-            yield Problem("op.unknown_policy", reason, fix, self.facts.source)
-        for option in setting.options:
-            if option not in self.facts.options:
-                reason = f"{self.facts.framework} has no option {option}"
-                fix = f"use {either(self.facts.options)}" if self.facts.options else "leave it out"
-                yield Problem("option.unknown_to_framework", reason, fix, self.facts.source)
-        yield from shared_problems(setting, job)
-        if setting.granularity in self.facts.granularities:
-            yield from block_problems(setting.blocks, job)
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Remarks: what else a budget may keep, and whether what a compiler keeps is known."""

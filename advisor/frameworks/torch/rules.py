@@ -1,368 +1,288 @@
-"""What a job must be for the PyTorch stacks; what they refuse or ignore, each with its source."""
+"""What the PyTorch stacks refuse or what comes to nothing, each with its source.
 
-from collections.abc import Iterator
-from typing import Any, Final
+A stack's tables are those of this module with its own after them. A layout that it does not have
+is refused first: rules on settings assume one that it has.
+"""
 
-from msgspec import Struct
-from msgspec.structs import replace
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import ClassVar, Final
 
-from advisor.answer.answer import Rejection
-from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
-from advisor.base.fields import spelled
-from advisor.base.units import divisors, either
-from advisor.frameworks.names import Framework
+from advisor.base.dtypes import DType
+from advisor.base.rule import Match, Rule
+from advisor.base.units import either
+from advisor.frameworks.torch.block_regimes import INPUT, decisions
 from advisor.frameworks.torch.budget import unknown_operator
-from advisor.frameworks.torch.expert_models import eager_experts
-from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import AttnImplementation, Job, JobConfig
-from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.frameworks.torch.setting import TorchSetting
+from advisor.frameworks.torch.supported_jobs import DATA_PARALLEL_ONLY, StackFacts
+from advisor.job.job import AttnImplementation, Job
 from advisor.layers.shape import RankShape
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    CpCommType,
-    CrossEntropyFusion,
-    SoftmaxType,
-    TransformerImpl,
-)
-from advisor.models.spec import ModelSpec
-from advisor.models.variants import of_providers, variants
+from advisor.layers.transformer import transformer_layer
 
-_ONE: Final = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-)
-_CP: Final = "context_parallel_size"
-_CP_KIND: Final = "cp_comm_type"
-_OWN: Final = (_CP, _CP_KIND, "data_parallel_size", "data_parallel_sharding", "sequence_parallel")
+
+class TorchRule(Rule[[TorchSetting, Job, StackFacts]], frozen=True, kw_only=True):
+    """A rule on a setting of a job in a stack.
+
+    versions: releases that have it, all by default. example: KEY=VALUE of a job and a SPEC.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("setting", "job", "facts")
+
+    versions: tuple[str, ...] = ()
+
+
+Rules = Mapping[str, TorchRule]
+
+
+def in_release(rules: Rules, version: str) -> Rules:
+    """Those that a release has."""
+    return {name: one for name, one in rules.items() if version in (one.versions or (version,))}
+
+
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
-
-
-class Problem(Struct, frozen=True):
-    """One reason against a setting."""
-
-    rule: str
-    reason: str
-    fix: str
-    source: str
-
-    def rejection(self, setting: TorchSetting) -> Rejection:
-        """The reason as the reports list it."""
-        return Rejection(
-            setting=setting, rule=self.rule, reason=self.reason, fix=self.fix, source=self.source
-        )
-
-
-_MEGATRON_LAYERS: Final = (
-    ("softmax_type", SoftmaxType.VANILLA),
-    ("qk_l2_norm", False),
-    ("no_rope_freq", None),
-    ("attention_chunk_size", None),
-    ("attention_output_gate", False),
-    ("experimental_attention_variant", None),
-    ("hybrid_layer_pattern", None),
-)
-"""Options of a model that only Megatron's layers have here, with their defaults."""
-_UNFUSED: Final = AttentionBackend.UNFUSED
-_WITHOUT_MTP: Final = "model.mtp_num_layers=null"
-
-
-def configured(
-    framework: str,
-    model: ModelSpec,
-    config: JobConfig,
-    impl: TransformerImpl,
-    given: frozenset[str],
-    precisions: tuple[Precision, ...],
-) -> tuple[ModelSpec, JobConfig]:
-    """Model and job as eager torch runs them, in one of `precisions`; vocabulary not padded.
-
-    The layers are those of `impl` unless the user chose another eager one.
-    """
-    if config.precision not in precisions:
-        legal = f"use {' or '.join(precisions)}"
-        raise UserError(
-            "job.precision", config.precision, f"is not modelled for {framework}", legal
-        )
-    for field, default in _MEGATRON_LAYERS:
-        if getattr(model, field) != default:
-            raise UserError(
-                "--framework",
-                framework,
-                f"is not modelled with {field}",
-                _megatron(model),
-            )
-    if "transformer_impl" in given:
-        if not model.transformer_impl.is_eager:
-            raise UserError(
-                "model.transformer_impl",
-                model.transformer_impl,
-                f"is Megatron's, not {framework}'s",
-                "torch or transformers",
-            )
-        impl = model.transformer_impl
-    _check_plain(model, impl)
-    _check_kernels(model, config, impl)
-    asked = model
-    if model.num_moe_experts is not None:
-        model = eager_experts(model, impl, given)
-    if model.mtp_num_layers is not None:
-        nearest = f"{_WITHOUT_MTP}, or {_megatron(model)}"
-        raise UserError(
-            "--framework",
-            framework,
-            "is not modelled with mtp_num_layers",
-            nearest,
-        )
-    multiple = 1
-    if "make_vocab_size_divisible_by" in given:
-        multiple = model.make_vocab_size_divisible_by
-    model = replace(
-        model,
-        transformer_impl=impl,
-        gradient_accumulation_fusion=False,
-        cross_entropy_fusion=CrossEntropyFusion.NONE,
-        make_vocab_size_divisible_by=multiple,
-    )
-    _check_given(framework, asked, model, given)
-    return model, replace(config, create_attention_mask=False)
-
-
-def _check_given(framework: str, asked: ModelSpec, run: ModelSpec, given: frozenset[str]) -> None:
-    """Refuse what somebody asked for and the layers do not run as."""
-    for field in asked.__struct_fields__:
-        value = getattr(asked, field)
-        if field in given and value != getattr(run, field):
-            nearest = f"model.{field}={spelled(getattr(run, field))}, or {_megatron(asked)}"
-            raise UserError(f"model.{field}", value, f"is not modelled for {framework}", nearest)
-    if "attention_backend" in given and asked.attention_backend is _UNFUSED:
-        relation = f"is Megatron's and is not modelled for {framework}"
-        nearest = f"model.attention_backend=flash, or {_megatron(asked)}"
-        raise UserError("model.attention_backend", asked.attention_backend, relation, nearest)
-
-
-def _megatron(model: ModelSpec) -> str:
-    """The framework of Megatron's family that builds `model`."""
-    provided = next(of_providers(model), None) is not None
-    return f"--framework {Framework.MEGATRON_BRIDGE if provided else Framework.MEGATRON_LM}"
-
-
-def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
-    """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
-    no latent attention here."""
-    if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
-        without = "" if model.mtp_num_layers is None else f" {_WITHOUT_MTP}"
-        raise UserError(
-            "model.multi_latent_attention",
-            True,
-            "is not modelled with transformers' layers",
-            f"--framework torchtitan{without}, or {_megatron(model)}",
-        )
-    field = "window_size" if model.window_size is not None else next(variants(model), None)
-    if field is not None and impl is TransformerImpl.TORCH:
-        raise UserError(
-            f"model.{field}",
-            getattr(model, field),
-            "is not modelled with plain torch layers",
-            "use --framework huggingface, or model.transformer_impl=transformers",
-        )
-
-
-def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -> None:
-    """Kernels for transformers' layers alone; Liger's and the tiled MLP are gated ones here."""
-    attention = config.attn_implementation
-    if attention is not AttnImplementation.SDPA and impl is not TransformerImpl.TRANSFORMERS:
-        raise UserError(
-            "job.attn_implementation",
-            attention,
-            "needs transformers' layers",
-            "model.transformer_impl=transformers, or --framework huggingface",
-        )
-    for field in ("use_liger_kernel", "tiled_mlp"):
-        if not getattr(config, field):
-            continue
-        if impl is not TransformerImpl.TRANSFORMERS:
-            raise UserError(
-                f"job.{field}",
-                True,
-                "needs transformers' layers",
-                "model.transformer_impl=transformers, or --framework huggingface",
-            )
-        if model.activation is not Activation.SWIGLU or not model.norm_placement.before:
-            raise UserError(
-                f"job.{field}",
-                True,
-                f"is modelled only for Llama, Mistral and Qwen, not for {model.name}",
-            )
-        if model.num_moe_experts is not None:
-            raise UserError(f"job.{field}", True, "is not modelled for MoE layers")
-
-
-def data_parallel_layout(
-    framework: str,
-    given: dict[str, Any],
-    num_gpus: int,
-    shardings: tuple[DataParallelSharding, ...],
-    kinds: tuple[CpCommType, ...],
-) -> ParallelLayout:
-    """Data parallel over what context parallelism leaves of the GPUs; the first of `shardings` and
-    of `kinds` of context parallelism are the defaults."""
-    legal = "|".join(shardings)
-    modelled = (
-        "only data and context parallelism are modelled, with "
-        f"layout.data_parallel_sharding={legal}"
-    )
-    sharding = given_sharding(framework, given, shardings, _ONE, modelled)
-    if given.get("sequence_parallel"):
-        raise UserError(
-            "layout.sequence_parallel",
-            True,
-            f"needs tensor parallelism, which is not modelled for {framework}",
-            "leave it out",
-        )
-    ranks, kind = context_ranks(framework, given, num_gpus, kinds)
-    return ParallelLayout(
-        context_parallel_size=ranks,
-        cp_comm_type=kind,
-        data_parallel_size=given.get("data_parallel_size", num_gpus // ranks),
-        data_parallel_sharding=sharding,
-    )
-
-
-def context_ranks(
-    framework: str, given: dict[str, Any], num_gpus: int, kinds: tuple[CpCommType, ...]
-) -> tuple[int, CpCommType]:
-    """Degree and kind of context parallelism that are given, the first of `kinds` by default;
-    UserError where `num_gpus` are no multiple, or the framework has no such kind."""
-    ranks, kind = given.get(_CP, 1), given.get(_CP_KIND) or kinds[0]
-    if ranks < 1 or num_gpus % ranks:
-        legal = f"use {either(map(str, divisors(num_gpus)))}"
-        relation = f"must divide the number of GPUs = {num_gpus}"
-        raise UserError(f"layout.{_CP}", ranks, relation, legal)
-    if kind not in kinds:
-        relation = f"is a kind of context parallelism that {framework} does not have"
-        raise UserError(f"layout.{_CP_KIND}", kind, relation, " or ".join(kinds))
-    return ranks, kind
-
-
-def given_sharding(
-    framework: str,
-    given: dict[str, Any],
-    shardings: tuple[DataParallelSharding, ...],
-    ones: tuple[str, ...],
-    modelled: str,
-) -> DataParallelSharding:
-    """The sharding of the `given` fields of a layout, the first of `shardings` by default.
-
-    UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
-    Megatron's alone; on another sharding.
-    """
-    for name in ones:
-        if given.get(name, 1) != 1:
-            itself = " (AutoTP)" if (framework, name) == (Framework.DEEPSPEED, _ONE[0]) else ""
-            raise UserError(
-                f"layout.{name}",
-                given[name],
-                f"is not modelled for {framework}{itself}: {modelled}",
-                "leave it out, or --framework megatron_lm",
-            )
-    for name, value in given.items():
-        if name not in (*_ONE, *_OWN):
-            relation = f"is an option of Megatron, not of {framework}"
-            raise UserError(f"layout.{name}", value, relation, "leave it out")
-    name = "data_parallel_sharding"
-    sharding: DataParallelSharding = given.get(name) or shardings[0]
-    if sharding not in shardings:
-        relation = f"{framework} has no such sharding"
-        raise UserError(f"layout.{name}", sharding, relation, " or ".join(shardings))
-    return sharding
-
-
-def refused_layout(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
-    """A remedy or a search may ask for degrees that these stacks have not."""
-    if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
-        reason = "only data and context parallelism are modelled"
-        yield Problem("layout.data_parallel_only", reason, "use TP 1 and PP 1", "advisor")
-    yield from context_problems(job, kinds)
-
-
-def context_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
-    """Attention that does not run over context-parallel ranks, and groups that they do not share:
-    masks are dropped, and Accelerate wants FSDP2. kinds: of context parallelism that there are."""
-    if job.layout.context_parallel_size == 1:
-        return
-    if job.layout.cp_comm_type not in kinds:
-        reason = f"{job.config.framework} has no context parallelism by {job.layout.cp_comm_type}"
-        fix = f"layout.cp_comm_type={kinds[0]}"
-        yield Problem("layout.cp_comm_type", reason, fix, "advisor")
-    model, config = job.model, job.config
-    eager = config.attn_implementation is AttnImplementation.EAGER
-    if eager or model.window_size is not None or model.attn_logit_softcapping is not None:
-        reason = (
-            "context parallelism applies no attention mask, so it supports no window, no score "
-            "cap and no eager attention"
-        )
-        source = "DeepSpeed 0.19.8 ulysses_sp.py, torch 2.13 _context_parallel/_attention.py"
-        yield Problem("layout.context_parallel_attention", reason, "CP 1", source)
-    if config.flat_parameters:
-        source = "accelerate 1.15.0 commands/launch.py"
-        reason = (
-            "context parallelism (Accelerate's parallelism_config) needs FSDP2, but "
-            "job.flat_parameters means FSDP1"
-        )
-        fix = "leave job.flat_parameters out"
-        yield Problem("layout.context_parallel_fsdp1", reason, fix, source)
-
-
+_SEQUENTIAL: Final = f"{_CHECKPOINT} checkpoint_sequential"
 _HOPPER: Final = 9
 """Major compute capability."""
-_FLASH_ATTENTION: Final = "Dao-AILab/flash-attention README.md, FlashAttention-3: H100 / H800 GPU"
 
 
-def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
-    """What torch itself refuses or what comes to nothing, whoever calls it."""
-    if job.config.optimizer_in_backward and job.num_microbatches > 1:
-        reason = (
-            "the optimizer steps in the backward of each microbatch, so gradients cannot accumulate"
-        )
-        fix = "use one microbatch per step, or leave job.optimizer_in_backward out"
-        yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
-    third = job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
-    if third and int(job.gpu.cuda_capability) != _HOPPER:
-        reason = f"FlashAttention-3 needs a Hopper GPU; {job.gpu.name} does not qualify"
-        fix = "job.attn_implementation=sdpa"
-        yield Problem("attn_implementation.flash_attention_3", reason, fix, _FLASH_ATTENTION)
-    layers, segments = job.model.num_layers, setting.segments
-    if segments is not None and segments > layers:
-        reason = (
-            f"{segments} segments of {layers} blocks: torch fails (range() arg 3 must not be zero)"
-        )
-        fix = f"use at most {layers}"
-        source = f"{_CHECKPOINT} checkpoint_sequential"
-        yield Problem("checkpoint_sequential.segments", reason, fix, source)
-    if segments == 1:
-        reason = "one segment checkpoints nothing: the last segment is never checkpointed"
-        fix = "use at least 2"
-        source = f"{_CHECKPOINT} checkpoint_sequential"
-        yield Problem("checkpoint_sequential.last_segment", reason, fix, source)
-    number = setting.num_layers
-    if number is not None and number > layers:
-        reason = f"the model has only {layers} blocks"
-        yield Problem("checkpoint.every_n_blocks", reason, f"use at most {layers}", "advisor")
-    if setting.budget is not None and job.config.precision.is_quantized:
-        reason = "what torch.compile keeps of 8-bit linear layers is not modelled"
-        yield Problem("budget.float8", reason, "use full or an operator policy", "advisor")
-    elif setting.budget is not None:
-        unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
-        if unknown:
-            reason = f"what torch.compile does with {unknown} is not modelled"
-            yield Problem(
-                "budget.unknown_graph", reason, "use full or an operator policy", "advisor"
-            )
+def _without_mask(_: TorchSetting, job: Job, __: StackFacts) -> bool:
+    masked = job.model.window_size is not None or job.model.attn_logit_softcapping is not None
+    return masked or job.config.attn_implementation is AttnImplementation.EAGER
+
+
+def over_ranks(_: TorchSetting, job: Job, __: StackFacts) -> bool:
+    """Whether ranks share a sequence."""
+    return job.layout.context_parallel_size > 1
+
+
+CONTEXT_RULES: Final[Rules] = {
+    "layout.cp_comm_type": TorchRule(
+        summary="the framework must have the kind of context parallelism",
+        given=over_ranks,
+        when=lambda _, job, facts: job.layout.cp_comm_type not in facts.context_kinds,
+        reason="{facts.framework} has no context parallelism by {job.layout.cp_comm_type}",
+        fix="layout.cp_comm_type={facts.context_kinds[0]}",
+        source="advisor",
+        example="layout.context_parallel_size=2 layout.cp_comm_type=a2a+p2p "
+        "layout.hierarchical_context_parallel_sizes=2,1",
+    ),
+    "layout.context_parallel_attention": TorchRule(
+        given=over_ranks,
+        when=_without_mask,
+        reason="context parallelism applies no attention mask, so it supports no window, no score "
+        "cap and no eager attention",
+        fix="CP 1",
+        source="DeepSpeed 0.19.8 ulysses_sp.py, torch 2.13 _context_parallel/_attention.py",
+        example="layout.context_parallel_size=2 job.attn_implementation=eager",
+    ),
+    "layout.context_parallel_fsdp1": TorchRule(
+        given=over_ranks,
+        when=lambda _, job, __: job.config.flat_parameters,
+        reason="context parallelism (Accelerate's parallelism_config) needs FSDP2, but "
+        "job.flat_parameters means FSDP1",
+        fix="leave job.flat_parameters out",
+        source="accelerate 1.15.0 commands/launch.py",
+        example="layout.context_parallel_size=2 job.flat_parameters=true",
+    ),
+}
+"""Attention that does not run over context-parallel ranks, and groups that they do not share."""
+
+LAYOUT_RULES: Final[Rules] = {
+    "layout.data_parallel_only": TorchRule(
+        when=lambda _, job, __: any(
+            getattr(job.layout, name) not in (1, None) for name in DATA_PARALLEL_ONLY
+        ),
+        reason="only data and context parallelism are modelled",
+        fix="use TP 1 and PP 1",
+        source="advisor",
+        why="a remedy or a search may ask for other degrees",
+        example="layout.tensor_model_parallel_size=2",
+    ),
+    **CONTEXT_RULES,
+}
+
+
+def _unknown_policy(setting: TorchSetting, _: Job, facts: StackFacts) -> Match | None:
+    if setting.policy is None or setting.policy in facts.policies:
+        return None
+    fix = f"use {either(facts.policies)}" if facts.policies else "use none"
+    return Match(fix=fix, source=facts.source)
+
+
+def _unknown_options(setting: TorchSetting, _: Job, facts: StackFacts) -> Iterator[Match]:
+    fix = f"use {either(facts.options)}" if facts.options else "leave it out"
+    for option in setting.options:
+        if option not in facts.options:
+            yield Match(found=option, fix=fix, source=facts.source)
+
+
+def _unknown_graph(setting: TorchSetting, job: Job, _: StackFacts) -> str | None:
+    if setting.budget is None or job.config.precision.is_quantized:
+        return None
+    return unknown_operator(block_shape(job), job.model.layer_kinds)
+
+
+SETTING_RULES: Final[Rules] = {
+    "setting.unknown_to_framework": TorchRule(
+        summary="the framework must have an option for the setting",
+        when=lambda setting, _, facts: (
+            setting.granularity not in facts.granularities
+            and Match(fix=f"use {either(facts.granularities)}", source=facts.source)
+        ),
+        reason="{facts.framework} has no setting {setting.granularity}",
+        example="sequential:2 uniform:2",
+    ),
+    "op.unknown_policy": TorchRule(
+        summary="the framework must have the policy over operators",
+        when=_unknown_policy,
+        reason="{facts.framework} has no policy {setting.policy}",
+        example="op:torchtitan op:save_matmul",
+    ),
+    "option.unknown_to_framework": TorchRule(
+        summary="the framework must have the setting's option",
+        when=_unknown_options,
+        reason="{facts.framework} has no option {found}",
+        example="full+offload full+profile",
+    ),
+    "optimizer_in_backward.accumulation": TorchRule(
+        when=lambda _, job, __: job.config.optimizer_in_backward and job.num_microbatches > 1,
+        reason="the optimizer steps in the backward of each microbatch, so gradients cannot "
+        "accumulate",
+        fix="use one microbatch per step, or leave job.optimizer_in_backward out",
+        source="advisor",
+        example="job.optimizer_in_backward=true job.global_batch_size=128",
+    ),
+    "attn_implementation.flash_attention_3": TorchRule(
+        summary="FlashAttention-3 needs a Hopper GPU",
+        given=lambda _, job, __: (
+            job.config.attn_implementation is AttnImplementation.FLASH_ATTENTION_3
+        ),
+        when=lambda _, job, __: int(job.gpu.cuda_capability) != _HOPPER,
+        reason="FlashAttention-3 needs a Hopper GPU; {job.gpu.name} does not qualify",
+        fix="job.attn_implementation=sdpa",
+        source="Dao-AILab/flash-attention README.md, FlashAttention-3: H100 / H800 GPU",
+        example="gpus=A100 job.attn_implementation=flash_attention_3",
+    ),
+    "checkpoint_sequential.segments": TorchRule(
+        summary="checkpoint_sequential takes at most as many segments as there are blocks",
+        when=lambda setting, job, _: (setting.segments or 0) > job.model.num_layers,
+        reason="{setting.segments} segments of {job.model.num_layers} blocks: torch fails (range() "
+        "arg 3 must not be zero)",
+        fix="use at most {job.model.num_layers}",
+        source=_SEQUENTIAL,
+        example="sequential:33",
+    ),
+    "checkpoint_sequential.last_segment": TorchRule(
+        when=lambda setting, _, __: setting.segments == 1,
+        reason="one segment checkpoints nothing: the last segment is never checkpointed",
+        fix="use at least 2",
+        source=_SEQUENTIAL,
+        example="sequential:1",
+    ),
+    "checkpoint.every_n_blocks": TorchRule(
+        summary="a checkpoint of every n-th block needs n blocks",
+        when=lambda setting, job, _: (setting.num_layers or 0) > job.model.num_layers,
+        reason="the model has only {job.model.num_layers} blocks",
+        fix="use at most {job.model.num_layers}",
+        source="advisor",
+        example="selective:33",
+    ),
+    "budget.float8": TorchRule(
+        given=lambda setting, _, __: setting.budget is not None,
+        when=lambda _, job, __: job.config.precision.is_quantized,
+        reason="what torch.compile keeps of 8-bit linear layers is not modelled",
+        fix="use full or an operator policy",
+        source="advisor",
+        example="job.precision=fp8_current budget:0.5",
+    ),
+    "budget.unknown_graph": TorchRule(
+        summary="a budget needs layers of which it is known what torch.compile does with them",
+        when=_unknown_graph,
+        reason="what torch.compile does with {found} is not modelled",
+        fix="use full or an operator policy",
+        source="advisor",
+        example="model.activation=quick_geglu budget:0.5",
+    ),
+}
+"""What torch itself refuses or what comes to nothing, whoever calls it."""
+
+
+def _planned(setting: TorchSetting, job: Job, _: StackFacts) -> bool:
+    return len(setting.blocks) == job.model.num_layers
+
+
+def _other_number(setting: TorchSetting, job: Job, _: StackFacts) -> str:
+    number = len(setting.blocks)
+    if number in (0, job.model.num_layers):
+        return ""
+    return "1 block" if number == 1 else f"{number} blocks"
+
+
+def _unknown_calls(_: TorchSetting, job: Job, __: StackFacts) -> Iterator[str]:
+    """How blocks call their products and attention otherwise."""
+    config = job.config
+    if config.precision.is_quantized:
+        yield "8-bit linear layers"
+    if config.tiled_mlp:
+        yield "DeepSpeed's tiled MLP"
+    if config.attn_implementation is not AttnImplementation.SDPA:
+        yield "attention that is not torch's own"
+    if job.num_gpus == 1 and config.weights_dtype is DType.FP32:
+        yield "autocast"
+
+
+def _unknown_names(setting: TorchSetting, job: Job, _: StackFacts) -> Iterator[dict[str, str]]:
+    shape, kinds = block_shape(job), job.model.layer_kinds
+    for kind in dict.fromkeys(kinds):
+        known = decisions(transformer_layer(shape, kind))
+        own = (one for one, its in zip(setting.blocks, kinds, strict=True) if its == kind)
+        named = set(chain.from_iterable((*one.kept, *one.on_host) for one in own))
+        for name in sorted(named - known.keys() - {INPUT}):
+            yield {"name": name, "known": either(known)}
+
+
+BLOCK_RULES: Final[Rules] = {
+    "blocks.number": TorchRule(
+        summary="a plan must have as many blocks as the model",
+        when=_other_number,
+        reason="the plan has {found}, but the model has {job.model.num_layers}",
+        fix="use {job.model.num_layers}",
+        source="advisor",
+        example="blocks:1*loss",
+    ),
+    "blocks.calls": TorchRule(
+        summary="a plan of blocks needs blocks that call torch's own products and attention",
+        given=_planned,
+        when=_unknown_calls,
+        reason="with {found}, a plan of blocks cannot identify the operators of a block",
+        fix="full, or a policy over operators",
+        source=_CHECKPOINT,
+        example="job.attn_implementation=eager blocks:32*full",
+    ),
+    "blocks.unknown": TorchRule(
+        summary="a plan of blocks names operators whose output can be kept",
+        given=_planned,
+        when=_unknown_names,
+        reason="blocks have no operator {name} whose output can be kept",
+        fix="use {known}",
+        source=_CHECKPOINT,
+        example="blocks:32*loss",
+    ),
+    "blocks.on_host": TorchRule(
+        given=lambda setting, job, facts: (
+            _planned(setting, job, facts) and any(one.on_host for one in setting.blocks)
+        ),
+        when=lambda _, job, __: (
+            job.config.torch_compile or job.layout.tensor_model_parallel_size > 1
+        ),
+        reason="only outputs of eager blocks without tensor parallelism can be offloaded to the "
+        "host",
+        fix="leave the ~ out",
+        source=_CHECKPOINT,
+        example="job.torch_compile=true blocks:32*input~",
+    ),
+}
+"""What stands against a plan of blocks."""
 
 
 def block_shape(job: Job) -> RankShape:
@@ -381,12 +301,3 @@ def block_shape(job: Job) -> RankShape:
         tiled_mlp=config.tiled_mlp,
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
     )
-
-
-def foreign_word(
-    framework: str, setting: TorchSetting, known: tuple[Granularity, ...], source: str
-) -> Iterator[Problem]:
-    """A granularity that the framework has no option for."""
-    if setting.granularity not in known:
-        reason = f"{framework} has no setting {setting.granularity}"
-        yield Problem("setting.unknown_to_framework", reason, f"use {either(known)}", source)

@@ -5,8 +5,7 @@ distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
 """
 
 import shlex
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -18,8 +17,8 @@ from advisor.frameworks.torch.memory_model import TorchMemory, eager_memory
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.recompute_settings import TorchSettings
-from advisor.frameworks.torch.rules import Problem, block_shape
-from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting, as_torch
+from advisor.frameworks.torch.rules import Rules, TorchRule, block_shape
+from advisor.frameworks.torch.setting import Granularity, OpPolicy, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
 from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
 from advisor.frameworks.torchtitan.flags import (
@@ -33,7 +32,7 @@ from advisor.frameworks.torchtitan.flags import (
     toml,
 )
 from advisor.frameworks.torchtitan.options import OPTIONS
-from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout
+from advisor.frameworks.torchtitan.sharding import LAYOUT_RULES, titan_layout
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -140,39 +139,52 @@ class _Memory(TorchMemory):
 class _Settings(TorchSettings):
     """The modes of each version."""
 
-    def layout_problems(self, job: Job) -> Iterator[Problem]:
-        yield from layout_problems(job, self.facts.context_kinds)
-
-    def problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
-        yield from super().problems(setting, job)
-        version, granularity = job.config.framework_version, setting.granularity
-        model = job.model
-        checks = model.multi_latent_attention or not model.qk_layernorm
-        if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
-            reason = (
-                "torchtitan runs the experts in a loop on GPUs before Hopper, which is not modelled"
-            )
-            fix = "use a Hopper or newer GPU"
-            source = "torchtitan models/deepseek_v3/model/args.py"
-            yield Problem("moe.use_grouped_mm", reason, fix, source)
-        if granularity is Granularity.SELECTIVE and version == "0.3":
-            reason = "torchtitan 0.3 removed checkpoints of every n-th layer"
-            fix = "op:torchtitan, or --framework-version 0.2"
-            source = "torchtitan pull request 2357"
-            yield Problem("selective_ac_option.layer_frequency", reason, fix, source)
-        if granularity is Granularity.BLOCKS and version == "0.1":
-            reason = "torchtitan 0.1 does not accept custom checkpoints"
-            fix = "--framework-version 0.2"
-            yield Problem("blocks.version", reason, fix, "torchtitan 0.1.0 config")
-        if granularity is Granularity.BUDGET and version == "0.1":
-            reason = "torchtitan 0.1 has no mode memory_budget"
-            fix = "--framework-version 0.2"
-            yield Problem("mode.memory_budget", reason, fix, "torchtitan 0.1.0 config")
-        if setting.use_reentrant:
-            reason = "torchtitan uses only non-reentrant checkpoints"
-            yield Problem(
-                "checkpoint.reentrant", reason, "leave +use_reentrant out", self.facts.source
-            )
+    layout_rules = LAYOUT_RULES
+    own_rules: ClassVar[Rules] = {
+        "moe.use_grouped_mm": TorchRule(
+            given=lambda _, job, __: job.gpu.compute_capability < _GROUPED_GEMM,
+            when=lambda _, job, __: (
+                job.model.num_moe_experts
+                and (job.model.multi_latent_attention or not job.model.qk_layernorm)
+            ),
+            reason="torchtitan runs the experts in a loop on GPUs before Hopper, which is not "
+            "modelled",
+            fix="use a Hopper or newer GPU",
+            source="torchtitan models/deepseek_v3/model/args.py",
+            example="gpus=A100 model.num_moe_experts=8 model.moe_ffn_hidden_size=1024",
+        ),
+        "selective_ac_option.layer_frequency": TorchRule(
+            when=lambda setting, _, __: setting.granularity is Granularity.SELECTIVE,
+            reason="torchtitan 0.3 removed checkpoints of every n-th layer",
+            fix="op:torchtitan, or --framework-version 0.2",
+            source="torchtitan pull request 2357",
+            versions=("0.3",),
+            example="selective:2",
+        ),
+        "blocks.version": TorchRule(
+            when=lambda setting, _, __: setting.granularity is Granularity.BLOCKS,
+            reason="torchtitan 0.1 does not accept custom checkpoints",
+            fix="--framework-version 0.2",
+            source="torchtitan 0.1.0 config",
+            versions=("0.1",),
+            example="blocks:32*full",
+        ),
+        "mode.memory_budget": TorchRule(
+            when=lambda setting, _, __: setting.granularity is Granularity.BUDGET,
+            reason="torchtitan 0.1 has no mode memory_budget",
+            fix="--framework-version 0.2",
+            source="torchtitan 0.1.0 config",
+            versions=("0.1",),
+            example="budget:0.5",
+        ),
+        "checkpoint.reentrant": TorchRule(
+            when=lambda setting, _, __: setting.use_reentrant,
+            reason="torchtitan uses only non-reentrant checkpoints",
+            fix="leave +use_reentrant out",
+            source=_FACTS.source,
+            example="full+use_reentrant",
+        ),
+    }
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""

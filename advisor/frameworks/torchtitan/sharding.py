@@ -4,13 +4,15 @@ Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/paral
 (apply_moe_ep_tp); its pipelines are not modelled.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from advisor.base.rule import Match
 from advisor.base.units import divisors, either
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torch.rules import Problem, context_problems, context_ranks, given_sharding
+from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, TorchRule
+from advisor.frameworks.torch.setting import TorchSetting
+from advisor.frameworks.torch.supported_jobs import StackFacts, context_ranks, given_sharding
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.models.options import CpCommType
@@ -20,7 +22,6 @@ _OVERLAP: Final = "tp_comm_overlap"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
-_SOURCE: Final = "torchtitan distributed/parallel_dims.py"
 
 
 def titan_layout(
@@ -65,29 +66,47 @@ def titan_layout(
     )
 
 
-def layout_problems(job: Job, kinds: tuple[CpCommType, ...]) -> Iterator[Problem]:
-    """What torchtitan asserts or comes to an end with."""
-    layout, model = job.layout, job.model
+def _other_expert_degree(_: TorchSetting, job: Job, __: StackFacts) -> Match | None:
+    layout = job.layout
     tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
-    if any(getattr(layout, name) != 1 for name in _ONE):
-        reason = "pipelines of torchtitan are not modelled"
-        yield Problem("layout.not_modelled", reason, "PP 1", "advisor")
-    yield from context_problems(job, kinds)
-    if layout.expert_tensor_degree not in ((1, tp) if ep > 1 else (tp,)):
-        reason = "Currently we only support ETP=TP or ETP=1"
-        if ep == 1:
-            reason = "without EP, TP splits the experts (apply_moe_ep_tp)"
-        yield Problem("parallelism.expert_tensor_parallel_degree", reason, f"--etp {tp}", _SOURCE)
-    if layout.tp_comm_overlap and not job.config.torch_compile:
-        reason = "Async TP requires torch.compile"
-        fix = "job.torch_compile=true"
-        source = "torchtitan models/llama3/infra/parallelize.py"
-        yield Problem("parallelism.enable_async_tensor_parallel", reason, fix, source)
-    if model.num_query_groups % tp:
-        reason = (
-            f"TP {tp} must divide the {model.num_query_groups} key-value heads: torchtitan cannot "
-            "split a head"
-        )
-        fix = f"use a TP that divides {model.num_query_groups}"
-        source = "torchtitan models, Attention"
-        yield Problem("parallelism.tensor_parallel_degree", reason, fix, source)
+    if layout.expert_tensor_degree in ((1, tp) if ep > 1 else (tp,)):
+        return None
+    return Match(reason="" if ep > 1 else "without EP, TP splits the experts (apply_moe_ep_tp)")
+
+
+LAYOUT_RULES: Final[Rules] = {
+    "layout.not_modelled": TorchRule(
+        when=lambda _, job, __: any(getattr(job.layout, name) != 1 for name in _ONE),
+        reason="pipelines of torchtitan are not modelled",
+        fix="PP 1",
+        source="advisor",
+        example="layout.pipeline_model_parallel_size=2",
+    ),
+    **CONTEXT_RULES,
+    "parallelism.expert_tensor_parallel_degree": TorchRule(
+        when=_other_expert_degree,
+        reason="Currently we only support ETP=TP or ETP=1",
+        fix="--etp {job.layout.tensor_model_parallel_size}",
+        source="torchtitan distributed/parallel_dims.py",
+        example="model.num_moe_experts=8 model.moe_ffn_hidden_size=1024 "
+        "layout.expert_model_parallel_size=2 layout.expert_tensor_parallel_size=2",
+    ),
+    "parallelism.enable_async_tensor_parallel": TorchRule(
+        when=lambda _, job, __: job.layout.tp_comm_overlap and not job.config.torch_compile,
+        reason="Async TP requires torch.compile",
+        fix="job.torch_compile=true",
+        source="torchtitan models/llama3/infra/parallelize.py",
+        example="layout.tensor_model_parallel_size=2 layout.sequence_parallel=true "
+        "layout.tp_comm_overlap=true",
+    ),
+    "parallelism.tensor_parallel_degree": TorchRule(
+        summary="TP must divide the key-value heads: torchtitan cannot split a head",
+        when=lambda _, job, __: job.model.num_query_groups % job.layout.tensor_model_parallel_size,
+        reason="TP {job.layout.tensor_model_parallel_size} must divide the "
+        "{job.model.num_query_groups} key-value heads: torchtitan cannot split a head",
+        fix="use a TP that divides {job.model.num_query_groups}",
+        source="torchtitan models, Attention",
+        example="layout.tensor_model_parallel_size=2 model.num_query_groups=1",
+    ),
+}
+"""What torchtitan asserts of a layout, or ends with."""

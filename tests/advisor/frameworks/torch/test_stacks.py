@@ -30,11 +30,6 @@ def specs(framework: str, **options: Any) -> list[str]:
     return [setting.spec for setting in stack.settings.candidates(job)]
 
 
-def refusals(framework: str, text: str, **options: Any) -> list[str]:
-    stack, job = stack_job(framework, **options)
-    return [rejection.rule for rejection in stack.settings.check(parse_setting(text), job)]
-
-
 def test_candidates_are_each_stacks_own() -> None:
     every_nth = [f"selective:{n}" for n in (2, 3, 4, 6, 8)]
     assert specs("torchtitan", framework_version="0.2") == [
@@ -57,100 +52,6 @@ def test_candidates_are_each_stacks_own() -> None:
     assert newer == ["none", "full", "full+offload", *every_nth]
     face = (*zero_1, "model.transformer_impl=transformers")
     assert specs("deepspeed", overrides=face) == ["none", "full"]
-
-
-@pytest.mark.parametrize(
-    ("framework", "text", "options", "rule"),
-    [
-        ("torchtitan", "selective:2", {}, "selective_ac_option.layer_frequency"),
-        ("torchtitan", "budget:0.5", {"framework_version": "0.1"}, "mode.memory_budget"),
-        (
-            "torchtitan",
-            "budget:0.5",
-            {"overrides": ("model.activation=quick_geglu",)},
-            "budget.unknown_graph",
-        ),
-        ("torchtitan", "full+use_reentrant", {}, "checkpoint.reentrant"),
-        ("torchtitan", "op:save_matmul", {}, "op.unknown_policy"),
-        ("torchtitan", "sequential:4", {}, "setting.unknown_to_framework"),
-        ("fsdp2", "sequential:4+use_reentrant", {}, "checkpoint_sequential.reentrant"),
-        (
-            "fsdp2",
-            "sequential:4",
-            {"overrides": ("job.flat_parameters=true",)},
-            "checkpoint_sequential.fsdp1",
-        ),
-        ("fsdp2", "sequential:33", {"gpus": "1xH200"}, "checkpoint_sequential.segments"),
-        ("fsdp2", "sequential:1", {"gpus": "1xH200"}, "checkpoint_sequential.last_segment"),
-        ("fsdp2", "selective:64", {}, "checkpoint.every_n_blocks"),
-        ("deepspeed", "uniform:2", {}, "pipeline.zero_stage"),
-        ("deepspeed", "budget:0.5", {}, "setting.unknown_to_framework"),
-        (
-            "huggingface",
-            "selective:2",
-            {"framework_version": "4"},
-            "gradient_checkpointing_kwargs.every_n_layers",
-        ),
-        ("huggingface", "op:save_matmul", {}, "setting.unknown_to_framework"),
-        (
-            "huggingface",
-            "full+offload",
-            {"framework_version": "4"},
-            "gradient_checkpointing_kwargs.offload",
-        ),
-        ("huggingface", "full+cpu_checkpointing", {}, "option.unknown_to_framework"),
-        ("torchtitan", "full+offload", {}, "option.unknown_to_framework"),
-        ("fsdp2", "sequential:4+offload", {"gpus": "1xH200"}, "checkpoint_sequential.offload"),
-        (
-            "deepspeed",
-            "full+contiguous_memory_optimization",
-            {},
-            "activation_checkpointing.contiguous_memory_optimization",
-        ),
-        (
-            "deepspeed",
-            "full+cpu_checkpointing",
-            {"overrides": ("model.transformer_impl=transformers",)},
-            "activation_checkpointing.huggingface",
-        ),
-        (
-            "deepspeed",
-            "none",
-            {
-                "overrides": (
-                    "layout.data_parallel_sharding=no_shard",
-                    "job.optimizer_cpu_offload=true",
-                )
-            },
-            "offload_optimizer.stage",
-        ),
-        (
-            "deepspeed",
-            "none",
-            {
-                "overrides": (
-                    "layout.data_parallel_sharding=gradients",
-                    "job.optimizer_cpu_offload=true",
-                    "job.optimizer_offload_fraction=0.5",
-                )
-            },
-            "offload_optimizer.ratio",
-        ),
-        (
-            "deepspeed",
-            "none",
-            {
-                "overrides": (
-                    "layout.data_parallel_sharding=gradients",
-                    "job.param_cpu_offload=true",
-                )
-            },
-            "offload_param.stage",
-        ),
-    ],
-)
-def test_refusals(framework: str, text: str, options: dict[str, Any], rule: str) -> None:
-    assert rule in refusals(framework, text, **options)
 
 
 @pytest.mark.parametrize("framework", STACKS)
