@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from advisor.answer.answer import (
     Basis,
@@ -148,8 +149,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
         peak_allocated_bytes: peak of the worst rank; compares with
             torch.cuda.max_memory_allocated.
         peak_reserved_bytes: peak reserved memory of the worst rank.
-        replayed: whether the reserved peak comes from a replay of torch's allocator; otherwise
+        simulated: whether the reserved peak comes from a simulation of torch's allocator; otherwise
             what allocators usually leave unused is added.
+        replayed: the old name of simulated, until schema_version 2.
         stages: memory of a rank of each pipeline stage.
         saved_bytes_per_layer: bytes that a layer of each kind keeps of one microbatch.
         step_time_low_seconds, step_time_high_seconds: the band of the step time.
@@ -183,6 +185,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     replayed: bool
+    simulated: bool = False
     peak_stage: int
     stages: tuple[StageMemory, ...]
     saved_bytes_per_layer: dict[str, int | None]
@@ -203,6 +206,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     flags: dict[str, str]
     job_flags: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "simulated", self.replayed)  # an old answer has the old name alone
 
     @property
     def peak(self) -> StageMemory:
@@ -367,7 +373,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         notes += [f"Differs from the 16-bit recipe: {text}" for text in self.differences]
         if self.calibration.known_error:
             notes.append(f"Known error: {self.calibration.known_error}")
-        if not all(candidate.replayed for candidate in shown):
+        if not all(candidate.simulated for candidate in shown):
             notes.append(
                 "~ is an estimate; peaks without ~ come from a simulation of torch's allocator"
             )
@@ -407,7 +413,8 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
         "budget_bytes": candidate.budget_bytes,
         "peak_allocated_bytes": candidate.peak_allocated_bytes,
         "peak_reserved_bytes": candidate.peak_reserved_bytes,
-        "replayed": candidate.replayed,
+        "replayed": candidate.simulated,  # the old name of the next one
+        "simulated": candidate.simulated,
         "peak_stage": candidate.peak_stage,
     }
     memory, times = to_plain(candidate.peak.memory_bytes), to_plain(candidate.time_seconds)
@@ -425,7 +432,7 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
         cells["layout"] = _layout(candidate, advice.candidates)
     return cells | {
         "recompute": candidate.recompute.spec + " (preset)" * candidate.preset,
-        "peak GiB": "~" * (not candidate.replayed) + f"{candidate.peak_reserved_bytes / GIB:.1f}",
+        "peak GiB": "~" * (not candidate.simulated) + f"{candidate.peak_reserved_bytes / GIB:.1f}",
         "budget GiB": f"{candidate.budget_bytes / GIB:.1f}",
         "step s": f"{candidate.step_time_seconds:.3f}",
         "tokens/s": amount(candidate.tokens_per_second),

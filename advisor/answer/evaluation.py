@@ -14,7 +14,8 @@ from advisor.plan.recompute_plan import Setting
 LIKELY = 0.9
 """Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
 CLEAR = 0.95
-"""Probability from which, and below one less which, no replay is asked whether a setting fits."""
+"""Probability from which, and below one less which, no simulation is asked whether a setting
+fits."""
 
 
 class MemoryBreakdown(Struct, frozen=True, kw_only=True):
@@ -98,8 +99,8 @@ class EvaluationDetail(Struct, frozen=True, kw_only=True):
     hardware_flops_per_step: float
 
 
-class Replay(Struct, frozen=True, kw_only=True):
-    """What a replay of the allocator changes of an evaluation. requests: how long it was."""
+class Simulation(Struct, frozen=True, kw_only=True):
+    """What a simulation of the allocator changes of an evaluation. requests: how long it was."""
 
     peak_reserved_bytes: int
     fit_probability: float
@@ -111,9 +112,9 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One setting on one job: memory of every stage and time of one step.
 
     peak_reserved_bytes: of the stage that reserves most, with the share that allocators usually
-    leave unused, or as their replay has it (`requests` of it, None where there was none);
+    leave unused, or as their simulation has it (`requests` of it, None where there was none);
     usual_reserved_bytes with that share in any case: by these settings are held against each other.
-    look, replay: the rest, which is worked out for those that somebody looks at: a search makes
+    look, simulate: the rest, which is worked out for those that somebody looks at: a search makes
     thousands and shows a few.
     """
 
@@ -130,15 +131,15 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     model_flops_per_step: float
     recompute_overhead: float
     look: Callable[[], EvaluationDetail]
-    replay: Callable[[], Replay]
+    simulate: Callable[[], Simulation]
     requests: int | None = None
 
     @cached_property
-    def replayed(self) -> "Evaluation":
-        """This evaluation with the allocator replayed."""
+    def simulated(self) -> "Evaluation":
+        """This evaluation with the allocator simulated."""
         if self.requests is not None:
             return self
-        found = self.replay()
+        found = self.simulate()
         return replace(
             self,
             peak_reserved_bytes=found.peak_reserved_bytes,

@@ -212,7 +212,7 @@ class _Page(Struct, frozen=True):
             "job": job,
             "setting": self.setting(evaluation.setting),
             "reserved": units(evaluation.peak_reserved_bytes),
-            "replayed": int(evaluation.requests is not None),
+            "simulated": int(evaluation.requests is not None),
             "peak_stage": evaluation.peak.stage,
             "clear": clear,
             "sigma": sigma,

@@ -13,16 +13,17 @@ from advisor.memory.resident import NamedBytes
 
 _USUAL, _USUAL_SPREAD = 0.039, 0.034
 _USUAL_EXPANDABLE, _USUAL_EXPANDABLE_SPREAD = 0.005, 0.008
-"""Share of allocated bytes that 496 replays (memory/replay.py) of ranks of published recipes leave
-unused, mean and standard deviation, without and with expandable segments: what stands for a rank
-that is not replayed."""
+"""Share of allocated bytes that 496 simulations (memory/simulation.py) of ranks of published
+recipes leave unused, mean and standard deviation, without and with expandable segments: what stands
+for a rank that is not simulated."""
 _USUAL_EAGER, _USUAL_EAGER_SPREAD = 0.124, 0.162
 _USUAL_EAGER_EXPANDABLE, _USUAL_EAGER_EXPANDABLE_SPREAD = 0.036, 0.045
-"""The same of torch's own layers: 405 replays of settings of eight models in four frameworks."""
-_BEYOND_REPLAY, _BEYOND_REPLAY_SPREAD = 0.0038, 0.0055
-"""What was measured beyond the replay, as a share of allocated bytes, mean and standard deviation:
-44 ranks of plain torch modules and of Megatron's own layers (results/measured), all with expandable
-segments; 96 more that torch's own allocator ran without a GPU agree (0.0042, 0.0055:
+"""The same of torch's own layers: 405 simulations of settings of eight models in four
+frameworks."""
+_BEYOND_SIMULATION, _BEYOND_SIMULATION_SPREAD = 0.0038, 0.0055
+"""What was measured beyond the simulation, as a share of allocated bytes, mean and standard
+deviation: 44 ranks of plain torch modules and of Megatron's own layers (results/measured), all with
+expandable segments; 96 more that torch's own allocator ran without a GPU agree (0.0042, 0.0055:
 tests/oracles/data/native_peaks.csv)."""
 _BEYOND_SEGMENTS, _BEYOND_SEGMENTS_SPREAD = 0.0014, 0.026
 """The same without expandable segments, where the order of every request counts: 87 of those
@@ -61,7 +62,7 @@ _ONE_IN_TWENTY = 1.645
 class Reserved(Struct, frozen=True, kw_only=True):
     """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
     is what the card must give; `spread` is one sigma. uneven: what the busiest rank adds where
-    routing is not balanced, in what fits alone. unused: what a replay of the allocator by so
+    routing is not balanced, in what fits alone. unused: what a simulation of the allocator by so
     many requests leaves unused; None where it is the usual share."""
 
     allocated: int
@@ -169,12 +170,13 @@ def _usual(*, expandable_segments: bool, eager: bool) -> tuple[float, float]:
     return _USUAL, _USUAL_SPREAD
 
 
-def _beyond_replay(*, expandable_segments: bool, engine: bool) -> tuple[float, float]:
-    """Share of allocated bytes that is reserved beyond a replay, mean and standard deviation."""
+def _beyond_simulation(*, expandable_segments: bool, engine: bool) -> tuple[float, float]:
+    """Share of allocated bytes that is reserved beyond a simulation, mean and standard
+    deviation."""
     if engine:
         return _BEYOND_ENGINE, _BEYOND_ENGINE_SPREAD
     if expandable_segments:
-        return _BEYOND_REPLAY, _BEYOND_REPLAY_SPREAD
+        return _BEYOND_SIMULATION, _BEYOND_SIMULATION_SPREAD
     return _BEYOND_SEGMENTS, _BEYOND_SEGMENTS_SPREAD
 
 
@@ -198,10 +200,10 @@ def reserved_memory(
     error: of allocated bytes, one sigma as a fraction of them (see `model_error`).
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     unsure: bytes by which activations may differ, one sigma.
-    unused: bytes that the allocator holds beyond what is allocated at the peak, by a replay.
+    unused: bytes that the allocator holds beyond what is allocated at the peak, by a simulation.
     engine: whether the layers are Transformer Engine's; eager: torch's own kernels.
     """
-    beyond, share = _beyond_replay(expandable_segments=expandable_segments, engine=engine)
+    beyond, share = _beyond_simulation(expandable_segments=expandable_segments, engine=engine)
     spread = share * allocated
     if unused is None:
         usual, usual_spread = _usual(expandable_segments=expandable_segments, eager=eager)

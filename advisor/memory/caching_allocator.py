@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator, replayed: what a sequence of requests reserves.
+"""PyTorch's CUDA caching allocator, simulated: what a sequence of requests reserves.
 
 Requests are rounded to 512 bytes and served from free blocks of their stream and pool, best fit
 first; what is left of a block is split off, and free neighbours merge. Where no block is large

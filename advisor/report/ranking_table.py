@@ -241,7 +241,7 @@ def _spec(candidate: RankedEvaluation) -> str:
 
 def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:
     """``72.4 (0)``: the worst rank's GiB and its stage, as wide as each other; ``~72.4 (0)`` where
-    the allocator was not replayed."""
+    the allocator was not simulated."""
     peaks = [candidate.evaluation.peak for candidate in shown]
     sizes = [reserved_gib(candidate.evaluation) for candidate in shown]
     widest = max(map(len, sizes))

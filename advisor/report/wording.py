@@ -17,12 +17,12 @@ def gib(num_bytes: float) -> str:
 
 
 def reserved_gib(evaluation: Evaluation) -> str:
-    """``72.4``, or ``~72.4`` where the allocator was not replayed."""
+    """``72.4``, or ``~72.4`` where the allocator was not simulated."""
     return "~" * (evaluation.requests is None) + gib(evaluation.peak_reserved_bytes)
 
 
 def _about(*evaluations: Evaluation) -> str:
-    """``about `` before a difference to what was not replayed."""
+    """``about `` before a difference to what was not simulated."""
     return "about " if any(one.requests is None for one in evaluations) else ""
 
 

@@ -200,6 +200,6 @@ def _better(row: Evaluation, job: Job | None) -> Evaluation:
         return row
     other = evaluator.evaluate_timed(timed)
     if row.requests is not None:
-        other = other.replayed
+        other = other.simulated
     larger = other.peak_reserved_bytes > row.peak_reserved_bytes
     return row if tier(other) > tier(row) or (larger and tier(row) == UNFIT) else other

@@ -13,7 +13,7 @@ from advisor.answer.evaluation import (
     LIKELY,
     Evaluation,
     EvaluationDetail,
-    Replay,
+    Simulation,
     TimeBreakdown,
 )
 from advisor.base.sharing import first_equal
@@ -132,7 +132,7 @@ class Evaluator:
 
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job. The allocator is not
-        replayed: see Evaluation.replayed."""
+        simulated: see Evaluation.simulated."""
         return self.evaluate_timed(self.timed(setting))
 
     def timed(self, setting: Setting) -> Timed:
@@ -152,8 +152,8 @@ class Evaluator:
         return self._evaluation(timed, self._moved(self._memory.each_stage(timed.plans)))
 
     def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
-        """The same, or None once it is clear of a stage that it does not fit, before a replay as
-        after it."""
+        """The same, or None once it is clear of a stage that it does not fit, before a simulation
+        as after it."""
         if self.learned is not None:  # what is measured may be less than what is predicted
             return self.evaluate_timed(timed)
         stages, unlikely = [], 1 - CLEAR
@@ -203,7 +203,7 @@ class Evaluator:
             model_flops_per_step=float(self._model_flops),
             recompute_overhead=seconds / self._none_seconds - 1,
             look=lambda: self._detail(setting, plans, stages),
-            replay=lambda: self._replay(setting),
+            simulate=lambda: self._simulation(setting),
         )
 
     def seconds(self, setting: Setting) -> float:
@@ -230,17 +230,17 @@ class Evaluator:
         """The plan of one model chunk under `setting`."""
         return self._plan(setting, chunk.layers)
 
-    def stage_detail(self, setting: Setting, stage: int, *, replayed: bool = False) -> StageDetail:
-        """Memory of one stage in all its terms; replayed: with its allocator replayed."""
+    def stage_detail(self, setting: Setting, stage: int, *, simulated: bool = False) -> StageDetail:
+        """Memory of one stage in all its terms; simulated: with its allocator simulated."""
         plans = self._plans(setting)
         detail = list(self._memory.each_stage(plans))[stage]
-        if replayed:
-            detail = self._memory.replayed_stage(plans, stage, detail)
+        if simulated:
+            detail = self._memory.simulated_stage(plans, stage, detail)
         return self._moved([detail])[0]
 
     def may_fit(self, setting: Setting) -> list[bool]:
         """Of each stage, whether it may fit, by what the allocator usually leaves unused and by
-        what a replay says at best."""
+        what a simulation says at best."""
         budget = self.budget_bytes
         return [
             stage.reserved.fit_probability(budget) > 1 - CLEAR
@@ -248,16 +248,16 @@ class Evaluator:
             for stage in self._memory.each_stage(self._plans(setting))
         ]
 
-    def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
-        """Memory of all stages as an evaluation of `setting`, or as its replay has it."""
+    def stage_details(self, setting: Setting, *, simulated: bool) -> list[StageDetail]:
+        """Memory of all stages as an evaluation of `setting`, or as its simulation has it."""
         plans = self._plans(setting)
-        found = self._memory.replayed(plans) if replayed else self._memory.each_stage(plans)
+        found = self._memory.simulated(plans) if simulated else self._memory.each_stage(plans)
         return self._moved(found)
 
     def most_allocated(self, setting: Setting) -> int:
         """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
         as many unused as it does under `setting`."""
-        detail = self.stage_detail(setting, 0, replayed=True)
+        detail = self.stage_detail(setting, 0, simulated=True)
         return self._memory.most_allocated(detail, self.budget_bytes)
 
     def slowest_stage(self, setting: Setting) -> int:
@@ -287,10 +287,10 @@ class Evaluator:
         """Rates behind the times, for reports."""
         return self._time.machine, self._time.network
 
-    def _replay(self, setting: Setting) -> Replay:
+    def _simulation(self, setting: Setting) -> Simulation:
         plans = self._plans(setting)
-        stages = self._moved(self._memory.replayed(plans))
-        return Replay(
+        stages = self._moved(self._memory.simulated(plans))
+        return Simulation(
             peak_reserved_bytes=_most(stages),
             fit_probability=self._fit_probability(setting, stages),
             requests=sum(stage.reserved.requests for stage in stages),
@@ -380,8 +380,8 @@ def evaluate_settings(
 
 
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
-    """`setting` on `job`, the allocator replayed; use an Evaluator for several settings."""
-    return Evaluator(job, calibration).evaluate(setting).replayed
+    """`setting` on `job`, the allocator simulated; use an Evaluator for several settings."""
+    return Evaluator(job, calibration).evaluate(setting).simulated
 
 
 _ROUNDING: Final = 1e-9

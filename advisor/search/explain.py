@@ -36,8 +36,8 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     """Bytes of the worst rank by component and tensor; they sum to its reserved peak."""
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     stage = evaluation.peak.stage
-    replayed = evaluation.requests is not None
-    detail = evaluator.stage_details(evaluation.setting, replayed=replayed)[stage]
+    simulated = evaluation.requests is not None
+    detail = evaluator.stage_details(evaluation.setting, simulated=simulated)[stage]
     static, words = detail.fixed.static, detail.fixed.words
     weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
     return (

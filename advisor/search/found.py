@@ -66,7 +66,7 @@ class Found:
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which rows are wanted. either_segments: what nearly fits is tried with the other
-    segments of the caching allocator as well: in a replay, either kind may leave less unused.
+    segments of the caching allocator as well: in a simulation, either kind may leave less unused.
     likely: probability from which a setting fits.
     first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
     that were looked at. unfit: those that do not fit, or were looked at before any did. evaluated:
@@ -140,25 +140,25 @@ class Found:
             if found is not None and self._is_legal(one.setting, evaluator.job):
                 unfit = False
                 if one.time.total <= self.first:
-                    found = self._replayed(found)
+                    found = self._simulated(found)
                 if self._take(found):
                     break
             short = True
         return Looked(unfit=unfit, short=short)
 
-    def _replayed(self, found: Evaluation) -> Evaluation:
-        """With its allocator replayed; with other segments where that alone makes it fit."""
-        replayed = found.replayed
-        if not self._either_segments or self._fits(replayed):
-            return replayed
+    def _simulated(self, found: Evaluation) -> Evaluation:
+        """With its allocator simulated; with other segments where that alone makes it fit."""
+        simulated = found.simulated
+        if not self._either_segments or self._fits(simulated):
+            return simulated
         config = found.job.config
         job = replace(
             found.job, config=replace(config, expandable_segments=not config.expandable_segments)
         )
         if not self._is_legal(found.setting, job):
-            return replayed
-        other = Evaluator(job, self._calibration).evaluate(found.setting).replayed
-        return other if self._fits(other) else replayed
+            return simulated
+        other = Evaluator(job, self._calibration).evaluate(found.setting).simulated
+        return other if self._fits(other) else simulated
 
     def _fits(self, evaluation: Evaluation) -> bool:
         return evaluation.fit_probability >= self._likely

@@ -30,8 +30,8 @@ from advisor.memory.chunk import (
 )
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, Unevenness, UnevenStage, routed_bytes, uneven_stage
-from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
+from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate, weight_sizes
 from advisor.memory.trace import ChunkTrace, chunk_trace
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kinds import LINEAR_MIXERS
@@ -210,10 +210,10 @@ class JobMemory:
             for stage, fixed in zip(self._pipeline.stages, self._fixed, strict=True)
         ]
 
-    def replayed(self, plans: list[RecomputePlan]) -> list[StageDetail]:
-        """The same, with the allocator replayed on the stage that may need most and on the one that
-        is said to, until these are ones that were replayed. Stages of the same chunks leave the
-        same share unused."""
+    def simulated(self, plans: list[RecomputePlan]) -> list[StageDetail]:
+        """The same, with the allocator simulated on the stage that may need most and on the one
+        that is said to, until these are ones that were simulated. Stages of the same chunks leave
+        the same share unused."""
         found = list(self.each_stage(plans))
         while True:
             reserved = [stage.reserved for stage in found]
@@ -223,23 +223,23 @@ class JobMemory:
             if not waiting:
                 return found
             worst = waiting[0]
-            replayed = self.replayed_stage(plans, worst, found[worst])
+            simulated = self.simulated_stage(plans, worst, found[worst])
             for stage, like in enumerate(self._pipeline.like):
                 if like == self._pipeline.like[worst]:
-                    found[stage] = self._like(found[stage], replayed.reserved)
-            found[worst] = replayed
+                    found[stage] = self._like(found[stage], simulated.reserved)
+            found[worst] = simulated
 
     def _like(self, detail: StageDetail, other: Reserved) -> StageDetail:
-        """`detail` with the share unused that a replay has found on another stage."""
+        """`detail` with the share unused that a simulation has found on another stage."""
         unused = detail.reserved.allocated * (other.unused or 0) // other.allocated
         return replace(detail, reserved=self._with_unused(detail, unused))
 
-    def replayed_stage(
+    def simulated_stage(
         self, plans: list[RecomputePlan], stage: int, detail: StageDetail
     ) -> StageDetail:
-        """`detail` of one stage with the allocator replayed. What may be too much for the card is
-        replayed as on a card that is full: the allocator then returns what lies free."""
-        found = self.replay(plans, stage)
+        """`detail` of one stage with the allocator simulated. What may be too much for the card is
+        simulated as on a card that is full: the allocator then returns what lies free."""
+        found = self.simulate(plans, stage)
         reserved, requests = self._with_unused(detail, found.unused), found.requests
         card = self._job.gpu.memory_bytes
         if self._job.config.memory_budget_bytes is None and reserved.at_most > card:
@@ -249,17 +249,17 @@ class JobMemory:
                 if capacity >= found.reserved:
                     break
                 try:
-                    pressed = self.replay(plans, stage, capacity)
+                    pressed = self.simulate(plans, stage, capacity)
                 except OutOfMemoryError:
                     continue
                 reserved = self._with_unused(detail, pressed.unused)
                 break
         return replace(detail, reserved=replace(reserved, requests=requests))
 
-    def replay(
+    def simulate(
         self, plans: list[RecomputePlan], stage: int, capacity: int | None = None
-    ) -> Replayed:
-        """What the allocator of a rank of one stage counts; see memory.replay."""
+    ) -> SimulatedPeaks:
+        """What the allocator of a rank of one stage counts; see memory.simulation."""
         held, fixed, config = self._pipeline.stages[stage], self._fixed[stage], self._job.config
         weights = weight_sizes(self._shape, self._held_chunks[stage])
         step, together = fixed.optimizer_step, 0
@@ -275,7 +275,7 @@ class JobMemory:
         graphs = None
         if self._capture is not None:
             graphs = self._graph_traces(self._graph_inputs[stage], traces, chunks, found)
-        return replay(
+        return simulate(
             Held(
                 weights=weights,
                 static=fixed.static,
@@ -296,7 +296,8 @@ class JobMemory:
         )
 
     def at_best(self, stage: StageDetail) -> Reserved:
-        """What the stage reserves where its allocator leaves nothing unused: a replay says more."""
+        """What the stage reserves where its allocator leaves nothing unused: a simulation says
+        more."""
         return self._with_unused(stage, 0)
 
     def _graph_traces(
@@ -331,7 +332,7 @@ class JobMemory:
         return bisect_left(range(budget_bytes), True, key=lambda size: not fits(size)) - 1
 
     def _with_unused(self, stage: StageDetail, unused: int) -> Reserved:
-        """The stage's reserved bytes where a replay has left so many unused."""
+        """The stage's reserved bytes where a simulation has left so many unused."""
         reserved = stage.reserved
         return self._reserved(
             reserved.allocated, stage.fixed, stage.unsure, reserved.uneven, unused

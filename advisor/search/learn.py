@@ -32,8 +32,8 @@ from advisor.search.job_memory import StageDetail
 
 _FLAG: Final = "--calibration"
 _YAML: Final = (".yaml", ".yml")
-_MOST_REPLAYED: Final = 12
-"""Settings whose allocator is replayed: tens of milliseconds each."""
+_MOST_SIMULATED: Final = 12
+"""Settings whose allocator is simulated: tens of milliseconds each."""
 
 
 def calibration_from(
@@ -113,7 +113,7 @@ def _of_kind(settings: Sequence[Sequence[MeasuredRun]], base: Calibration) -> Ki
         evaluator = evaluators.setdefault(job, Evaluator(job, base))
         if (row := _time_row(together, evaluator)) is not None:
             times.append(row)
-        memory.append(_memory_row(together, evaluator, replayed=number < _MOST_REPLAYED))
+        memory.append(_memory_row(together, evaluator, simulated=number < _MOST_SIMULATED))
     widths = [width for _, width in memory]
     return KindResiduals(
         range=range_of(evaluators),
@@ -139,15 +139,15 @@ def _time_row(together: Sequence[MeasuredRun], evaluator: Evaluator) -> TimeRow 
 
 
 def _memory_row(
-    together: Sequence[MeasuredRun], evaluator: Evaluator, *, replayed: bool
+    together: Sequence[MeasuredRun], evaluator: Evaluator, *, simulated: bool
 ) -> tuple[MemoryRow, Width]:
-    details = evaluator.stage_details(together[0].setting, replayed=replayed)
+    details = evaluator.stage_details(together[0].setting, simulated=simulated)
     fullest = max(details, key=lambda detail: detail.reserved.total)
     reserved = fullest.reserved
     allocated, held = _most(r.allocated for r in together), _most(r.reserved for r in together)
     taken = _most(run.taken for run in together)
     outside = sum(term.num_bytes for term in reserved.fixed)
-    known = replayed and reserved.unused is not None
+    known = simulated and reserved.unused is not None
     row = MemoryRow(
         fixed=fullest.fixed.total,
         allocated=reserved.allocated,

@@ -27,7 +27,7 @@ from advisor.search.near_changes import search_near
 from advisor.search.optimum.best_first import Found
 from advisor.search.optimum.branches import each_micro_batch, fastest_beyond_the_menu
 from advisor.search.rank_settings import find_remedies, other_job, rank_settings
-from advisor.search.ranking import first_replayed, order, rank
+from advisor.search.ranking import first_simulated, order, rank
 
 
 def rank_layouts(
@@ -41,7 +41,7 @@ def rank_layouts(
     search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
     searched = search.run(known)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
-    first = min(first_replayed(rows), key=order)
+    first = min(first_simulated(rows), key=order)
     stopped = searched.interrupted
     if not asked and not stopped and type(calibration) is Calibration:
         beyond = _beyond_the_menu(first, searched, resolution, calibration)
@@ -58,7 +58,7 @@ def rank_layouts(
         rows += sorted(sure, key=order)[:1]
         stopped = again.interrupted
     rows += _without_recompute(first)
-    evaluations = first_replayed(rows)
+    evaluations = first_simulated(rows)
     candidates = rank(evaluations, notes_on(evaluations))
     first = candidates[0].evaluation
     said = "every legal layout searched"

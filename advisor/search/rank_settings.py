@@ -17,12 +17,12 @@ from advisor.search.answer_parts import answer_of, notes_on
 from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
 from advisor.search.near_changes import Neighbour, neighbours
-from advisor.search.ranking import AT_THE_EDGE, Order, first_replayed, order, rank, tier
+from advisor.search.ranking import AT_THE_EDGE, Order, first_simulated, order, rank, tier
 
 _SHOWN = 4
 
-_REPLAYS = 2
-"""Settings of a changed job whose allocator is replayed at most."""
+_SIMULATIONS = 2
+"""Settings of a changed job whose allocator is simulated at most."""
 
 _LEAST_BYTES = GIB // 20
 """What no page would show (-0.0 GiB)."""
@@ -37,10 +37,10 @@ def find_remedies(
 
     asked: the settings that a remedy may go with; empty means any legal one.
     Where `best` fits, a remedy must fit and be faster. Where nothing fits, a remedy must need less
-    memory; those that make it fit come first. All of them with the allocator replayed, as `best`
+    memory; those that make it fit come first. All of them with the allocator simulated, as `best`
     is.
     """
-    best = best.replayed
+    best = best.simulated
     found: list[tuple[Order, Remedy]] = []
     settings = parts_of(best.job.config.framework).settings
     for change in neighbours(best.job):
@@ -69,7 +69,7 @@ def other_job(found: Evaluation, best: Evaluation) -> Remedy:
 def _first_that_helps(
     evaluator: Evaluator, best: Evaluation, asked: tuple[Setting, ...]
 ) -> Evaluation | None:
-    """The first of the job's ranking, its allocator replayed; None where it does not help."""
+    """The first of the job's ranking, its allocator simulated; None where it does not help."""
     settings = parts_of(evaluator.job.config.framework).settings
     enough = best.step_time_seconds * (1 - SAME_TIME)
     if tier(best) == 0 and (evaluator.at_least_seconds >= enough or evaluator.is_hopeless):
@@ -84,19 +84,19 @@ def _first_that_helps(
         found = evaluator.evaluate_timed(timed)
         ranked.append((order(found), len(ranked), found))
     for _, _, other in _as_likely_to_fit(sorted(ranked), best):
-        if _helps(other.replayed, best):
-            return other.replayed
+        if _helps(other.simulated, best):
+            return other.simulated
     return None
 
 
 def _as_likely_to_fit(
     ranked: list[tuple[Order, int, Evaluation]], best: Evaluation
 ) -> list[tuple[Order, int, Evaluation]]:
-    """Those that a replay of the allocator may show to help: few, as one takes a while."""
+    """Those that a simulation of the allocator may show to help: few, as one takes a while."""
     likely = [one for one in ranked if _helps(one[2], best)]
     if tier(best) == 0:
         likely += [one for one in ranked if tier(one[2]) == AT_THE_EDGE]
-    return likely[:_REPLAYS]
+    return likely[:_SIMULATIONS]
 
 
 def _helps(other: Evaluation, best: Evaluation) -> bool:
@@ -147,7 +147,7 @@ def rank_settings(
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
     compared = tuple(s for s in settings if s == own.none or (shipped and _among(shipped, (s,))))
     evaluator = Evaluator(job, calibration)
-    evaluations = first_replayed([evaluator.evaluate(one) for one in settings], compared)
+    evaluations = first_simulated([evaluator.evaluate(one) for one in settings], compared)
 
     def is_preset(evaluation: Evaluation) -> bool:
         return shipped is not None and _among(shipped, (evaluation.setting,))

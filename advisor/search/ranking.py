@@ -80,7 +80,8 @@ def _surely_beats(one: Evaluation, other: Evaluation) -> bool:
 
 
 def _surely_no_larger(one: Evaluation, other: Evaluation) -> bool:
-    """Whether a peak that is no larger is so by one measure: a replay and an estimate are two."""
+    """Whether a peak that is no larger is so by one measure: a simulation and an estimate are
+    two."""
     one_measure = (one.requests is None) == (other.requests is None)
     return one_measure or one.usual_reserved_bytes <= other.usual_reserved_bytes
 
@@ -110,17 +111,18 @@ def alike(ordered: Sequence[Evaluation]) -> list[int | None]:
 _REQUESTS = 8_000
 _REQUESTS_WHERE_FAR = 40_000
 _REQUESTS_WHERE_NOTHING_FITS = 400_000
-"""After so many no further row is replayed: about 15, 70 and 700 ms. What allocators usually leave
-unused is within 2 % of a replay where segments expand, but for torch's own layers; elsewhere it is
-up to 15 % off, for torch's own layers more. That nothing fits is not said before it is replayed."""
+"""After so many no further row is simulated: about 15, 70 and 700 ms. What allocators usually leave
+unused is within 2 % of a simulation where segments expand, except for torch's own layers; elsewhere
+it is up to 15 % off, for torch's own layers more. That nothing fits is not said before it is
+simulated."""
 _HEAD = 32
 _SHOWN = 10
 
 
-def first_replayed(
+def first_simulated(
     evaluations: Sequence[Evaluation], compared: Sequence[Setting] = ()
 ) -> tuple[Evaluation, ...]:
-    """`evaluations` with the allocator replayed for the one that comes first then, and while that
+    """`evaluations` with the allocator simulated for the one that comes first then, and while that
     takes little for those that it is `compared` with, for those of which it is not clear whether
     they fit, and for the other rows that a page shows."""
     head = dict(enumerate(_head(evaluations, compared)))
@@ -145,8 +147,8 @@ def first_replayed(
                 break
             row = wanted[0]
         before = head[row]
-        head[row] = replaced[id(before)] = before.replayed
-        spent += before.replayed.requests or 0
+        head[row] = replaced[id(before)] = before.simulated
+        spent += before.simulated.requests or 0
     return tuple(replaced.get(id(evaluation), evaluation) for evaluation in evaluations)
 
 
@@ -170,5 +172,5 @@ def _requests(evaluation: Evaluation) -> int:
 
 
 def _is_unclear(evaluation: Evaluation) -> bool:
-    """Whether a replay may say something else of what fits."""
+    """Whether a simulation may say something else of what fits."""
     return 1 - CLEAR < evaluation.fit_probability < CLEAR

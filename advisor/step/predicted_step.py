@@ -130,7 +130,7 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
         found.stages,
         found.directions(setting),
         found.pass_memory(setting),
-        found.stage_details(setting, replayed=False),
+        found.stage_details(setting, simulated=False),
         strict=True,
     )
     return TrainingStep(

@@ -31,7 +31,7 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
     except UserError:
         return None
     found: dict[str, Any] = plain(trial)
-    return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting).replayed))}
+    return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting).simulated))}
 
 
 def evaluator_again(trial: Trial, gpu_name: str, config_dir: Path | None) -> Evaluator:

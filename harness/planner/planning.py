@@ -251,7 +251,7 @@ def device_name(job: Job, device: Device) -> str:
 
 def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
     bare = bare_trial(config, machine, target.job, evaluation.setting.spec)
-    return replace(bare, prediction=predict(bare.workload, evaluation.replayed))
+    return replace(bare, prediction=predict(bare.workload, evaluation.simulated))
 
 
 def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:

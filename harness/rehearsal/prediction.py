@@ -42,7 +42,7 @@ def reserved_alone(
     """What each stage's rank takes of a GPU where nothing communicates: no NCCL."""
     job = evaluator.job
     setting = parts_of(job.config.framework).settings.parse(recompute)
-    details = (evaluator.stage_detail(setting, stage, replayed=True) for stage in stages)
+    details = (evaluator.stage_detail(setting, stage, simulated=True) for stage in stages)
     return tuple(
         reserved_memory(
             detail.reserved.allocated,

@@ -13,7 +13,7 @@ from advisor.answer.evaluation import (
     Evaluation,
     EvaluationDetail,
     MemoryBreakdown,
-    Replay,
+    Simulation,
     StageMemory,
     TimeBreakdown,
 )
@@ -115,7 +115,7 @@ def evaluation(
         model_flops_per_step=model_flops,
         recompute_overhead=recompute_seconds / 8.0,
         look=look,
-        replay=lambda: Replay(
+        simulate=lambda: Simulation(
             peak_reserved_bytes=stages[0].peak_reserved_bytes,
             fit_probability=probability,
             requests=0,

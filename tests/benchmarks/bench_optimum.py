@@ -40,7 +40,7 @@ def test_bench_optimum(benchmark: Any, model: str, gpus: str, budget: str) -> No
 
 
 def seconds_of_a_point(job: Any) -> float:
-    """Of a plain evaluation, no allocator replayed: the mean over every setting of one split."""
+    """Of a plain evaluation, no allocator simulated: the mean over every setting of one split."""
     calibration = load_calibration(job.gpu)
     (branch, *_) = branches(job, calibration)
     settings = [setting for group in branch.decisions.groups for setting in group.settings]

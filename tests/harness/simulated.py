@@ -57,11 +57,11 @@ class SimulatedDevice(Struct, frozen=True, kw_only=True):
             place.write_result(replace(self._result(evaluation, trial), status=status))
 
     def _result(self, evaluation: Evaluation, trial: Trial) -> TrialResult:
-        seconds, peak = self.seconds(evaluation), evaluation.replayed.peak
+        seconds, peak = self.seconds(evaluation), evaluation.simulated.peak
         allocated = peak.peak_allocated_bytes + int(self.activations * moving(peak))
         fullest = max(
             Evaluator(evaluation.job, evaluation.calibration).stage_details(
-                evaluation.setting, replayed=True
+                evaluation.setting, simulated=True
             ),
             key=lambda detail: detail.reserved.total,
         ).reserved

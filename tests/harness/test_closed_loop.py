@@ -199,9 +199,9 @@ def test_memory_moves_towards_what_was_measured(shipped: list[Answer], tmp_path:
     for name, row in before.items():
         if name in ran:
             continue
-        peak = row.replayed.peak
+        peak = row.simulated.peak
         allocated = peak.peak_allocated_bytes + 0.01 * moving(peak)
-        found = after[name].replayed.peak
+        found = after[name].simulated.peak
         assert found.peak_allocated_bytes == pytest.approx(allocated, rel=0.002)
         assert found.peak_reserved_bytes > peak.peak_reserved_bytes
 

@@ -27,7 +27,7 @@ from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.caching_allocator import Block  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.replay import Held, Rank, replay  # noqa: E402
+from advisor.memory.simulation import Held, Rank, simulate  # noqa: E402
 from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402
 from advisor.memory.trace import chunk_trace  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
@@ -117,7 +117,7 @@ def test_requests_where_parameters_stay(mode: str, root_holds_ends: bool) -> Non
     trace = chunk_trace(shape, RecomputePlan((PLANS[mode],)), True, True, working_set)
     alone = StaticMemory(weights=trace.stays, gradients=0, optimizer=0)
     held = Held(weights=(1,), static=alone, in_buffers=False, resident=(), step=0)
-    found = replay(held, (trace,), (0,), 1, 0, 1, expandable_segments=False)
+    found = simulate(held, (trace,), (0,), 1, 0, 1, expandable_segments=False)
     allocated, reserved = rank.peaks
     assert found.allocated == pytest.approx(allocated, rel=0.01)
     assert found.reserved == pytest.approx(reserved, rel=0.02)

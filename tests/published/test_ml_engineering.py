@@ -29,7 +29,7 @@ def test_reserved_memory_by_sequence() -> None:
     for length, target in targets.items():
         job = replace(target.job, config=replace(target.job.config, tiled_mlp=False))
         evaluator = Evaluator(job, load_calibration(job.gpu))
-        found = evaluator.evaluate(FULL).replayed.peak_reserved_bytes
+        found = evaluator.evaluate(FULL).simulated.peak_reserved_bytes
         terms = evaluator.stage_detail(FULL, 0).reserved.terms
         outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
         near = 0.09 if length == SHORTEST else TOLERANCE

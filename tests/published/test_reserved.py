@@ -1,4 +1,4 @@
-"""Reserved peaks that GPUs showed, beside a replay of the allocator.
+"""Reserved peaks that GPUs showed, beside a simulation of the allocator.
 
 Families: plain torch modules on H100 and H200, Megatron's own layers and Transformer Engine's
 (rehearsals), eight ranks each of Megatron jobs on B200 (SimuMax); what torch reserves, without CUDA
@@ -28,19 +28,19 @@ from tests.published.test_measured_memory import GIB, simumax_evaluator
 
 
 class Rank(Struct, frozen=True):
-    """Shares of what is allocated: unused as measured, and as replayed."""
+    """Shares of what is allocated: unused as measured, and as simulated."""
 
     measured: float
-    replayed: float
+    simulated: float
 
     @property
     def rest(self) -> float:
-        """What the replay does not explain."""
-        return self.measured - self.replayed
+        """What the simulation does not explain."""
+        return self.measured - self.simulated
 
     def error(self, rest: float) -> float:
-        """Of predicted reserved memory, with `rest` beyond the replay."""
-        return (1 + self.replayed + rest) / (1 + self.measured) - 1
+        """Of predicted reserved memory, with `rest` beyond the simulation."""
+        return (1 + self.simulated + rest) / (1 + self.measured) - 1
 
 
 def _rank(detail: StageDetail, allocated: float, reserved: float) -> Rank:
@@ -50,7 +50,7 @@ def _rank(detail: StageDetail, allocated: float, reserved: float) -> Rank:
 
 def _detail(evaluator: Evaluator, recompute: str, stage: int) -> StageDetail:
     setting = parts_of(evaluator.job.config.framework).settings.parse(recompute)
-    return evaluator.stage_detail(setting, stage, replayed=True)
+    return evaluator.stage_detail(setting, stage, simulated=True)
 
 
 def _measured(detail: StageDetail, peak: MemoryPeak) -> Rank:
@@ -82,7 +82,7 @@ def _simumax() -> Iterator[Rank]:
         ranks = list(zip(row.allocated_gib_by_rank, row.reserved_gib_by_rank, strict=True))
         of_stage = len(ranks) // len(evaluator.stages)
         for stage in range(len(evaluator.stages)):
-            detail = evaluator.stage_detail(NONE, stage, replayed=True)
+            detail = evaluator.stage_detail(NONE, stage, simulated=True)
             for allocated, reserved in ranks[stage * of_stage :][:of_stage]:
                 yield _rank(detail, allocated * GIB, reserved * GIB)
 
@@ -106,8 +106,8 @@ PLAIN, ENGINE = ("h100", "h200", "own layers"), ("engine", "B200")
 def test_the_rest_is_what_the_constants_say(families: dict[str, list[Rank]]) -> None:
     plain = [rank.rest for name in PLAIN for rank in families[name]]
     assert len(plain) == 44
-    assert mean(plain) == pytest.approx(allocator._BEYOND_REPLAY, abs=5e-4)
-    assert pstdev(plain) == pytest.approx(allocator._BEYOND_REPLAY_SPREAD, abs=5e-4)
+    assert mean(plain) == pytest.approx(allocator._BEYOND_SIMULATION, abs=5e-4)
+    assert pstdev(plain) == pytest.approx(allocator._BEYOND_SIMULATION_SPREAD, abs=5e-4)
     means = [mean(rank.rest for rank in families[name]) for name in ENGINE]
     assert mean(means) == pytest.approx(allocator._BEYOND_ENGINE, abs=5e-4)
     squares = (mean((r.rest - mean(means)) ** 2 for r in families[name]) for name in ENGINE)
@@ -125,8 +125,8 @@ def test_a_family_left_out(families: dict[str, list[Rank]]) -> None:
             assert min(errors) > -0.035
 
 
-def test_without_the_replay_it_would_be_worse(families: dict[str, list[Rank]]) -> None:
-    """The same, the replay left out: as much unused as the others have on average."""
+def test_without_the_simulation_it_would_be_worse(families: dict[str, list[Rank]]) -> None:
+    """The same, the simulation left out: as much unused as the others have on average."""
     every = list(chain.from_iterable(families.values()))
-    replayed, usual = (pstdev(rank.rest for rank in every), pstdev(rank.measured for rank in every))
-    assert replayed < 0.75 * usual
+    rest, usual = (pstdev(rank.rest for rank in every), pstdev(rank.measured for rank in every))
+    assert rest < 0.75 * usual

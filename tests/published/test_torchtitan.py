@@ -54,7 +54,7 @@ def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evalu
         config=replace(job.config, torch_compile=bool(row.compile)),
     )
     evaluator = Evaluator(job, load_calibration(job.gpu))
-    return evaluator, evaluator.evaluate(stack.settings.parse(spec)).replayed
+    return evaluator, evaluator.evaluate(stack.settings.parse(spec)).simulated
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -65,7 +65,7 @@ def test_reserved_memory(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row.num_gpus for row in rows] == [8, 128]
     for row in rows:
         evaluator, evaluation = _evaluate(row, "op:torchtitan", "H100")
-        terms = evaluator.stage_detail(evaluation.setting, 0, replayed=True).reserved.terms
+        terms = evaluator.stage_detail(evaluation.setting, 0, simulated=True).reserved.terms
         outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
         predicted = (evaluation.peak.peak_reserved_bytes - outside) / GIB
         assert row.peak_memory_gib

@@ -30,7 +30,7 @@ function rowsOf(D) {
     found.push({
       index: i, job, spec: settings.spec[setting], kind: settings.kind[setting],
       offload: settings.offload[setting], reserved: rows.reserved[i],
-      replayed: rows.replayed[i], clear: rows.clear[i], sigma: rows.sigma[i],
+      simulated: rows.simulated[i], clear: rows.clear[i], sigma: rows.sigma[i],
       seconds: total, times: seconds, error: rows.error[i] / 1e6, flops: rows.flops[i] / 1e6,
       peak: rows.peak_stage[i], fixed: fixed[job], measured: pool[rows.measured[i]],
     });

@@ -29,7 +29,7 @@ function Rows({ D, list, front, chosen, budget, choose }) {
       <th scope="row"><button type="button" class="row" aria-pressed=${row === chosen}>${broken(row.spec)}</button>
         ${row.measured && html`<span class="measured">${row.measured}</span>`}</th>
       ${many && html`<td class="left">${D.pool[D.jobs.apart[row.job]] || "the answer's"}</td>`}
-      <td data-tip=${row.replayed ? "from a simulation of torch's allocator" : "an estimate"}>${peakWords(row)}</td>
+      <td data-tip=${row.simulated ? "from a simulation of torch's allocator" : "an estimate"}>${peakWords(row)}</td>
       <td class="barcell"><svg class="bar" width="90" height="10" aria-hidden="true">
         <rect class=${tier === 2 ? "c-over" : "c-fits"} width=${Math.max(1, 90 * row.reserved / widest)} height="10" rx="2" />
         <line class="limit" x1=${90 * budget / widest} x2=${90 * budget / widest} y1="0" y2="10" /></svg></td>

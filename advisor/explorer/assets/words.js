@@ -31,4 +31,4 @@ function nameOf(D, row) {
   return apart ? `${row.spec} · ${apart}` : row.spec;
 }
 
-const peakWords = row => `${row.replayed ? "" : "~"}${gib(row.reserved)}`;
+const peakWords = row => `${row.simulated ? "" : "~"}${gib(row.reserved)}`;

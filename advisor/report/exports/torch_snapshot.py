@@ -2,7 +2,7 @@
 
 A pickle of dicts, lists, strings and whole numbers with the keys that
 torch.cuda.memory._snapshot gives (torch 2.13 cuda/memory.py): device N is a rank of pipeline stage
-N. Addresses are the lowest free ones: no allocator is replayed for them.
+N. Addresses are the lowest free ones: no allocator is simulated for them.
 """
 
 import pickle

@@ -61,9 +61,9 @@ def without_recompute(advice: Answer, evaluation: Evaluation) -> Evaluation:
     for row in advice.candidates:
         one = row.evaluation
         if one.job == evaluation.job and not recomputes(one.setting):
-            return one.replayed
+            return one.simulated
     none = parts_of(evaluation.job.config.framework).settings.none
-    return Evaluator(evaluation.job, evaluation.calibration).evaluate(none).replayed
+    return Evaluator(evaluation.job, evaluation.calibration).evaluate(none).simulated
 
 
 def _draw_changes(axes: "Axes", none: Evaluation, evaluation: Evaluation) -> None:

@@ -4,7 +4,7 @@ fastest, by bounds that nothing undercuts, until that is a point that fits.
 Of a group of settings the bound is that of its fastest member, and it goes when its smallest one
 does not fit. Of a setting it is the best split, first whatever it holds, then of what stages may
 hold by what they keep at least, then by all that their passes need; last comes the best split
-itself, the allocator of its stages replayed where that is not clear.
+itself, the allocator of its stages simulated where that is not clear.
 """
 
 from collections.abc import Callable, Iterator
@@ -207,7 +207,7 @@ class BestFirst:
     def _may_fit(
         self, table: StageTable, choices: tuple[tuple[Choice, ...], ...], level: _Level
     ) -> tuple[tuple[Choice, ...], ...]:
-        ask = table.may_fit if level is _Level.KEPT else table.fits_unless_replayed
+        ask = table.may_fit if level is _Level.KEPT else table.fits_unless_simulated
         return tuple(
             tuple(choice for choice in held if ask(stage, choice))
             for stage, held in enumerate(choices)
@@ -223,7 +223,7 @@ class BestFirst:
             self._unsure = min(self._unsure, split.seconds)
             return None
         evaluator = Evaluator(job, self._calibration)
-        found = evaluator.evaluate(setting).replayed
+        found = evaluator.evaluate(setting).simulated
         self._evaluated += 1
         if found.fits:
             return found
@@ -233,14 +233,14 @@ class BestFirst:
         return None
 
     def _refuse(self, table: StageTable, split: Split, evaluator: Evaluator) -> None:
-        """Stages whose own replay says that they do not fit are not chosen again; where none says
-        so, the worst is not, and from there on the proof has a gap."""
+        """Stages whose own simulation says that they do not fit are not chosen again; where none
+        says so, the worst is not, and from there on the proof has a gap."""
         budget = evaluator.budget_bytes
-        details = evaluator.stage_details(split.choices[0].setting, replayed=True)
+        details = evaluator.stage_details(split.choices[0].setting, simulated=True)
         likely = [one.reserved.fit_probability(budget) for one in details]
         worst = likely.index(min(likely))
         choice = split.choices[worst]
-        replayed = evaluator.stage_detail(choice.setting, worst, replayed=True)
-        if replayed.reserved.fit_probability(budget) > min(likely) * (1 + ROUNDING):
+        simulated = evaluator.stage_detail(choice.setting, worst, simulated=True)
+        if simulated.reserved.fit_probability(budget) > min(likely) * (1 + ROUNDING):
             self._unsure = min(self._unsure, split.seconds)
         table.refuse(worst, choice)

@@ -121,7 +121,7 @@ class _Stages:
         while waiting:
             _, _, choice, its = heappop(waiting)
             legal = its is None or choice.setting in its.settings
-            if legal and self._table.fits_unless_replayed(stage, choice):
+            if legal and self._table.fits_unless_simulated(stage, choice):
                 yield choice  # whoever asks for another one knows that it does not fit
             if its is not None and self._may_fit(its, stage, number):
                 for member in its.members:

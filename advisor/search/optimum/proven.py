@@ -100,13 +100,13 @@ def _searched(
 
 
 def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """`evaluations` with the allocator replayed on each that may come first, in the order of their
+    """`evaluations` with the allocator simulated on each that may come first, in the order of their
     times, until one is known to fit: no other that fits is faster."""
     found = list(evaluations)
     by_time = sorted(range(len(found)), key=lambda k: (found[k].step_time_seconds, order(found[k])))
     for number in by_time:
         if found[number].fit_probability > 1 - CLEAR:
-            found[number] = found[number].replayed
+            found[number] = found[number].simulated
             if found[number].fits:
                 break
     return found
@@ -203,8 +203,8 @@ def least_changed(found: Evaluation, usual: Job) -> Evaluation:
         if (words, place, total) >= own:
             break
         other = evaluators[place].evaluate_timed(timed)
-        if other.fit_probability > 1 - CLEAR and other.replayed.fits:
-            return other.replayed
+        if other.fit_probability > 1 - CLEAR and other.simulated.fits:
+            return other.simulated
     return found
 
 

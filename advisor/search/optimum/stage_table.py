@@ -278,8 +278,8 @@ class StageTable:
             self._may_fit[key] = [one.fit_probability(budget) > 1 - CLEAR for one in least]
         return self._may_fit[key][stage]
 
-    def fits_unless_replayed(self, stage: int, choice: Choice) -> bool:
-        """Whether the stage may fit with all that its passes need, its allocator not replayed."""
+    def fits_unless_simulated(self, stage: int, choice: Choice) -> bool:
+        """Whether the stage may fit with all that its passes need, its allocator not simulated."""
         if not self.may_fit(stage, choice):
             return False
         key = choice.setting, choice.number
@@ -288,20 +288,20 @@ class StageTable:
         return self._fits[key][stage]
 
     def fits(self, stage: int, choice: Choice) -> bool:
-        """Whether the stage fits: with its allocator replayed where that is not clear."""
-        if not self.fits_unless_replayed(stage, choice):
+        """Whether the stage fits: with its allocator simulated where that is not clear."""
+        if not self.fits_unless_simulated(stage, choice):
             return False
         key = choice.setting, choice.number, stage
         if key not in self._settled:
             evaluator = self._evaluator(choice.number)
             detail = evaluator.stage_detail(choice.setting, stage)
             if detail.reserved.fit_probability(evaluator.budget_bytes) < CLEAR:
-                detail = evaluator.stage_detail(choice.setting, stage, replayed=True)
+                detail = evaluator.stage_detail(choice.setting, stage, simulated=True)
             self._settled[key] = detail.reserved.fit_probability(evaluator.budget_bytes) >= LIKELY
         return self._settled[key]
 
     def refuse(self, stage: int, choice: Choice) -> None:
-        """From now on the stage does not fit: a replay has said so."""
+        """From now on the stage does not fit: a simulation has said so."""
         self._settled[choice.setting, choice.number, stage] = False
 
     def _evaluator(self, row: int) -> Evaluator:

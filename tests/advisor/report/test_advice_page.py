@@ -279,7 +279,7 @@ def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:
     assert "calibration  none (not measured on this type of machine)\n" in text
 
 
-def test_what_was_not_replayed_is_marked(tight: Answer) -> None:
+def test_what_was_not_simulated_is_marked(tight: Answer) -> None:
     assert "~" not in plain(tight)
     first, second, *others = tight.candidates
     estimated = replace(second, evaluation=replace(second.evaluation, requests=None))

@@ -147,7 +147,7 @@ def test_ranges() -> None:
 
 
 def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:
-    """`answer` with one row's allocator not replayed."""
+    """`answer` with one row's allocator not simulated."""
     candidates = [
         replace(c, evaluation=replace(c.evaluation, requests=None), **changes)
         if c.evaluation.setting.spec == spec
@@ -157,7 +157,7 @@ def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:
     return replace(answer, candidates=tuple(candidates))
 
 
-def test_what_was_not_replayed_is_about_so_much(tight: Answer) -> None:
+def test_what_was_not_simulated_is_about_so_much(tight: Answer) -> None:
     assert "Without recompute the job exceeds the budget by 8.0 GiB." in verdict(tight)
     assert "the job exceeds the budget by about 8.0 GiB." in verdict(_estimated(tight, "none"))
     assert "(66.0 of 77.0 GiB" in verdict(tight)

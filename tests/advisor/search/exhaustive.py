@@ -21,7 +21,7 @@ from advisor.search.ranking import order, tier
 
 
 def best_of_all(resolution: Resolution, calibration: Calibration) -> Evaluation:
-    """First of the ranking of everything, its allocator replayed where that may decide."""
+    """First of the ranking of everything, its allocator simulated where that may decide."""
     found: list[Evaluation] = []
     for job in all_jobs(resolution):
         evaluator = Evaluator(job, calibration)
@@ -29,9 +29,9 @@ def best_of_all(resolution: Resolution, calibration: Calibration) -> Evaluation:
         found += (evaluator.evaluate(setting) for setting in stack.settings.candidates(job))
     found.sort(key=lambda one: one.step_time_seconds)
     for one in found:
-        if one.fit_probability > 1 - CLEAR and tier(one.replayed) == 0:
-            return one.replayed
-    return min((one.replayed if tier(one) < 2 else one for one in found), key=order)
+        if one.fit_probability > 1 - CLEAR and tier(one.simulated) == 0:
+            return one.simulated
+    return min((one.simulated if tier(one) < 2 else one for one in found), key=order)
 
 
 def same_row(found: Evaluation, best: Evaluation) -> bool:

@@ -105,8 +105,8 @@ def brute_force(space: list[Branch], calibration: Calibration) -> Evaluation | N
         found.append(evaluators[job].evaluate(setting))
     assert len(found) == sum(branch.num_points for branch in space)
     for evaluation in sorted(found, key=lambda one: one.step_time_seconds):
-        if evaluation.fit_probability > 1 - CLEAR and evaluation.replayed.fits:
-            return evaluation.replayed
+        if evaluation.fit_probability > 1 - CLEAR and evaluation.simulated.fits:
+            return evaluation.simulated
     return None
 
 
@@ -215,7 +215,7 @@ def test_stages_make_up_the_step(toy: Toy) -> None:
             max(choice.part.optimizer for choice in choices),
         )
         assert seconds == pytest.approx(own.seconds(setting), rel=ROUNDING)
-        may_fit = [table.fits_unless_replayed(stage, c) for stage, c in enumerate(choices)]
+        may_fit = [table.fits_unless_simulated(stage, c) for stage, c in enumerate(choices)]
         assert may_fit == own.may_fit(setting)
 
 

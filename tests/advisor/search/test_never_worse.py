@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 def fastest_sure(rows: list[Evaluation]) -> float | None:
-    """Step time of the fastest of `rows` that is sure to fit, its allocator replayed."""
+    """Step time of the fastest of `rows` that is sure to fit, its allocator simulated."""
     for row in sorted(rows, key=lambda one: one.step_time_seconds):
-        if row.fit_probability > 0.5 and row.replayed.fit_probability >= SURE:
+        if row.fit_probability > 0.5 and row.simulated.fit_probability >= SURE:
             return row.step_time_seconds
     return None
 

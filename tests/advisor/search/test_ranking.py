@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation, Replay, TimeBreakdown
+from advisor.answer.evaluation import Evaluation, Simulation, TimeBreakdown
 from advisor.base.units import GIB, MIB
 from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import alike, first_replayed, order, rank, tier
+from advisor.search.ranking import alike, first_simulated, order, rank, tier
 
 from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
@@ -92,8 +92,8 @@ def test_a_replay_folds_no_estimate_that_is_smaller_by_its_own_measure(base: Eva
         slower = replace(estimate, time_seconds=_like(base, 1, 2.0, 1.0).time_seconds)
         _, second = rank([replace(first, requests=9), replace(slower, requests=None)])
         assert (second.dominated_by, second.folded) == (1, folded)
-        _, replayed = rank([replace(first, requests=9), replace(slower, requests=9)])
-        assert replayed.folded
+        _, simulated = rank([replace(first, requests=9), replace(slower, requests=9)])
+        assert simulated.folded
 
 
 def test_any_row_that_is_shown_folds_what_it_beats(base: Evaluation) -> None:
@@ -133,68 +133,68 @@ def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:
 
 
 def _estimated(like: Evaluation, probability: float, *, requests: int = 9_000) -> Evaluation:
-    """An evaluation whose replay says `probability`."""
+    """An evaluation whose simulation says `probability`."""
 
-    def replay() -> Replay:
-        return Replay(
+    def simulate() -> Simulation:
+        return Simulation(
             peak_reserved_bytes=like.peak_reserved_bytes,
             fit_probability=probability,
             requests=requests,
             look=like.look,
         )
 
-    return replace(like, replay=replay, requests=None)
+    return replace(like, simulate=simulate, requests=None)
 
 
-def _replayed(evaluations: tuple[Evaluation, ...]) -> list[bool]:
+def _simulated(evaluations: tuple[Evaluation, ...]) -> list[bool]:
     return [evaluation.requests is not None for evaluation in evaluations]
 
 
-def test_the_first_row_is_replayed_until_it_is_one_that_was(base: Evaluation) -> None:
+def test_the_first_row_is_simulated_until_it_is_one_that_was(base: Evaluation) -> None:
     rows = [_estimated(_like(base, 10, float(n), 0.96), 0.2 if n < 3 else 0.99) for n in range(6)]
-    found = first_replayed(rows)
-    assert _replayed(found) == [True] * 4 + [False] * 2
+    found = first_simulated(rows)
+    assert _simulated(found) == [True] * 4 + [False] * 2
     assert min(found, key=order) is found[3]
 
 
-def test_what_is_compared_is_replayed_before_other_rows(base: Evaluation) -> None:
+def test_what_is_compared_is_simulated_before_other_rows(base: Evaluation) -> None:
     names = ("moe", "mlp", "moe_act", "layernorm")
     rows = [
         _estimated(replace(_like(base, 10, float(n), 0.99), setting=selective(name)), 0.99)
         for n, name in enumerate(names)
     ]
-    assert _replayed(first_replayed(rows)) == [True, False, False, False]
-    rows = [replace(row, replay=_estimated(row, 0.99, requests=5_000).replay) for row in rows]
+    assert _simulated(first_simulated(rows)) == [True, False, False, False]
+    rows = [replace(row, simulate=_estimated(row, 0.99, requests=5_000).simulate) for row in rows]
     compared = (selective("layernorm"),)
-    assert _replayed(first_replayed(rows, compared)) == [True, False, False, True]
+    assert _simulated(first_simulated(rows, compared)) == [True, False, False, True]
 
 
-def test_what_may_fit_and_is_faster_is_replayed_wherever_it_stands(base: Evaluation) -> None:
+def test_what_may_fit_and_is_faster_is_simulated_wherever_it_stands(base: Evaluation) -> None:
     rows = [_estimated(_like(base, 10, 2.0 + n, 0.99), 0.99, requests=1_000) for n in range(40)]
     hopeful = _estimated(_like(base, 20, 1.0, 0.3), 0.99, requests=1_000)
     hopeless = _estimated(_like(base, 20, 1.0, 0.01), 0.99, requests=1_000)
-    found = first_replayed([*rows, hopeful, hopeless])
+    found = first_simulated([*rows, hopeful, hopeless])
     assert min(found, key=order) is found[40]
-    assert _replayed(found[40:]) == [True, False]
+    assert _simulated(found[40:]) == [True, False]
 
 
-def test_more_is_replayed_where_an_estimate_is_far_off(base: Evaluation) -> None:
+def test_more_is_simulated_where_an_estimate_is_far_off(base: Evaluation) -> None:
     def rows(*, segments: bool) -> list[Evaluation]:
         config = replace(base.job.config, expandable_segments=segments)
         like = replace(base, job=replace(base.job, config=config))
         return [_estimated(_like(like, 10, float(n), 0.99), 0.99) for n in range(20)]
 
-    assert sum(_replayed(first_replayed(rows(segments=True)))) == 1
-    assert sum(_replayed(first_replayed(rows(segments=False)))) == 5
+    assert sum(_simulated(first_simulated(rows(segments=True)))) == 1
+    assert sum(_simulated(first_simulated(rows(segments=False)))) == 5
 
 
 def test_nothing_fits_only_where_replays_say_so(base: Evaluation) -> None:
-    """Behind a first row that is at the edge, what is unclear is replayed until one fits."""
+    """Behind a first row that is at the edge, what is unclear is simulated until one fits."""
     rows = [_estimated(_like(base, 10, float(n), 0.6), 0.99 if n == 9 else 0.6) for n in range(12)]
-    found = first_replayed(rows)
-    assert _replayed(found) == [True] * 10 + [False] * 2
+    found = first_simulated(rows)
+    assert _simulated(found) == [True] * 10 + [False] * 2
     assert min(found, key=order) is found[9]
 
 
 def test_no_evaluations() -> None:
-    assert first_replayed(()) == ()
+    assert first_simulated(()) == ()

@@ -93,7 +93,7 @@ def test_on_a_gpu_the_plan_is_what_advise_says() -> None:
     best = advice.candidates[:3]
     assert specs(made) == [(c.rank, c.evaluation.setting.spec) for c in best]
     for setting, candidate in zip(made.settings, best, strict=True):
-        prediction, evaluation = setting.trial.prediction, candidate.evaluation.replayed
+        prediction, evaluation = setting.trial.prediction, candidate.evaluation.simulated
         assert prediction.step_time_seconds == evaluation.step_time_seconds
         assert prediction.peak_allocated_bytes == evaluation.peak.peak_allocated_bytes
         assert prediction.fit_probability == evaluation.fit_probability

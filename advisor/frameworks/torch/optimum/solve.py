@@ -124,7 +124,7 @@ def _made_bytes(operator: Operator) -> int:
 
 
 _ROUNDS: Final = 6
-"""Plans whose allocator is replayed."""
+"""Plans whose allocator is simulated."""
 _AS_GOOD: Final = 0.002
 """Share of allocated bytes between what fits and what does not that is not worth another round."""
 
@@ -188,7 +188,7 @@ def fastest(blocks: Blocks, fixed: int, evaluator: JobEvaluator) -> Found | None
         if found is None:
             break
         own = evaluator.most_allocated(found.setting)
-        if evaluator.evaluate(found.setting).replayed.fits:
+        if evaluator.evaluate(found.setting).simulated.fits:
             fits = found
             if fails is None and own <= allocated:
                 break

@@ -157,14 +157,15 @@ def test_what_is_permuted_in_a_graph_stays_until_the_backward() -> None:
     assert Module.DISPATCH not in beside.modules
 
 
-def test_graphs_of_layers_need_more_than_none_and_their_pool_is_replayed_apart() -> None:
+def test_graphs_of_layers_need_more_than_none_and_their_pool_is_simulated_apart() -> None:
     without = detail(CudaGraphImpl.NONE)
     for impl in (ENGINE, LOCAL):
         job = graphed(impl)
         evaluator = Evaluator(job, load_calibration(job.gpu))
-        found, replayed = (
-            evaluator.stage_detail(NONE, 0, replayed=replays) for replays in (False, True)
+        found, simulated = (
+            evaluator.stage_detail(NONE, 0, simulated=simulated_too)
+            for simulated_too in (False, True)
         )
         assert found.reserved.allocated > without.reserved.allocated
-        assert replayed.reserved.unused is not None
-        assert 0 < replayed.reserved.unused < 0.1 * replayed.reserved.allocated
+        assert simulated.reserved.unused is not None
+        assert 0 < simulated.reserved.unused < 0.1 * simulated.reserved.allocated

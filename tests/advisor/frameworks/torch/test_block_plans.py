@@ -74,9 +74,9 @@ def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: s
     """Nor do copies to the host make a plan slower; each plan is what its spelling says."""
     stack, job = stack_job(framework, memory_budget=budget, micro_batch_size=1)
     evaluator = Evaluator(job, load_calibration(job.gpu, None))
-    own = [evaluator.evaluate(setting).replayed for setting in stack.settings.candidates(job)]
+    own = [evaluator.evaluate(setting).simulated for setting in stack.settings.candidates(job)]
     solved = stack.optimum.solved(evaluator)
-    found = [evaluator.evaluate(setting).replayed for setting in solved.settings]
+    found = [evaluator.evaluate(setting).simulated for setting in solved.settings]
     assert all(one.fits and not stack.settings.check(one.setting, job) for one in found)
     assert [parse_setting(one.setting.spec) for one in found] == [*solved.settings]
     seconds = [one.step_time_seconds for one in found]
@@ -95,7 +95,7 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
     setting, *budgets = solved.settings
     assert "~" not in setting.spec
     assert [one.spec for one in budgets] == [f"budget:0.{tenths}" for tenths in range(1, 10)]
-    found = [evaluator.evaluate(one).replayed for one in solved.settings]
+    found = [evaluator.evaluate(one).simulated for one in solved.settings]
     assert found[0].fits
     own = [one.step_time_seconds for one in found[1:] if one.fits]
     assert all(found[0].step_time_seconds <= seconds for seconds in own)

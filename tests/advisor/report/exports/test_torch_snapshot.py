@@ -57,7 +57,7 @@ def test_the_most_alive_is_the_peak_to_the_byte(rows: tuple[RankedEvaluation, ..
         found = torch_snapshot(row, ORIGIN)
         for stage in row.evaluation.stages:
             trace, segment = found["device_traces"][stage.stage], found["segments"][stage.stage]
-            most, left = replayed(trace)
+            most, left = simulated(trace)
             assert most == stage.peak_allocated_bytes
             assert left == segment["allocated_size"]
             assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
@@ -65,7 +65,7 @@ def test_the_most_alive_is_the_peak_to_the_byte(rows: tuple[RankedEvaluation, ..
             assert Counter(e["action"] for e in trace)["alloc"] <= 2 * MOST_BLOCKS
 
 
-def replayed(trace: list[dict[str, Any]]) -> tuple[int, int]:
+def simulated(trace: list[dict[str, Any]]) -> tuple[int, int]:
     """The most bytes alive at once, and those alive at the end, none over another."""
     live: dict[int, int] = {}
     alive = most = seconds = 0

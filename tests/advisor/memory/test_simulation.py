@@ -9,7 +9,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
-from advisor.memory.replay import GraphTraces, Held, Replayed, replay
+from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate
 from advisor.memory.static import StaticMemory
 from advisor.memory.trace import ChunkTrace
 from advisor.models.presets import load_model
@@ -35,7 +35,7 @@ def test_states_of_the_first_step_take_the_place_of_what_the_passes_left() -> No
     """By hand: 30 of main parameters, 40 kept and 60 to go back are a segment each. The moments,
     30 each, go into those of 40 and 60: the second step needs 40 and 60 anew."""
     states = replace(NOTHING, optimizer=90 * MIB)
-    found = replay(
+    found = simulate(
         held(static=states, weights=(90,)),
         (one_layer(40 * MIB, 60 * MIB),),
         (0,),
@@ -54,7 +54,7 @@ def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() ->
     weights had."""
     weights = replace(NOTHING, weights=100 * MIB)
     found = [
-        replay(
+        simulate(
             held(static=weights, weights=(1,), in_buffers=moved),
             (one_layer(50 * MIB, 20 * MIB),),
             (0,),
@@ -81,21 +81,21 @@ def job() -> Job:
     )
 
 
-def replayed(job: Job, spec: str, stage: int) -> tuple[Replayed, int]:
+def simulated(job: Job, spec: str, stage: int) -> tuple[SimulatedPeaks, int]:
     """Stage `stage` of `job`, and its allocated peak by the walks."""
     evaluator, stack = Evaluator(job, load_calibration(job.gpu)), parts_of(job.config.framework)
     pipeline, setting = Pipeline(evaluator.stages), stack.settings.parse(spec)
     memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack.memory)
     plans = [stack.memory.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]
     detail = evaluator.stage_detail(setting, stage)
-    return memory.replay(plans, stage), detail.reserved.allocated
+    return memory.simulate(plans, stage), detail.reserved.allocated
 
 
 @pytest.mark.parametrize("spec", ["none", "selective:mlp", "full:uniform:1", "full:block:2"])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_the_requests_add_up_to_the_peak_of_the_walks(job: Job, spec: str, stage: int) -> None:
     """Within 1 %: small requests, and what the schedule's variables hold, are no part of them."""
-    found, walked = replayed(job, spec, stage)
+    found, walked = simulated(job, spec, stage)
     assert found.allocated == pytest.approx(walked, rel=0.01)
     assert found.unused >= 0
 
@@ -117,20 +117,20 @@ def test_requests_of_gathered_parameters_add_up_as_well(
     """Those that stay between the passes; within 0.25 %: small requests, of a router among them."""
     changes = ("layout.data_parallel_sharding=gradients", "job.expandable_segments=true")
     _, job = stack_job(framework, model=model, overrides=changes)
-    found, walked = replayed(job, spec, 0)
+    found, walked = simulated(job, spec, 0)
     assert found.allocated == pytest.approx(walked, rel=0.0025)
 
 
 def test_what_is_offloaded_is_not_there_between_the_passes(job: Job) -> None:
-    kept, _ = replayed(job, "none", 0)
-    away, walked = replayed(job, "none+offload=core_attn,attn_proj", 0)
+    kept, _ = simulated(job, "none", 0)
+    away, walked = simulated(job, "none+offload=core_attn,attn_proj", 0)
     assert away.allocated < kept.allocated
     assert away.allocated == pytest.approx(walked, rel=0.02)
 
 
 def test_expandable_segments_leave_less(job: Job) -> None:
     fixed, expandable = (
-        replayed(replace(job, config=replace(job.config, expandable_segments=on)), "none", 0)[0]
+        simulated(replace(job, config=replace(job.config, expandable_segments=on)), "none", 0)[0]
         for on in (False, True)
     )
     assert 0 <= expandable.unused < fixed.unused
@@ -140,7 +140,7 @@ def test_a_pool_of_graphs_serves_nobody_else() -> None:
     """By hand: the first step needs 40 kept and 60 to go back. What is free then goes to the
     driver; the graphs have 30 and 50 in a pool of their own, 16 of inputs stay, and the passes
     beside them need 10 and 10."""
-    found = replay(
+    found = simulate(
         held(),
         (one_layer(40 * MIB, 60 * MIB),),
         (0,),
@@ -161,5 +161,5 @@ def test_a_pool_of_graphs_serves_nobody_else() -> None:
 def test_where_graphs_need_less_the_first_steps_decide() -> None:
     traces = (one_layer(40 * MIB, 60 * MIB),)
     graphs = GraphTraces(pool=(), outside=(one_layer(10 * MIB, 10 * MIB),), inputs=0)
-    found = replay(held(), traces, (0,), 1, 0, 1, expandable_segments=True, graphs=graphs)
+    found = simulate(held(), traces, (0,), 1, 0, 1, expandable_segments=True, graphs=graphs)
     assert found.allocated == 100 * MIB

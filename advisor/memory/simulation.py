@@ -51,9 +51,9 @@ class GraphTraces(Struct, frozen=True, kw_only=True):
     inputs: int
 
 
-class Replayed(Struct, frozen=True):
+class SimulatedPeaks(Struct, frozen=True):
     """Peaks of what the allocator counts, bytes; allocated is that of the steps, without what was
-    alive only while the model was made. requests: how many were replayed."""
+    alive only while the model was made. requests: how many were simulated."""
 
     allocated: int
     reserved: int
@@ -135,7 +135,7 @@ class Rank:
             self.give_back(reversed(kept.values()))
 
 
-def replay(
+def simulate(
     held: Held,
     traces: tuple[ChunkTrace, ...],
     classes: tuple[int, ...],
@@ -146,7 +146,7 @@ def replay(
     expandable_segments: bool,
     capacity: int | None = None,
     graphs: GraphTraces | None = None,
-) -> Replayed:
+) -> SimulatedPeaks:
     """Peaks of a rank of `stage` whose chunk k runs as traces[classes[k]]. OutOfMemoryError where
     it does not get by with `capacity` bytes, what lies free returned to the driver when needed.
 
@@ -196,7 +196,7 @@ def replay(
         max(first, second + pool)
         for first, second, pool in zip(before, rank.peaks, beside, strict=True)
     )
-    return Replayed(allocated, reserved, found.requests + requests)
+    return SimulatedPeaks(allocated, reserved, found.requests + requests)
 
 
 def _groups(held: Held) -> Iterator[tuple[float, tuple[int, ...]]]:
