@@ -371,6 +371,11 @@ def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
     return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
 
 
+def is_legal(setting: Setting, job: Job) -> bool:
+    """Whether the job's framework takes the setting."""
+    return not parts_of(job.config.framework).settings.check(setting, job)
+
+
 def evaluate_settings(
     job: Job, settings: tuple[Setting, ...], calibration: Calibration
 ) -> tuple[Evaluation, ...]:

@@ -13,7 +13,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 from advisor.search.bounds import HOLDING
-from advisor.search.evaluate import Evaluator, Timed
+from advisor.search.evaluate import Evaluator, Timed, is_legal
 from advisor.search.ranking import Order, order, tier
 
 ROWS: Final = 20
@@ -137,7 +137,7 @@ class Found:
                 return Looked(unfit=False, short=short)
             self.evaluated += 1
             found = evaluator.evaluate_if_it_may_fit(one)
-            if found is not None and self._is_legal(one.setting, evaluator.job):
+            if found is not None and is_legal(one.setting, evaluator.job):
                 unfit = False
                 if one.time.total <= self.first:
                     found = self._simulated(found)
@@ -155,7 +155,7 @@ class Found:
         job = replace(
             found.job, config=replace(config, expandable_segments=not config.expandable_segments)
         )
-        if not self._is_legal(found.setting, job):
+        if not is_legal(found.setting, job):
             return simulated
         other = Evaluator(job, self._calibration).evaluate(found.setting).simulated
         return other if self._fits(other) else simulated
@@ -169,13 +169,10 @@ class Found:
     def _timed(self, evaluator: Evaluator) -> list[Timed]:
         """Settings that are worth a try, the fastest first."""
         job = evaluator.job
-        settings = tuple(one for one in self._asked if self._is_legal(one, job))
+        settings = tuple(one for one in self._asked if is_legal(one, job))
         if not self._asked:
             settings = parts_of(job.config.framework).settings.tried(job)
         return sorted((evaluator.timed(one) for one in settings), key=lambda one: one.time.total)
-
-    def _is_legal(self, setting: Setting, job: Job) -> bool:
-        return not parts_of(job.config.framework).settings.check(setting, job)
 
     def _take(self, found: Evaluation) -> bool:
         """Keep it where it is better than what is kept of the same layout and micro batch; whether
@@ -191,7 +188,7 @@ class Found:
     def least_peak(self, evaluator: Evaluator) -> int:
         """Bytes of the job's slowest settings, which keep least, as a rule."""
         slowest = reversed(self._timed(evaluator))
-        legal = (one for one in slowest if self._is_legal(one.setting, evaluator.job))
+        legal = (one for one in slowest if is_legal(one.setting, evaluator.job))
         peaks = [
             evaluator.evaluate_timed(one).peak_reserved_bytes
             for one, _ in zip(legal, range(_SLOWEST), strict=False)
@@ -208,7 +205,7 @@ class Found:
                 break
             evaluator = Evaluator(job, self._calibration)
             for one in self._timed(evaluator):
-                if self._is_legal(one.setting, job):
+                if is_legal(one.setting, job):
                     found = evaluator.evaluate_timed(one)
                     self._take(found)
                     least = min(least, found.peak_reserved_bytes)

@@ -7,8 +7,6 @@ what cannot fit is left out as soon as that is known (see too_large).
 """
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
-from itertools import count
 from math import inf
 from typing import Final
 
@@ -27,6 +25,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.layout_fields import whole_tensors
 from advisor.request.origin import GIVEN
 from advisor.request.resolve import Resolution
+from advisor.search.best_first import BestFirst
 from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
@@ -140,8 +139,7 @@ class Search:
             self._sizes = divisors(self._batch)
         segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
         self._found = Found(calibration, asked, within, either_segments=segments, likely=likely)
-        self._waiting: list[tuple[float, int, _Waiting]] = []
-        self._numbers = count()
+        self._waiting = BestFirst[_Waiting](lambda bound: bound <= self._found.limit)
 
     def run(self, known: tuple[Job, ...] = ()) -> Searched:
         """Look at `known` jobs, and at what may come among the rows. UserError where no layout is
@@ -195,15 +193,14 @@ class Search:
         """Look at what may come among the rows, the least bound first; False where so much did not
         fit that the rest was not looked at."""
         found = self._found
-        start, steps = self._waiting[0][0] if self._waiting else 0.0, 0
-        while self._waiting and self._waiting[0][0] <= found.limit:
+        start = 0.0
+        for steps, (bound, item) in enumerate(self._waiting):
+            start = start if steps else bound
             hopeful = self._options and found.fits
             if found.looked > self._most or (not hopeful and found.unfit > _MOST_UNFIT):
                 return False
-            bound, _, item = heappop(self._waiting)
             self._expand(bound, item)
-            steps += 1
-            if self._watch and steps % _EACH == 1:
+            if self._watch and steps % _EACH == 0:
                 way = found.limit - start
                 share = (bound - start) / way if 0 < way < inf else 0.0
                 self._watch(Progress(best=found.best, evaluated=found.evaluated, share=share))
@@ -241,16 +238,12 @@ class Search:
                     yield job
 
     def _wait_at_floor(self, floor: float, item: _Waiting) -> None:
-        self._wait(self._shipped(floor), item)
+        self._waiting.add(self._shipped(floor), item)
 
     def _shipped(self, floor: float) -> float:
         """The bound that a floor is, which is that of the shipped times."""
         learned = type(self._calibration) is not Calibration
         return floor * _LEAST_OF_LEARNED if learned else floor
-
-    def _wait(self, bound: float, item: _Waiting) -> None:
-        if bound <= self._found.limit:
-            heappush(self._waiting, (bound, next(self._numbers), item))
 
     def _wait_for_dense(self, item: _Dense) -> None:
         tp, model = item.group.tensor_model_parallel_size, self._roots[item.root].resolution.model
@@ -312,15 +305,15 @@ class Search:
         for lighter in self._lighter[root]:
             more = max(0.0, self._optimizer[lighter] - self._optimizer[root])
             floor = self._floors[root].of_layout(layout, size) + more
-            self._wait(max(bound, self._shipped(floor)), _Point(lighter, layout, size))
+            self._waiting.add(max(bound, self._shipped(floor)), _Point(lighter, layout, size))
 
     def _add_job(self, root: int | None, job: Job) -> None:
         evaluator = Evaluator(job, self._calibration)
-        self._wait(evaluator.at_least_seconds, _Ready(root, evaluator))
+        self._waiting.add(evaluator.at_least_seconds, _Ready(root, evaluator))
         if self._options and evaluator.at_least_without_host < evaluator.at_least_seconds * (
             1 - SAME_TIME
         ):
-            self._wait(evaluator.at_least_without_host, _Graphed(job))
+            self._waiting.add(evaluator.at_least_without_host, _Graphed(job))
 
     def _look_at(self, bound: float, root: int | None, evaluator: Evaluator) -> None:
         looked, job = self._found.look_at(evaluator), evaluator.job

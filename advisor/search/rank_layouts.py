@@ -24,8 +24,7 @@ from advisor.search.found import Searched
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.layouts import known_jobs
 from advisor.search.near_changes import search_near
-from advisor.search.optimum.best_first import Found
-from advisor.search.optimum.branches import each_micro_batch, fastest_beyond_the_menu
+from advisor.search.optimum.branches import Found, each_micro_batch, fastest_beyond_the_menu
 from advisor.search.rank_settings import find_remedies, other_job, rank_settings
 from advisor.search.ranking import first_simulated, order, rank
 

@@ -1,16 +1,16 @@
 """What recompute would win that is chosen for each pipeline stage by itself."""
 
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import count, groupby
+from itertools import groupby
 from math import inf
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.units import ranges
 from advisor.frameworks.part_types import SettingGroup
 from advisor.plan.recompute_plan import Setting
-from advisor.search.optimum.best_first import Branch, problem_of
+from advisor.search.best_first import BestFirst
 from advisor.search.optimum.best_split import Split
+from advisor.search.optimum.branches import Branch, problem_of
 from advisor.search.optimum.stage_table import Choice, StageTable, worth_it
 
 _CHOSEN = "recompute chosen for each pipeline stage"
@@ -70,7 +70,6 @@ class _Stages:
         self._most = self._table.own.most_microbatch_seconds(below)
         self._groups = [g for g in branch.decisions.groups if branch.of(g) is branch.table]
         self._rows: dict[tuple[Setting, int], list[Choice]] = {}
-        self._numbers = count()
         self._first: dict[tuple[int, int], Choice | None] = {}
         self._left: dict[tuple[int, int], Iterator[Choice]] = {}
         for stage, held in enumerate(self._at_best(branch, below)):
@@ -106,20 +105,17 @@ class _Stages:
         return worth_it(every, self._table.splits.num_layers)
 
     def _fastest(self, stage: int, number: int) -> Iterator[Choice]:
-        """In the order of their times; of a group the others behind its fastest, of a group in it
+        """In the order of their times; of a group the others after its fastest, of a group in it
         the smallest alone: what is won with it is won at least."""
-        waiting: list[tuple[float, int, Choice, SettingGroup | None]] = []
+        waiting = BestFirst[tuple[Choice, SettingGroup | None]](lambda s: s <= self._most)
 
         def wait(setting: Setting, group: SettingGroup | None = None) -> None:
             choice = self._choice(setting, stage, number)
-            if choice.part.microbatch <= self._most:
-                order = next(self._numbers)
-                heappush(waiting, (choice.part.microbatch, order, choice, group))
+            waiting.add(choice.part.microbatch, (choice, group))
 
         for group in self._groups:
             wait(group.fastest, group)
-        while waiting:
-            _, _, choice, its = heappop(waiting)
+        for _, (choice, its) in waiting:
             legal = its is None or choice.setting in its.settings
             if legal and self._table.fits_unless_simulated(stage, choice):
                 yield choice  # whoever asks for another one knows that it does not fit

@@ -13,11 +13,10 @@ from advisor.frameworks.part_types import Solved
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.plan.recompute_plan import Setting, words_of
+from advisor.plan.recompute_plan import words_of
 from advisor.request.origin import GIVEN, SEARCHED, changed_fields
-from advisor.search.evaluate import Evaluator, Timed
-from advisor.search.optimum.best_first import BestFirst, Branch, Found
-from advisor.search.optimum.branches import branches, space
+from advisor.search.evaluate import Evaluator, Timed, is_legal
+from advisor.search.optimum.branches import Branch, Found, PointSearch, branches, space
 from advisor.search.optimum.per_stage import per_stage
 from advisor.search.rank_settings import find_remedies
 from advisor.search.ranking import order, rank
@@ -86,17 +85,11 @@ def _searched(
     seconds: float,
 ) -> tuple[list[Branch], Found]:
     """The space, and what is faster in it than `seconds`."""
-
-    settings = parts_of(job.config.framework).settings
-
-    def is_legal(setting: Setting, job: Job) -> bool:
-        return not settings.check(setting, job)
-
     try:
         space = branches(job, calibration, given)
     except KeyboardInterrupt:
         return [], Found(evaluation=None, evaluated=0, bound=0.0, stopped=True)
-    return space, BestFirst(space, calibration, is_legal, seconds * (1 - SAME)).run()
+    return space, PointSearch(space, calibration, seconds * (1 - SAME)).run()
 
 
 def settled_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -220,5 +213,5 @@ def _timed(evaluator: Evaluator, found: Evaluation) -> Iterator[Timed]:
     own = parts_of(found.job.config.framework).settings
     settings = dict.fromkeys((own.none, *own.candidates(evaluator.job), found.setting))
     for setting in settings:
-        if not own.check(setting, evaluator.job):
+        if is_legal(setting, evaluator.job):
             yield evaluator.timed(setting)
