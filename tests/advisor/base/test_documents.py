@@ -135,9 +135,8 @@ def test_what_toml_may_not_be(text: str, says: str) -> None:
 
 
 def test_what_toml_may_be() -> None:
-    assert read_toml('[a.b]\nc = [1, 2.5]\nd = "1.2.3"') == {
-        "a": {"b": {"c": [1, 2.5], "d": "1.2.3"}}
-    }
+    read = read_toml('[a.b]\nc = [1, 2.5]\nd = "1.2.3"')
+    assert read == {"a": {"b": {"c": [1, 2.5], "d": "1.2.3"}}}
 
 
 @pytest.mark.parametrize("read", [read_yaml, read_json, read_toml])

@@ -12,46 +12,34 @@ def config(**fields: object) -> JobConfig:
     return JobConfig(seq_length=32, micro_batch_size=1, global_batch_size=8, **fields)
 
 
+BF16, TENSORWISE = DType.BF16, Fp8Recipe.TENSORWISE
+
+
 @pytest.mark.parametrize(
-    ("fields", "num_bytes"),
+    ("num_bytes", "fields"),
     [
-        ({}, 12),
-        ({"use_precision_aware_optimizer": True}, 10),
-        ({"use_precision_aware_optimizer": True, "main_params_dtype": DType.FP16}, 10),
+        (10, {}),
+        (10, {"main_params_dtype": DType.FP16}),
+        (6, {"exp_avg_dtype": BF16, "exp_avg_sq_dtype": BF16}),
+        (10, {"fp8_recipe": Fp8Recipe.DELAYED}),
+        (12, {"fp8_recipe": TENSORWISE}),
+        (10, {"precision": Precision.FP8_DELAYED}),
+        (12, {"transformer_engine_version": "2.0"}),
+        (10, {"optimizer_cpu_offload": True, "fp8_recipe": TENSORWISE}),
         (
+            7,
             {
-                "use_precision_aware_optimizer": True,
-                "exp_avg_dtype": DType.BF16,
-                "exp_avg_sq_dtype": DType.BF16,
-            },
-            6,
-        ),
-        ({"use_precision_aware_optimizer": True, "fp8_recipe": Fp8Recipe.DELAYED}, 10),
-        ({"use_precision_aware_optimizer": True, "fp8_recipe": Fp8Recipe.TENSORWISE}, 12),
-        ({"use_precision_aware_optimizer": True, "precision": Precision.FP8_DELAYED}, 10),
-        ({"use_precision_aware_optimizer": True, "transformer_engine_version": "2.0"}, 12),
-        (
-            {
-                "use_precision_aware_optimizer": True,
-                "optimizer_cpu_offload": True,
-                "fp8_recipe": Fp8Recipe.TENSORWISE,
-            },
-            10,
-        ),
-        (
-            {
-                "use_precision_aware_optimizer": True,
                 "precision": Precision.FP8_CURRENT,
-                "exp_avg_dtype": DType.BF16,
+                "exp_avg_dtype": BF16,
                 "exp_avg_sq_dtype": DType.FLOAT8,
             },
-            7,
         ),
     ],
 )
 def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: int) -> None:
     """Of an fp32 main parameter that Adam holds, it keeps what the bf16 weight lacks, 2 bytes."""
-    assert config(**fields).optimizer_bytes == num_bytes
+    assert config(use_precision_aware_optimizer=True, **fields).optimizer_bytes == num_bytes
+    assert config().optimizer_bytes == 12
 
 
 @pytest.mark.parametrize(

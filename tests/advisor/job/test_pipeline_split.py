@@ -96,6 +96,10 @@ def test_the_largest_chunk() -> None:
     assert most_layers_of_chunk(model(14), layout) == 4
 
 
+SPELT = "pipeline_model_parallel_layout"
+LOSS = {"account_for_loss_in_pipeline_split": True}
+
+
 @pytest.mark.parametrize(
     ("num_layers", "layout", "words"),
     [
@@ -105,26 +109,16 @@ def test_the_largest_chunk() -> None:
         (8, pipeline(3, num_layers_in_first_pipeline_stage=3), "5 layers .* nearest: 2 or 6"),
         (8, pipeline(2, num_layers_in_first_pipeline_stage=9), "9 of 8 in the first stage"),
         (8, pipeline(1, num_layers_in_first_pipeline_stage=4), "has 4 layers in the first"),
-        (8, pipeline(2, account_for_loss_in_pipeline_split=True), "9 layers .* nearest: 1 or 3"),
+        (8, pipeline(2, **LOSS), "9 layers .* nearest: 1 or 3"),
+        (8, pipeline(2, num_layers_in_first_pipeline_stage=4, **LOSS), "combined with account_for"),
+        (8, pipeline(2, **{SPELT: "Etttt|tttt"}), "end with its only L"),
+        (8, pipeline(2, **{SPELT: "Ettt|ttttL"}), "has 7 layers"),
+        (8, pipeline(3, **{SPELT: "Etttt|ttttL"}), "has 2 chunks"),
+        (8, pipeline(2, **{SPELT: "Exttt|ttttL"}), "must not hold 'x'"),
         (
             8,
-            pipeline(
-                2, num_layers_in_first_pipeline_stage=4, account_for_loss_in_pipeline_split=True
-            ),
-            "cannot be combined with account_for",
-        ),
-        (8, pipeline(2, pipeline_model_parallel_layout="Etttt|tttt"), "end with its only L"),
-        (8, pipeline(2, pipeline_model_parallel_layout="Ettt|ttttL"), "has 7 layers"),
-        (8, pipeline(3, pipeline_model_parallel_layout="Etttt|ttttL"), "has 2 chunks"),
-        (8, pipeline(2, pipeline_model_parallel_layout="Exttt|ttttL"), "must not hold 'x'"),
-        (
-            8,
-            pipeline(
-                2,
-                pipeline_model_parallel_layout="Etttt|ttttL",
-                account_for_loss_in_pipeline_split=True,
-            ),
-            "cannot be combined with account_for_loss_in_pipeline_split",
+            pipeline(2, **{SPELT: "Etttt|ttttL"}, **LOSS),
+            "cannot be combined with account_for_loss",
         ),
     ],
 )

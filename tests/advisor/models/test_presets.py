@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.presets import load_model, load_preset, model_names
-from advisor.models.spec import ModelSpec
+from tests.advisor.models.config_json.published import PUBLISHED
 
 TINY = """\
 num_layers: 2
@@ -48,20 +48,6 @@ def test_gpt3_is_the_transformer_of_its_time(name: str) -> None:
     assert spec.ffn_hidden_size == 4 * spec.hidden_size
 
 
-def test_llama3_70b_field_by_field() -> None:
-    assert load_model("llama3_70b") == ModelSpec(
-        name="llama3_70b",
-        num_layers=80,
-        hidden_size=8192,
-        ffn_hidden_size=28672,
-        num_attention_heads=64,
-        num_query_groups=8,
-        kv_channels=128,
-        vocab_size=128256,
-        max_position_embeddings=8192,
-    )
-
-
 def test_families_differ_where_they_should() -> None:
     assert load_model("qwen2.5_7b").add_qkv_bias
     assert load_model("qwen3_8b").qk_layernorm
@@ -88,30 +74,25 @@ def test_a_base_gives_shape_and_size_but_not_notes() -> None:
     assert derived.notes != base.notes
 
 
-def test_a_yaml_file_is_a_model(tmp_path: Path) -> None:
+def test_a_yaml_file_is_a_model_and_may_cut_a_preset(tmp_path: Path) -> None:
     spec = load_model(yaml_model(tmp_path, TINY))
     assert (spec.name, spec.num_layers, spec.fc1_size_of(128)) == ("tiny", 2, 256)
-
-
-def test_a_yaml_file_may_cut_a_preset(tmp_path: Path) -> None:
     path = yaml_model(tmp_path, "base: llama3_70b\nnum_layers: 12\n", "cut.yml")
     assert load_model(path) == replace(load_model("llama3_70b"), name="cut", num_layers=12)
 
 
 def test_another_shape_loses_the_published_size(tmp_path: Path) -> None:
-    group = tmp_path / "model"
-    group.mkdir()
-    yaml_model(group, "base: llama3_70b\nnum_layers: 12\n", "cut.yaml")
+    (tmp_path / "model").mkdir()
+    yaml_model(tmp_path / "model", "base: llama3_70b\nnum_layers: 12\n", "cut.yaml")
     assert load_preset("cut", tmp_path).published_parameters is None
     assert "cut" in model_names(tmp_path)
     assert load_model("cut", tmp_path).num_layers == 12
 
 
 def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
-    group = tmp_path / "model"
-    group.mkdir()
-    yaml_model(group, "base: b\n", "a.yaml")
-    yaml_model(group, "base: a\n", "b.yaml")
+    (tmp_path / "model").mkdir()
+    yaml_model(tmp_path / "model", "base: b\n", "a.yaml")
+    yaml_model(tmp_path / "model", "base: a\n", "b.yaml")
     with pytest.raises(UserError, match=r"base = [ab]: leads back to the file itself"):
         load_model("a", tmp_path)
 
@@ -189,14 +170,6 @@ def test_folders_and_other_files(tmp_path: Path) -> None:
 def test_a_hugging_face_folder_or_file(tmp_path: Path) -> None:
     folder = tmp_path / "My-Model"
     folder.mkdir()
-    values = {
-        "model_type": "gpt2",
-        "n_layer": 12,
-        "n_embd": 768,
-        "n_head": 12,
-        "n_positions": 1024,
-        "vocab_size": 50257,
-    }
-    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "config.json").write_text(json.dumps(PUBLISHED["gpt2"]))
     assert load_model(str(folder)) == load_model(str(folder / "config.json"))
     assert load_model(str(folder)).name == "My-Model"

@@ -14,11 +14,13 @@ def _beside(request: Request) -> tuple[str, ...]:
 
 
 def test_another_recipe_of_a_precision_is_told_apart() -> None:
-    said = _beside(Request(model="llama3_70b", gpus="64xH100", precision=Precision.FP8_CURRENT))
+    request = Request(model="llama3_70b", gpus="64xH100", precision=Precision.FP8_CURRENT)
+    said = _beside(request)
     ending = " (recipe llama3_70b_64xh100, for bf16)"
     assert f"layout.context_parallel_size 1, not 2{ending}" in said
     assert f"layout.pipeline_model_parallel_size 8, not 4{ending}" in said
     assert not any("data_parallel_size" in line or "precision" in line for line in said)
+    assert advise(request).differences == said
 
 
 def test_graphs_and_overlap_are_named() -> None:
@@ -56,8 +58,3 @@ def test_a_search_shows_its_layouts_itself() -> None:
 def test_the_same_recipe_changes_nothing(precision: Precision | None) -> None:
     request = Request(model="qwen3_8b", gpus="16xH100", precision=precision)
     assert not _beside(request)
-
-
-def test_an_answer_says_it() -> None:
-    request = Request(model="llama3_70b", gpus="64xH100", precision=Precision.FP8_CURRENT)
-    assert advise(request).differences == _beside(request)

@@ -1,6 +1,7 @@
 """Job presets: legal jobs with published layouts, found by model, GPUs and precision."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -34,6 +35,11 @@ def job_of(experiment: Experiment) -> Job:
     )
 
 
+def find(model: str, gpus: str, **more: Any) -> Experiment | None:
+    count, kind = parse_gpus(gpus)
+    return find_experiment(Wanted(model=model, num_gpus=count, gpu_type=kind, **more))
+
+
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_preset_is_a_legal_job_that_is_found(name: str) -> None:
     experiment = load_experiment(name)
@@ -41,30 +47,10 @@ def test_every_preset_is_a_legal_job_that_is_found(name: str) -> None:
     assert job_of(experiment).num_microbatches >= 1
     count, kind = parse_gpus(experiment.gpus)
     precision = experiment.config.precision
-    assert (
-        find_experiment(
-            Wanted(model=experiment.model, num_gpus=count, gpu_type=kind, precision=precision)
-        )
-        == experiment
-    )
-    assert (
-        find_experiment(
-            Wanted(
-                model=experiment.model,
-                num_gpus=count,
-                gpu_type=resolve_gpu(kind),
-                precision=precision,
-            )
-        )
-        == experiment
-    )
-
-
-@pytest.mark.parametrize("name", experiment_names())
-def test_names_say_what_is_inside(name: str) -> None:
-    experiment = load_experiment(name)
+    for spelt in (kind, resolve_gpu(kind)):
+        assert find(experiment.model, f"{count}x{spelt}", precision=precision) == experiment
     stem = f"{experiment.model}_{experiment.gpus.lower()}"
-    assert name in (stem, f"{stem}_{experiment.config.precision}")
+    assert name in (stem, f"{stem}_{precision}")
 
 
 def test_the_seventy_billion_case() -> None:
@@ -115,26 +101,23 @@ def test_the_jobs_of_the_paper(
 
 
 @pytest.mark.parametrize(
-    ("model", "count", "gpu"),
+    ("model", "gpus"),
     [
-        ("llama3_70b", 24, "H100"),
-        ("llama3_70b", 32, "H200"),
-        ("llama3_70b", 32, "H100-PCIe"),
-        ("llama3", 32, "H100"),
-        ("llama3_70b_32xh100", 32, "H100"),
+        ("llama3_70b", "24xH100"),
+        ("llama3_70b", "32xH200"),
+        ("llama3_70b", "32xH100-PCIe"),
+        ("llama3", "32xH100"),
+        ("llama3_70b_32xh100", "32xH100"),
     ],
 )
-def test_no_preset_is_no_error(model: str, count: int, gpu: str) -> None:
-    assert find_experiment(Wanted(model=model, num_gpus=count, gpu_type=gpu)) is None
+def test_no_preset_is_no_error(model: str, gpus: str) -> None:
+    assert find(model, gpus) is None
 
 
 def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
-    plain = find_experiment(Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200"))
-    eight = find_experiment(
-        Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200", precision=Precision.MXFP8)
-    )
-    other = find_experiment(
-        Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200", precision=Precision.FP8_BLOCKWISE)
+    plain, eight, other = (
+        find("llama3_8b", "8xB200", precision=precision)
+        for precision in (None, Precision.MXFP8, Precision.FP8_BLOCKWISE)
     )
     assert plain.name == "llama3_8b_pretrain_8gpu_b200_bf16"
     assert eight.name == "llama3_8b_pretrain_8gpu_b200_fp8mx"
@@ -160,11 +143,8 @@ def test_a_row_of_the_precision_comes_before_the_file_that_names_none() -> None:
 
 
 def test_a_preset_for_one_precision_is_not_taken_for_another() -> None:
-    assert find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="GB200")) is None
-    found = find_experiment(
-        Wanted(model="llama3_70b", num_gpus=64, gpu_type="GB200", precision=Precision.MXFP8)
-    )
-    assert found is not None
+    assert find("llama3_70b", "64xGB200") is None
+    assert find("llama3_70b", "64xGB200", precision=Precision.MXFP8) is not None
 
 
 OWN = """\
@@ -185,10 +165,7 @@ def own(folder: Path, text: str, name: str = "llama3_8b_16xh100") -> Path:
 
 
 def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
-    own(tmp_path, OWN)
-    experiment = find_experiment(
-        Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", config_dir=tmp_path)
-    )
+    experiment = find("llama3_8b", "16xH100", config_dir=own(tmp_path, OWN))
     assert experiment.layout.data_parallel_size == 8
     assert experiment.config.main_grads_dtype is DType.FP32
     model = load_model("llama3_8b")
@@ -196,13 +173,8 @@ def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
 
 
 def test_a_preset_for_a_gpu_nobody_describes_is_passed_over(tmp_path: Path) -> None:
-    own(tmp_path, OWN, "llama3_8b_16xtpu")
-    assert (
-        find_experiment(
-            Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", config_dir=tmp_path)
-        )
-        is None
-    )
+    folder = own(tmp_path, OWN, "llama3_8b_16xtpu")
+    assert find("llama3_8b", "16xH100", config_dir=folder) is None
 
 
 @pytest.mark.parametrize(

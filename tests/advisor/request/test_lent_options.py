@@ -54,6 +54,11 @@ def test_without_a_recipe_of_the_model_those_of_the_framework_have_something_in_
     assert not bridge.layout.tp_comm_overlap
     assert bridge.config.main_grads_dtype is DType.FP32
     assert bridge.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
+    # as lint asks: what a command leaves out is the framework's default
+    script = resolved(
+        "llama2_13b", "8xH100", "megatron_bridge", takes_recipe=False, **degrees(2, 1, 1)
+    )
+    assert script.model.cross_entropy_fusion is CrossEntropyFusion.NONE
 
 
 def test_weights_in_eight_bits_come_with_the_precision() -> None:
@@ -90,16 +95,9 @@ def test_a_recipe_in_eight_bits_keeps_weights_so() -> None:
 
 
 def test_what_is_given_stays() -> None:
+    given = "job.main_grads_dtype=fp32 layout.tp_comm_overlap=false model.cross_entropy_fusion=none"
     found = resolved(
-        "nemotron4_340b",
-        "1536xH100",
-        "nemo",
-        overrides=(
-            "job.main_grads_dtype=fp32",
-            "layout.tp_comm_overlap=false",
-            "model.cross_entropy_fusion=none",
-        ),
-        **degrees(8, 12, 8),
+        "nemotron4_340b", "1536xH100", "nemo", overrides=tuple(given.split()), **degrees(8, 12, 8)
     )
     assert not found.layout.tp_comm_overlap
     assert found.config.main_grads_dtype is DType.FP32
@@ -121,14 +119,6 @@ def test_a_job_that_starts_from_a_script_is_lent_nothing(framework: str | None) 
     found = resolved("llama2_13b", "8xH100", framework, **more)
     assert not any("options of" in text for text in found.assumptions)
     assert found.config.main_grads_dtype is DType.FP32
-
-
-def test_a_script_says_what_it_does_not_set() -> None:
-    """As lint asks: what a command leaves out is the framework's default."""
-    found = resolved(
-        "llama2_13b", "8xH100", "megatron_bridge", takes_recipe=False, **degrees(2, 1, 1)
-    )
-    assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
 
 
 def test_a_search_of_layouts_keeps_what_is_lent() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.configuration import Group, packaged_configs
 from advisor.base.errors import UserError
@@ -165,17 +166,16 @@ def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
 
 
 def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
-    exact = find_experiment(Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="H100"))
+    wanted = Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="H100")
+    exact = find_experiment(wanted)
     assert exact.gpus == "1024xH100"
-    assert find_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100")) is None
-    near = nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100"))
+    twice = replace(wanted, num_gpus=2048)
+    assert find_experiment(twice) is None
+    near = nearest_experiment(twice)
     assert near.layout.data_parallel_size == 2 * exact.layout.data_parallel_size
     assert near.config.global_batch_size == 2 * exact.config.global_batch_size
-    assert nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=17, gpu_type="H100")) is None
-    assert (
-        nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="A100-40GB"))
-        is None
-    )
+    assert nearest_experiment(replace(wanted, num_gpus=17)) is None
+    assert nearest_experiment(replace(wanted, gpu_type="A100-40GB")) is None
 
 
 def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
@@ -192,18 +192,14 @@ def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
     found = find_experiment(Wanted(model="glm4.5_air", num_gpus=32, gpu_type="H100"), complete=True)
     assert found.layout.pipeline_model_parallel_layout == "Et*12|(t*12|)*2t*10mL"
     assert not found.splits_as_published
-    published = find_experiment(
-        Wanted(model="deepseek_v3", num_gpus=1024, gpu_type="H100"), complete=True
-    )
-    assert published.splits_as_published
+    wanted = Wanted(model="deepseek_v3", num_gpus=1024, gpu_type="H100")
+    assert find_experiment(wanted, complete=True).splits_as_published
 
 
 def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
-    long = find_experiment(
-        Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", seq_length=16384)
-    )
-    assert long.config.seq_length == 16384
-    assert find_experiment(Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100")) is None
+    wanted = Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100")
+    assert find_experiment(replace(wanted, seq_length=16384)).config.seq_length == 16384
+    assert find_experiment(wanted) is None
 
 
 TABLE = """\
@@ -255,17 +251,8 @@ def test_a_model_without_a_table_has_no_recipes() -> None:
 
 
 EXPERTS = (
-    "deepseek",
-    "glm4.5",
-    "gpt_oss",
-    "kimi",
-    "llama4",
-    "mixtral",
-    "moonlight",
-    "nemotron3_nano",
-    "qwen3_235b",
-    "qwen3_30b",
-    "qwen3_next",
+    *("deepseek", "glm4.5", "gpt_oss", "kimi", "llama4", "mixtral", "moonlight"),
+    *("nemotron3_nano", "qwen3_235b", "qwen3_30b", "qwen3_next"),
 )
 LATENT = ("deepseek", "kimi", "moonlight")
 FIELDS = {name: get_type_hints(RawSettings)[name] for name in RawSettings.option_names}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -13,49 +12,9 @@ from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.megatron.rules.examples import mended
 from advisor.frameworks.megatron.rules.fixes import as_keys, in_options
-from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, MOE, TE
+from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, recorded
 
-OVERLAP = {"overlap_moe_expert_parallel_comm": True, **MOE}
-CP = {"context_parallel_size": 4}
-MORE: tuple[dict[str, Any], ...] = (
-    {"cuda_graph_impl": TE, **MOE},
-    {"cuda_graph_impl": "local", **MOE},
-    {"cuda_graph_impl": "local", "cuda_graph_modules": ("attn",)},
-    {"cuda_graph_impl": TE, "hybrid_layer_pattern": "M*-E", **MOE},
-    {"cuda_graph_impl": TE, "moe_router_padding_for_fp8": True, "fp8": "hybrid", **MOE},
-    {"cuda_graph_impl": "local", "cuda_graph_modules": ("mlp",), **OVERLAP},
-    {"cuda_graph_impl": TE, "cuda_graph_modules": ("moe", "moe_router"), **MOE},
-    {"cuda_graph_impl": TE, "cuda_graph_modules": ("moe",), **MOE},
-    {"cuda_graph_impl": TE, "expandable_segments": True},
-    {"delay_wgrad_compute": True, **OVERLAP},
-    {"delay_wgrad_compute": True, **OVERLAP, "expert_model_parallel_size": 1},
-    {"delay_wgrad_compute": True, **OVERLAP, "recompute_num_layers": 1},
-    {**OVERLAP, "mtp_num_layers": 1},
-    {**OVERLAP, "mtp_num_layers": 2, "pipeline_model_parallel_size": 2},
-    {**OVERLAP, "moe_token_dispatcher_type": "allgather"},
-    {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
-    | {"moe_router_load_balancing_type": "sinkhorn", **MOE},
-    {"moe_pad_expert_input_to_capacity": True, **MOE},
-    {"cp_comm_type": ("p2p",), "window_size": "128,0", **CP},
-    {"cp_comm_type": ("a2a",), "num_query_groups": 2, **CP},
-    {"cp_comm_type": ("a2a",), "num_query_groups": 2, "window_size": "128,0", **CP},
-    {"cp_comm_type": ("p2p",), "softmax_type": "learnable", **CP},
-    {"cp_comm_type": ("p2p",), "softmax_type": "learnable", "num_query_groups": 2, **CP},
-    {"cp_comm_type": ("a2a",), "multi_latent_attention": True, **CP},
-    {"cp_comm_type": ("all_gather",), "packed_sequences": True, **CP},
-    {"cp_comm_type": ("allgather",), **CP},
-    {"cp_comm_type": ("a2a+p2p",), "hierarchical_context_parallel_sizes": ("2", "2"), **CP},
-    {"transformer_impl": "local", **CP},
-    {"attention_backend": "unfused", **CP},
-    {"cuda_graph_impl": "full_iteration", "moe_token_dispatcher_type": "alltoall", **MOE},
-    {"distribute_saved_activations": True},
-    {"deterministic_mode": True, "cross_entropy_loss_fusion": True, "tp_comm_overlap": True},
-    {"fp8_param": True},
-    {"optimizer": "muon", "overlap_grad_reduce": True, "overlap_param_gather": True},
-    {"optimizer": "dist_muon", "use_distributed_optimizer": True},
-    {"optimizer": "muon", "use_precision_aware_optimizer": True},
-    {"hybrid_layer_pattern": "M*|-E"},
-)
+TRIED = (*CASES, *recorded("fixed_cases"))
 REVISIONS = (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO)
 
 
@@ -71,7 +30,7 @@ def _ways(raw: RawSettings, revision: Revision) -> Iterator[tuple[Finding, str]]
 @pytest.mark.parametrize("revision", REVISIONS, ids=lambda r: f"{r.framework}-{r.version}")
 def test_every_way_of_a_fix_ends_the_finding_and_begins_no_other(revision: Revision) -> None:
     tried = 0
-    for case in (*CASES, *MORE):
+    for case in TRIED:
         raw = RawSettings(**{**BASE, **case})
         before = _illegal(raw, revision)
         for found, way in _ways(raw, revision):
@@ -93,7 +52,7 @@ def test_enough_rules_have_such_a_fix() -> None:
     rules = {
         found.rule
         for revision in REVISIONS
-        for case in (*CASES, *MORE)
+        for case in TRIED
         for found, _ in _ways(RawSettings(**{**BASE, **case}), revision)
     }
     assert len(rules) >= 45
@@ -101,7 +60,7 @@ def test_enough_rules_have_such_a_fix() -> None:
 
 def test_no_mark_is_printed() -> None:
     for revision in REVISIONS:
-        for case in (*CASES, *MORE):
+        for case in TRIED:
             for found in find(RawSettings(**{**BASE, **case}), revision):
                 assert "[" not in found.fix, found
                 assert "[" not in as_keys(found.change, revision), found
