@@ -1,1 +1,1 @@
-"""Helpers for the rest of the harness: collections, durations, and temporary patches of objects."""
+"""Helpers for the rest of the harness: collections and durations."""

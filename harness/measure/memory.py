@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from harness.base.patching import patched
 from harness.trial.result import Phase, TimelinePoint
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -120,7 +120,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._tick()
             return result
 
-        with patched(torch.UntypedStorage, "resize_", resize_), self:
+        with patch.object(torch.UntypedStorage, "resize_", resize_), self:
             yield self
 
     def __torch_dispatch__(

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from harness.backends.lone_ranks import Rehearsed, lone_ranks
+from harness.backends.lone_ranks import lone_ranks
 from harness.execution.worker import Tools, main, prepare_process
 from harness.measure.training_step import Measured, Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
-from harness.trial.result import MemoryPeak, Phase, StagePeaks, StepTimes
+from harness.trial.result import MemoryPeak, Phase, Rehearsed, StagePeaks, StepTimes
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Device, MeasurementPlan, Trial
 

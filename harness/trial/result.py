@@ -189,6 +189,15 @@ class StagePeaks(Struct, frozen=True, kw_only=True):
         return max(self.forward, self.backward) - self.weights - self.gradients - self.optimizer
 
 
+class Rehearsed(Struct, frozen=True, kw_only=True):
+    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any, phases
+    where the time of one more went."""
+
+    peaks: StagePeaks
+    seconds: tuple[float, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
+
+
 class Concern(Struct, frozen=True, kw_only=True):
     """Why to distrust a number: what was seen, the limit or what was expected, what to do."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
@@ -18,7 +19,6 @@ from megatron.core.transformer.moe import shared_experts, token_dispatcher
 from torch.overrides import TorchFunctionMode
 
 from harness.backends.megatron_core.local_layers import local_patches
-from harness.base.patching import patched
 
 CPU = torch.device("cpu")
 KernelScope = Callable[[], AbstractContextManager[None]]
@@ -91,10 +91,10 @@ def _stream(*_: Any) -> _Stream:
 def _stream_patches() -> Iterator[Any]:
     """Streams beside which token dispatchers and shared experts work."""
     for name in ("Stream", "current_stream", "stream"):
-        yield patched(torch.cuda, name, _stream)
+        yield patch.object(torch.cuda, name, _stream)
     alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
-    yield patched(alltoall, "cuda_dtoh_stream", _Stream(), may_lack=True)  # not in 0.13
-    yield patched(shared_experts.SharedExpertMLP, "stream", _Stream())
+    yield patch.object(alltoall, "cuda_dtoh_stream", _Stream(), create=True)  # not in 0.13
+    yield patch.object(shared_experts.SharedExpertMLP, "stream", _Stream())
 
 
 def _cpu() -> torch.device:
@@ -114,11 +114,11 @@ def _get_rng_state(*_: Any, **__: Any) -> torch.Tensor:
 
 def _rng_patches() -> Iterator[Any]:
     """The CPU's generator in place of the GPU's; that the tracker moves it is no mishap here."""
-    yield patched(torch.cuda, "get_rng_state", _get_rng_state)
-    yield patched(torch.cuda, "manual_seed", torch.manual_seed)
-    yield patched(megatron_random, "_get_cuda_rng_state", _get_rng_state)
-    yield patched(megatron_random, "_set_cuda_rng_state", _set_rng_state)
-    yield patched(logging.getLogger(megatron_random.__name__), "disabled", True)
+    yield patch.object(torch.cuda, "get_rng_state", _get_rng_state)
+    yield patch.object(torch.cuda, "manual_seed", torch.manual_seed)
+    yield patch.object(megatron_random, "_get_cuda_rng_state", _get_rng_state)
+    yield patch.object(megatron_random, "_set_cuda_rng_state", _set_rng_state)
+    yield patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
 
 
 def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
@@ -128,23 +128,23 @@ def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
 
 def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
     """What real and fake tensors need alike; `kernel()` surrounds each compiled function."""
-    yield patched(torch.cuda, "current_device", _cpu)
-    yield patched(torch.cuda, "synchronize", _nothing)
+    yield patch.object(torch.cuda, "current_device", _cpu)
+    yield patch.object(torch.cuda, "synchronize", _nothing)
     yield from local_patches()
     yield from _stream_patches()
     kernels: dict[Callable[..., Any], Callable[..., Any]] = {}  # Megatron compares functions
     for module, attribute, function in _compiled_functions():
         one = kernels.setdefault(function, _as_one_kernel(function, kernel))
-        yield patched(module, attribute, one)
+        yield patch.object(module, attribute, one)
 
 
 @contextmanager
 def megatron_on_cpu() -> Iterator[None]:
     """Inside, Megatron computes on the CPU with real tensors; nothing is compiled."""
     with ExitStack() as stack:
-        sizes = patched(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
+        sizes = patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
         stack.enter_context(sizes)
-        for patch in (*patches(), *_rng_patches()):
-            stack.enter_context(patch)
+        for one in (*patches(), *_rng_patches()):
+            stack.enter_context(one)
         stack.enter_context(CudaToCpu())
         yield

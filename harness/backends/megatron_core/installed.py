@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -31,7 +32,6 @@ from advisor.base.errors import UserError, install_hint, missing_package
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
-from harness.base.patching import patched
 
 VARIABLE: Final = "MEGATRON_CORE"
 _DIST_INFO: Final = "megatron_core-*.dist-info"
@@ -124,7 +124,7 @@ def nothing_compiled() -> Iterator[None]:
     """Modules of Megatron that are imported inside are not compiled, now or later."""
     import torch
 
-    with patched(torch, "compile", _as_it_is):
+    with patch.object(torch, "compile", _as_it_is):
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core.tensor_parallel import layers
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from harness.backends.megatron_core.installed import has_transformer_engine
 from harness.backends.training_rank import causal_attention, flash_only
-from harness.base.patching import patched
 
 
 class SdpaAttention(torch.nn.Module):
@@ -62,8 +62,8 @@ def without_apex() -> Iterator[None]:
         return
     extension = SimpleNamespace(wgrad_gemm_accum_fp32=accumulate, wgrad_gemm_accum_fp16=accumulate)
     with (
-        patched(layers, "_grad_accum_fusion_available", True),
-        patched(layers, "fused_weight_gradient_mlp_cuda", extension, may_lack=True),
+        patch.object(layers, "_grad_accum_fusion_available", True),
+        patch.object(layers, "fused_weight_gradient_mlp_cuda", extension, create=True),
     ):
         yield
 
@@ -80,15 +80,15 @@ def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_
 def local_patches() -> Iterator[Any]:
     """What Megatron's own layers lack where there is no Transformer Engine, on any device; the norm
     they lack with it too."""
-    yield patched(WrappedTorchNorm, "__new__", _torch_norm)
+    yield patch.object(WrappedTorchNorm, "__new__", _torch_norm)
     if has_transformer_engine():
         return
     # its classes are None, and isinstance() refuses them; 0.13 does not ask
-    yield patched(multi_latent_attention, "HAVE_TE", False, may_lack=True)
+    yield patch.object(multi_latent_attention, "HAVE_TE", False, create=True)
     # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's
     init = megatron_random.CheckpointWithoutOutput.__init__
-    yield patched(
+    yield patch.object(
         megatron_random.CheckpointWithoutOutput, "__init__", lambda self, **_: init(self, fp8=None)
     )
     # the router asks for a name that only Transformer Engine defines
-    yield patched(moe_utils, "te_general_gemm", None, may_lack=True)
+    yield patch.object(moe_utils, "te_general_gemm", None, create=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import megatron.core.optimizer as megatron_optimizer
 import torch
@@ -18,7 +19,6 @@ from megatron.core.pipeline_parallel import schedules
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, build_chunks, keywords
 from harness.backends.training_rank import LEARNING_RATE
-from harness.base.patching import patched
 from harness.trial.result import Phase
 
 NextBatch = Callable[[int], Batch]
@@ -136,7 +136,7 @@ def _adam() -> Iterator[None]:
     if not getattr(megatron_optimizer, "USING_PYTORCH_OPTIMIZER", False):
         yield
         return
-    with patched(torch.optim, "AdamW", FusedAdam):
+    with patch.object(torch.optim, "AdamW", FusedAdam):
         yield
 
 
@@ -162,5 +162,8 @@ def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
         return step_backward(*args, **kwargs)
 
     step_forward, step_backward = schedules.forward_step, schedules.backward_step
-    with patched(schedules, "forward_step", forward), patched(schedules, "backward_step", backward):
+    with (
+        patch.object(schedules, "forward_step", forward),
+        patch.object(schedules, "backward_step", backward),
+    ):
         yield

@@ -7,6 +7,7 @@ where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core.transformer.moe import experts as megatron_experts
@@ -18,7 +19,6 @@ except ImportError:  # before 0.17
     moe_logging = None
 
 from harness.backends.megatron_core.case import MegatronCase
-from harness.base.patching import patched
 
 
 class _Sizes(list[int]):
@@ -64,15 +64,15 @@ def routing_patches(case: MegatronCase) -> Iterator[Any]:
     def one_by_one(module: Any, tokens: Any, _: Any, probs: Any) -> Any:
         return sequential(module, tokens, _even(tokens.shape[0], module.num_local_experts), probs)
 
-    yield patched(torch.Tensor, "masked_select", masked_select)
+    yield patch.object(torch.Tensor, "masked_select", masked_select)
     yield from _dispatcher_patches(case, keep)
-    yield patched(megatron_experts.SequentialMLP, "forward", one_by_one)
-    yield patched(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
+    yield patch.object(megatron_experts.SequentialMLP, "forward", one_by_one)
+    yield patch.object(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
     if moe_logging is None:
-        yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+        yield patch.object(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
     else:
-        yield patched(moe_logging, "_MOE_METRICS_TRACKER", None)
-    yield patched(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+        yield patch.object(moe_logging, "_MOE_METRICS_TRACKER", None)
+    yield patch.object(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
 
 
 def _dispatcher_patches(case: MegatronCase, keep: float) -> Iterator[Any]:
@@ -107,7 +107,7 @@ def _dispatcher_patches(case: MegatronCase, keep: float) -> Iterator[Any]:
             more["num_out_tokens"] = int(routing_map.numel() * per_token * keep)
         return permute(tokens, routing_map, *args, **more)
 
-    yield patched(token_dispatcher, "permute", permute_known)
-    yield patched(alltoall, "preprocess", balanced)
-    yield patched(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
-    yield patched(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
+    yield patch.object(token_dispatcher, "permute", permute_known)
+    yield patch.object(alltoall, "preprocess", balanced)
+    yield patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
+    yield patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core.distributed import param_and_grad_buffer
@@ -38,7 +39,6 @@ from harness.backends.megatron_core.fake.meter import borrow
 from harness.backends.megatron_core.fake.routing import routing_patches
 from harness.backends.megatron_core.model import build_chunks, transformer_config
 from harness.backends.megatron_core.world import fake_world
-from harness.base.patching import patched
 
 META = torch.device("meta")
 _MAKERS = _device_constructors()  # torch.empty, torch.arange, torch.tensor, ...
@@ -126,28 +126,28 @@ def _no_rng_fork(*_: Any, **__: Any) -> Iterator[None]:
 
 def _patches(kernel: KernelScope) -> Iterator[Any]:
     yield from cpu.patches(kernel)
-    yield patched(torch.cuda, "current_device", _meta)
+    yield patch.object(torch.cuda, "current_device", _meta)
     optimizers = sys.modules["torch.optim.optimizer"]  # hidden behind a name of torch.optim's
-    yield patched(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
+    yield patch.object(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
     # fake storages have no contents to copy
-    yield patched(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
-    yield patched(megatron_random, "_get_share_storage", lambda: borrow, may_lack=True)
-    yield patched(megatron_random, "_get_all_rng_states", _no_rng_states)
-    yield patched(megatron_random, "_set_all_rng_states", _nothing)
-    yield patched(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
-    yield patched(torch.distributed, "all_gather_object", _gather_own_object)
-    yield patched(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
-    yield patched(clip_grads, "l2_norm_impl", _norm_kernel)
+    yield patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
+    yield patch.object(megatron_random, "_get_share_storage", lambda: borrow, create=True)
+    yield patch.object(megatron_random, "_get_all_rng_states", _no_rng_states)
+    yield patch.object(megatron_random, "_set_all_rng_states", _nothing)
+    yield patch.object(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
+    yield patch.object(torch.distributed, "all_gather_object", _gather_own_object)
+    yield patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
+    yield patch.object(clip_grads, "l2_norm_impl", _norm_kernel)
     capable = {"fake": ["cpu", META.type]}  # devices of the fake process group
     backends = torch.distributed.Backend
-    yield patched(backends, "backend_capability", backends.backend_capability | capable)
+    yield patch.object(backends, "backend_capability", backends.backend_capability | capable)
     for module in (clip_grads, megatron_optimizer):
-        yield patched(module, "multi_tensor_scale_impl", _scale_kernel)
+        yield patch.object(module, "multi_tensor_scale_impl", _scale_kernel)
     for name, value in (
         ("_grad_accum_fusion_available", True),
         ("fused_weight_gradient_mlp_cuda", _NoWgradKernels),
     ):
-        yield patched(tensor_parallel_layers, name, value, may_lack=True)
+        yield patch.object(tensor_parallel_layers, name, value, create=True)
 
 
 @contextmanager
@@ -159,15 +159,15 @@ def megatron_without_gpu(
     `kernel()` surrounds each function that a GPU would run as one compiled kernel.
     """
     with ExitStack() as stack:
-        for patch in _patches(kernel):
-            stack.enter_context(patch)
+        for one in _patches(kernel):
+            stack.enter_context(one)
         stack.enter_context(fake_world(case, case.rank_of_stage(pp_rank)))
         stack.callback(MTPLossLoggingHelper.tracker.clear)
         for rotary in (RotaryEmbedding, YarnRotaryEmbedding):
             stack.callback(rotary.forward.cache_clear)  # holds tensors of this run
         stack.enter_context(CudaSemantics())
-        for patch in routing_patches(case) if case.has_experts else ():
-            stack.enter_context(patch)
+        for one in routing_patches(case) if case.has_experts else ():
+            stack.enter_context(one)
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from advisor.plan.schedule import schedule_points
-from harness.backends.lone_ranks import Rehearsed
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
 from harness.backends.megatron_core.fake.meter import LiveBytes
@@ -26,12 +26,11 @@ from harness.backends.megatron_core.step import device_patches
 from harness.backends.megatron_core.trainer import MegatronTraining, NextBatch, announced_phases
 from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
-from harness.base.patching import patched
 from harness.measure.memory import StorageMeter, storage_bytes
 from harness.measure.phases import CudaGauge, MeterGauge, PhasePeaks, PhaseTimes
 from harness.measure.timing import stopwatch
 from harness.measure.training_step import Recorder, Silent
-from harness.trial.result import Phase, PhaseTime, StagePeaks
+from harness.trial.result import Phase, PhaseTime, Rehearsed, StagePeaks
 from harness.trial.trial import Device, MeasurementPlan, Workload
 
 _GROUP: Final[Any] = dist.ProcessGroup
@@ -51,7 +50,7 @@ def received_noise() -> Iterator[None]:
                     tensor.normal_()
         return received
 
-    with patched(P2P, "_communicate", communicate):
+    with patch.object(P2P, "_communicate", communicate):
         yield
 
 
@@ -75,8 +74,8 @@ def own_part() -> Iterator[None]:
         return work
 
     with (
-        patched(_GROUP, "_reduce_scatter_base", reduce_scatter),
-        patched(_GROUP, "alltoall_base", all_to_all),
+        patch.object(_GROUP, "_reduce_scatter_base", reduce_scatter),
+        patch.object(_GROUP, "alltoall_base", all_to_all),
     ):
         yield
 
@@ -93,24 +92,25 @@ _WARMUP_STEPS: Final = 2
 
 
 class MegatronRanks(Struct, frozen=True):
-    """The first ranks of a workload's stages (LoneRanks); `case` is it under Megatron's names."""
+    """The first ranks of a workload's stages; `case` is the workload under Megatron's names."""
 
     workload: Workload
     case: MegatronCase
 
     def rehearse(self, stage: int, plan: MeasurementPlan) -> Rehearsed:
-        """On fake tensors, of as few microbatches as will do; else as `plan` says."""
+        """Build the rank on the workload's device, and step it: once, of as few microbatches as
+        will do, on fake tensors; else as `plan` says."""
         if self.workload.device is Device.FAKE:
             return rehearse_fake(enough_microbatches(self.case, stage), stage)
         vocabulary = self.workload.model.vocab_size
         return rehearse(self.case, stage, self.workload.device, plan, vocabulary)
 
     def number(self, stage: int) -> int:
-        """TP and DP 0 of the stage."""
+        """Which rank of the job it is: TP and DP 0 of the stage."""
         return self.case.rank_of_stage(stage)
 
     def storage_differences(self) -> str:
-        """See storage_differences.storage_differences."""
+        """Storages of one layer that only the prediction or only the rehearsal keeps, in words."""
         return storage_differences(self.workload, self.case)
 
 
