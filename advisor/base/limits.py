@@ -26,9 +26,6 @@ MOST_COUNT_DIGITS: Final = 18
 """Of a count in a log: at most `LARGEST`."""
 LARGEST_FLOAT: Final = 1e100
 """Of a measured number, a loss that diverges included: its square is still a float."""
-MOST_ARGUMENT: Final = 10_000
-"""Characters of one KEY=VALUE of `harness`, but for a command's: Hydra's grammar takes a second for
-as many."""
 MOST_VALUE: Final = 100_000
 """Characters of one value in a shell script, with one for each piece that it is put together of:
 `X=$X$X` doubles it. The longest lists of options have some 5,000."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from msgspec import Struct
 
 from advisor.base.errors import UserError
+from advisor.base.key_value import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS
 from advisor.report.command_help import Command, Flag, Kind
 from advisor.request.request import Request, SearchScope
@@ -183,7 +184,7 @@ def _overrides(extras: Sequence[str], parser: argparse.ArgumentParser) -> tuple[
     """What is left is KEY=VALUE, or a flag or a word that is not known."""
     for extra in extras:
         if extra.startswith("-"):
-            name = extra.partition("=")[0]
+            name = key_of(extra)
             near = _nearest(name, known_flags(parser))
             hint = f"did you mean {near}?" if near else "advise --help lists them"
             raise UsageError(f"{name}: is not a flag; {hint}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
+from advisor.base.key_value import key_of
 from advisor.cli.arguments import Options, OutputFormat, UsageError, format_of, parse, parser_of
 from advisor.cli.outcome import Outcome
 
@@ -53,13 +54,13 @@ def against(arguments: Sequence[str], options: Options) -> Outcome:
     else:
         changed = words_of(other)
         if not _names_a_job(changed):
-            again = any(word.partition("=")[0] == "--recompute" for word in changed)
+            again = "--recompute" in map(key_of, changed)
             changed = [*(_without(words, "--recompute") if again else words), *changed]
     return _compared((words, changed), ("", "--against"), options.output, options.written)
 
 
 def _names_a_job(words: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in _JOB_FLAGS for word in words)
+    return any(key_of(word) in _JOB_FLAGS for word in words)
 
 
 def words_of(text: str) -> list[str]:

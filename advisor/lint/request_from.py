@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.key_value import key_of, key_values
 from advisor.base.units import nearest_divisors, parse_gpus
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
@@ -123,7 +124,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
     """Whether the command line says a field, by its flag or as KEY=VALUE."""
-    taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
+    taken = map(key_of, given.get("overrides", ()))
     flag = path.partition(".")[2] or path
     return path in taken or given.get(flag) not in (None, ())
 
@@ -131,13 +132,12 @@ def is_given(path: str, given: Mapping[str, Any]) -> bool:
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
     """The fields of a model that is no preset; what is given as KEY=VALUE is among them. Nothing
     where the file does not spell them out; UserError where the vocabulary alone is missing."""
-    pairs = (pair.partition("=") for pair in given.get("overrides", ()))
     fields: dict[str, Any] = {
         path.removeprefix("model."): found.value for path, found in configuration.shape.items()
     }
     if "hidden_size" not in fields:
         return ""
-    for key, _, text in pairs:
+    for key, text in key_values(given.get("overrides", ())).items():
         if key.startswith("model."):
             name = key.removeprefix("model.")
             fields[name] = int(text) if text.isdigit() else text

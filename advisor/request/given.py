@@ -10,6 +10,7 @@ from msgspec.structs import fields
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, parse_all, spelled, takes
+from advisor.base.key_value import split_key_value
 from advisor.base.units import nearest_names, parse_bytes
 from advisor.frameworks.registry import known_framework
 from advisor.job.job import JobConfig
@@ -70,7 +71,7 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """KEY=VALUE pairs by their group: model, layout or job."""
     groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
     for pair in pairs:
-        path, _, text = pair.partition("=")
+        path, text = split_key_value(pair, "overrides")
         group, _, key = path.partition(".")
         if "nvme" in pair.lower():
             raise UserError(

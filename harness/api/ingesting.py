@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, show
+from advisor.base.key_value import key_of
 from harness.api.overrides import Overrides, hydra_overrides, texts
 from harness.api.running import run_folder
 from harness.judge.results import load_results
@@ -146,7 +147,7 @@ def _stem(path: Path) -> str:
 
 
 def _identity(asked: AskedLogs) -> Identity:
-    given = {override.lstrip("+~").partition("=")[0] for override in asked.overrides}
+    given = {key_of(override.lstrip("+")) for override in asked.overrides}
     _check_workload(given, asked)
     steps = () if "measure.steps" in given else (f"measure.steps={_STEPS}",)
     config = compose((*asked.overrides, *steps), asked.config_dir)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from advisor.base.key_value import split_key_value
 from advisor.report.command_help import Command, Flag, Kind, Topic
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
@@ -132,7 +133,7 @@ def existing(paths: Sequence[Path], command: str) -> list[Path]:
 
 def parse_limit(text: str) -> tuple[str, float]:
     """``step_time_seconds=3%`` or ``=0.03`` as a metric and a relative limit."""
-    name, _, amount = text.partition("=")
+    name, amount = split_key_value(text, "--limit")
     scale = 0.01 if amount.endswith("%") else 1.0
     try:
         return name, float(amount.removesuffix("%")) * scale

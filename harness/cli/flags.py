@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from advisor.base.key_value import key_of
 from advisor.base.units import nearest_names
 from advisor.report.command_help import Command, Flag, Kind, help_page
 from advisor.report.text import on_screen
@@ -42,7 +43,7 @@ class Parser(ArgumentParser):
         """Flags and other words in any order; UserError with the nearest for an unknown flag."""
         found, unknown = self.parse_known_intermixed_args(list(argv))
         for word in unknown:
-            name = word.partition("=")[0]
+            name = key_of(word)
             known = nearest_names(name, self._option_string_actions)
             raise UserError(show(name), None, "is not a flag", known)
         return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from advisor.base.key_value import key_of, key_values
 from advisor.base.units import gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
@@ -102,12 +103,11 @@ def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     made = Parser("ingest", COMMAND)
     made.add_argument("words", nargs="*")
     given = made.read(argv)
-    own = {key: value for key, _, value in (word.partition("=") for word in given.words)}
-    rest = [word for word in given.words if word.partition("=")[0] not in _OWN]
-    keys = [word for word in rest if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
+    pairs = [word for word in given.words if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
+    own = key_values(pairs)
     asked = AskedLogs(
-        logs=tuple(word for word in rest if word not in keys),
-        overrides=tuple(keys),
+        logs=tuple(word for word in given.words if word not in pairs),
+        overrides=tuple(word for word in pairs if key_of(word) not in _OWN),
         framework=log_framework(own.get("framework", AUTO)),
         like=Path(own["like"]) if "like" in own else None,
         one_run=given.one_run,

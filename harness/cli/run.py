@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
+from advisor.base.key_value import key_of
 from advisor.report.blocks import Column, Fitted, Indented, group, table
 from advisor.report.breaking import spec_cell
 from advisor.report.command_help import Command, Flag, Kind, Topic
@@ -250,5 +251,5 @@ def _kept(folder: RunFolder, plan: RunPlan) -> str:
 
 def again_line(command: str, argv: Sequence[str]) -> str:
     """The command line that continues this one."""
-    words = [word for word in argv if word.partition("=")[0] != _RETRY]
+    words = [word for word in argv if key_of(word) != _RETRY]
     return " ".join(["harness", command, *(quote(word) for word in words)])

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.key_value import key_values
 from harness.backends.command_flags import OTHER
 from harness.execution.launchers.local import Exit, Launcher, LocalLauncher, Running
 from harness.execution.launchers.torchrun import TorchrunLauncher
@@ -119,9 +120,8 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
 
 def _environment(command: Command) -> dict[str, Any]:
     """What is known of where it ran: the GPU, and what the setting needed."""
-    pairs = dict(pair.split("=", 1) for pair in command.variables)
     gpus = [{"name": command.gpu}] if command.gpu else []
-    return {"gpus": gpus, "variables": pairs}
+    return {"gpus": gpus, "variables": key_values(command.variables)}
 
 
 def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:

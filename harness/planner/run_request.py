@@ -5,22 +5,18 @@ Groups are the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep``
 names of our fields and nothing of their types: what is given is read as every configuration is, so
 that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
 ``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given.
-OmegaConf's objects never leave `compose`.
+Keys are checked before Hydra reads the values; OmegaConf's objects never leave `_composed`.
 """
 
 import logging
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_origin
 
 import yaml
 from msgspec import Struct, field
 
-from advisor.base.configuration import Group, config_folders, config_names
-from advisor.base.documents import read_yaml
+from advisor.base.configuration import Group, config_folders, config_names, find_config, load_yaml
 from advisor.base.errors import UserError, missing_package
 from advisor.base.fields import (
     field_types,
@@ -30,7 +26,7 @@ from advisor.base.fields import (
     read_record,
     show,
 )
-from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
+from advisor.base.key_value import key_values
 from advisor.base.units import likely_names, nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -39,6 +35,7 @@ from harness.planner.launcher_options import LauncherOptions, SweepOptions
 from harness.trial.trial import Backend, MeasurementPlan
 
 T = TypeVar("T", bound=Struct)
+Groups = Mapping[str, type[Struct]]
 
 DEFAULT_EXPERIMENT: Final = "tiny_cpu"
 _NAME: Final = "harness_run"
@@ -51,6 +48,9 @@ _CHOICES: Final = {
     "sweep": "???",
 }
 """Groups of files, with what is chosen where nobody does."""
+_VERBATIM: Final = ("command", "recipe", "model")
+"""What Hydra does not read: the braces, quotes and ${…} of a command are for a shell, recipes are
+rows of tables, and a model alone is the preset of a job of which nothing else is given."""
 
 
 class RecomputeChoice(Struct, frozen=True, kw_only=True):
@@ -97,37 +97,29 @@ class RunConfig(Struct, frozen=True, kw_only=True):
 
 
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConfig:
-    """Hydra's overrides as a RunConfig; UserError, in one line, where they are wrong."""
-    command, overrides = _taken_out("command", overrides)
-    recipe, overrides = _taken_out("recipe", overrides)
-    preset, overrides = _taken_out("model", overrides)
-    _check_asked(overrides)
-    values, experiment = _composed(_with_defaults(overrides, recipe | preset), config_dir, _GROUPS)
-    bare = {"preset": preset["model"]} if preset else {}
-    return _run_config(values | command | recipe | bare, experiment, config_dir)
+    """KEY=VALUE of `harness run` as a RunConfig; UserError, in one line, where they are wrong."""
+    given = _checked(overrides, _GROUPS, config_dir)
+    if not given.keys() & {"experiment", "recipe", "model", "recompute"}:
+        given["recompute"] = "corners"
+    return _run_config(_composed(given, config_dir, _GROUPS), config_dir)
 
 
 def compose_sweep(
     overrides: Sequence[str], config_dir: Path | None = None
 ) -> tuple[RunConfig, SweepOptions]:
     """The same of `harness sweep`: the job, and what is searched around it."""
-    _check_asked(overrides)
-    given = {override.partition("=")[0] for override in overrides}
-    recipe, overrides = _taken_out("recipe", overrides)
-    added = [] if "sweep" in given else ["sweep=recompute"]
-    if not given & {"sweep", "experiment", "recipe"}:
-        added = [f"sweep={DEFAULT_EXPERIMENT}"]
     groups: Groups = {**_GROUPS, "sweep": SweepOptions}
-    values, experiment = _composed([*added, *overrides], config_dir, groups)
-    options = _read(SweepOptions, values, "sweep")
-    return _run_config(values | recipe, experiment, config_dir), options
+    given = _checked(overrides, groups, config_dir)
+    alone = not given.keys() & {"experiment", "recipe"}
+    given.setdefault("sweep", DEFAULT_EXPERIMENT if alone else "recompute")
+    values = _composed(given, config_dir, groups)
+    return _run_config(values, config_dir), _read(SweepOptions, values, "sweep")
 
 
-def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None) -> RunConfig:
-    own = {key: values[key] for key in _OWN_KEYS} | {"preset": values.get("preset")}
+def _run_config(values: dict[str, Any], config_dir: Path | None) -> RunConfig:
+    own = {key: values[key] for key in (*_OWN_KEYS, "experiment_name", "preset")}
     _check_backend(own["backend"])
     return RunConfig(
-        experiment_name=str(values["recipe"] or values.get("preset") or experiment),
         experiment=values["experiment"],
         recompute=_read(RecomputeChoice, values, "recompute"),
         model=_given(ModelSpec, values, "model"),
@@ -149,7 +141,7 @@ def _given(cls: type[Struct], values: Mapping[str, Any], group: str = "") -> dic
     """The keys of a group that are given, as fields of `cls`."""
     kinds, prefix = field_types(cls), f"{group}." if group else ""
     if not isinstance(values[group], Mapping):
-        raise UserError(group, show(values[group]), "is not a known key", _hint(group, ()))
+        raise UserError(group, show(values[group]), "must be a mapping of keys to values")
     plain = {
         key: _as_meant(value, kinds.get(key), f"{_COMMAND_LINE}: {prefix}{key}")
         for key, value in values[group].items()
@@ -179,49 +171,44 @@ def _check_backend(name: object) -> None:
         raise UserError("backend", name, legal, likely_names(str(name), jobs))
 
 
-def _with_defaults(overrides: Sequence[str], recipe: Mapping[str, str]) -> list[str]:
-    """Alone, the embedded experiment at the corners; else the advisor's best."""
-    given = {override.partition("=")[0] for override in overrides}
-    added = [] if "experiment" in given else [f"experiment={DEFAULT_EXPERIMENT}"]
-    if added and not recipe and "recompute" not in given:
-        added.append("recompute=corners")
-    return [*added, *overrides]
+def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) -> dict[str, str]:
+    """Values by key; UserError for a key that nobody reads, and for a choice that no folder has or
+    whose file is broken."""
+    given = key_values((override.lstrip("+") for override in overrides), "override")
+    inner = [f"{group}.{name}" for group, kind in groups.items() for name in field_types(kind)]
+    choices = [name for name in _CHOICES if name in ("experiment", *groups)]
+    presets = [] if "sweep" in groups else ["model"]
+    known = [*choices, *_OWN_KEYS, *presets, *inner]
+    for key, text in given.items():
+        if key not in known and not key.startswith("experiment."):
+            name = key.rpartition(".")[2]
+            near = [path for path in inner if path.rpartition(".")[2] == name] or known
+            raise UserError(key, show(text), "is not a known key", nearest_names(key, near))
+        if key in choices:
+            _check_choice(Group(key), text, config_dir)
+    if not given.get("recompute.settings", "none").strip("[ ]"):
+        relation, hint = "names no setting", "recompute=top is the advisor's best"
+        raise UserError("recompute.settings", given["recompute.settings"], relation, hint)
+    return given
 
 
-def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The last ``key=text`` as it stands, and the other overrides: a command is for a shell, and
-    its braces, quotes and ${…} are not for Hydra's grammar; recipes are rows of tables, which
-    Hydra does not read."""
-    own = [text for name, _, text in (o.partition("=") for o in overrides) if name == key]
-    rest = [override for override in overrides if override.partition("=")[0] != key]
-    return ({key: own[-1]} if own else {}), rest
+def _check_choice(group: Group, name: str, config_dir: Path | None) -> None:
+    """Read the file once as every configuration is, within limits and with errors of one line."""
+    own = {path.stem: path for path in (_OWN / group).glob("*.yaml")}
+    path = find_config(group, name, config_dir) or own.get(name)
+    if path is None:
+        near = nearest_names(name, {*config_names(group, config_dir), *own})
+        raise UserError(group, show(name), f"unknown {group}", near)
+    load_yaml(path)
 
 
-def _check_asked(overrides: Sequence[str]) -> None:
-    """UserError for what Hydra takes and nobody here would act on, or takes minutes for."""
-    for override in overrides:
-        if override.startswith("~"):
-            raise UserError(
-                "override", show(override), "would remove a key", "leave it out for its default"
-            )
-        if len(override) > MOST_ARGUMENT or sum(map(override.count, "[{(")) > MOST_DEPTH:
-            raise UserError("override", show(override), "is too long, or nests too deep")
-        key, _, text = override.lstrip("+").partition("=")
-        if re.match(r"hydra\b", key):
-            raise UserError(
-                key,
-                text,
-                "is Hydra's own, not a key of the harness",
-                "runs=FOLDER and name=NAME set where results go",
-            )
-        if key == "recompute.settings" and not text.strip("[ ]"):
-            raise UserError(key, text, "names no setting", "recompute=top is the advisor's best")
+def _folders(config_dir: Path | None) -> list[Path]:
+    """Where the groups' files are, first wins."""
+    return [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
 
 
-def _composed(
-    overrides: list[str], config_dir: Path | None, groups: "Groups"
-) -> tuple[dict[str, Any], str]:
-    """Plain values of the composition, and the name of the experiment chosen."""
+def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups) -> dict[str, Any]:
+    """Plain values of the composition by key; those that Hydra does not read as they are given."""
     try:
         from hydra import compose as hydra_compose
         from hydra import initialize_config_dir
@@ -232,96 +219,44 @@ def _composed(
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
         raise missing_package("harness run", "hydra-core", "harness") from None
-    _check_files(overrides, config_dir)
-    folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
-    schema = _schema(groups)
+    fields = {name: dict.fromkeys(field_types(kind)) for name, kind in groups.items()}
+    schema = {"experiment": {}, **fields, **dict.fromkeys(_OWN_KEYS)}
     defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in schema)]
     ConfigStore.instance().store(name=_NAME, node={"defaults": defaults, **schema})
-    search = ",".join(_quoted(f"file://{folder}") for folder in folders[1:])
+    logging.getLogger("hydra").setLevel(logging.ERROR)  # what matters comes as an exception
+    first, *others = _folders(config_dir)
+    search = ",".join("'file://{}'".format(str(one).replace("'", "\\'")) for one in others)
+    words = [
+        f"{'++' if key.startswith('experiment.') else ''}{key}={text}"
+        for key, text in given.items()
+        if key not in _VERBATIM
+    ]
     GlobalHydra.instance().clear()
     try:
-        with _quiet(), initialize_config_dir(str(folders[0]), version_base="1.3"):
+        with initialize_config_dir(str(first), version_base="1.3"):
             config = hydra_compose(
-                _NAME, [f"hydra.searchpath=[{search}]", *overrides], return_hydra_config=True
+                _NAME, [f"hydra.searchpath=[{search}]", *words], return_hydra_config=True
             )
-            name = str(config.hydra.runtime.choices["experiment"])
+            experiment = str(config.hydra.runtime.choices["experiment"])
             values = OmegaConf.to_container(
                 OmegaConf.masked_copy(config, list(schema)), resolve=True, throw_on_missing=True
             )
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise _user_error(error, overrides, config_dir, schema) from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            "configuration", " ".join(overrides), f"is not valid YAML: {reason}"
-        ) from None
-    except RecursionError:
-        raise UserError("configuration", " ".join(overrides), "refers to itself") from None
-    _check_known((str(key) for key in config), schema)
+    except (OmegaConfBaseException, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise _one_line(error, "configuration", " ".join(words)) from None
+    except HydraException as error:
+        raise _one_line(error, "override", getattr(error, "override", " ".join(words))) from None
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}, name
+    kept = {"preset" if key == "model" else key: given[key] for key in _VERBATIM if key in given}
+    found = {"preset": None, **{str(key): value for key, value in values.items()}, **kept}
+    return {"experiment_name": found["recipe"] or found["preset"] or experiment, **found}
 
 
-def _check_files(overrides: Sequence[str], config_dir: Path | None) -> None:
-    """UserError for a file that Hydra would read, and that is broken or meant to do harm: what the
-    overrides and the defaults choose, and what those files name as their defaults."""
-    folders = (*config_folders(config_dir), _OWN)
-    names = {override.partition("=")[2].strip() for override in overrides}
-    names |= set(_CHOICES.values())
-    read: set[Path] = set()
-    while names:
-        paths = {
-            folder / group / f"{name}.yaml"
-            for folder in folders
-            for group in _CHOICES
-            for name in names
-            if os.path.basename(name) == name
-        }
-        found = {path for path in paths - read if os.path.isfile(path)}
-        names = {name for path in found for name in _texts(read_yaml(path).get("defaults"))}
-        read |= found
+def _one_line(error: Exception, field: str, value: object) -> UserError:
+    reason = " ".join(str(error).split("\n")[0].split())
+    return UserError(field, show(value), reason, _QUOTES if field == "override" else "")
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a list of defaults."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(list(value.values()))
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
-
-
-def _quoted(text: str) -> str:
-    """`text` as one value of Hydra's grammar."""
-    escaped = text.replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _check_known(keys: Iterable[str], schema: "Schema") -> None:
-    """``+key=value`` adds what nobody reads."""
-    for key in keys:
-        if key not in (*schema, "hydra"):
-            raise UserError("override", f"+{key}", "is not a known key", nearest_names(key, schema))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hydra warns through logging; what matters here comes as an exception."""
-    logger = logging.getLogger("hydra")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-Groups = Mapping[str, type[Struct]]
-Schema = Mapping[str, dict[str, None] | None]
-"""Every key that may be given, and those within it; nothing is, to begin with."""
-
+_QUOTES: Final = "write a list as [a,b], and quote a text with commas or signs: 'a,b=c'"
 _GROUPS: Final[Groups] = {
     "recompute": RecomputeChoice,
     "model": ModelSpec,
@@ -341,59 +276,3 @@ _OWN_KEYS: Final = (
     "runs",
     "track",
 )
-
-
-def _schema(groups: Groups) -> Schema:
-    inner = {name: dict.fromkeys(field_types(kind)) for name, kind in groups.items()}
-    return {"experiment": {}, **inner, **dict.fromkeys(_OWN_KEYS)}
-
-
-_NO_OPTION: Final = re.compile(r"Could not find '(\w+)/([^']*)'")
-_NO_OVERRIDE: Final = re.compile(r"Could not override '([^']+)'")
-
-
-def _user_error(
-    error: Exception, overrides: Sequence[str], config_dir: Path | None, schema: Schema
-) -> UserError:
-    """What Hydra says over several lines, as one with the nearest names."""
-    text = f"{error} {error.__cause__ or ''}"
-    option = _NO_OPTION.search(text)
-    if option:
-        group, name = option.groups()
-        names = _options(group, config_dir)
-        return UserError(group, name, f"unknown {group}", nearest_names(name, names))
-    override = _NO_OVERRIDE.search(text)
-    if override:
-        key = override[1]
-        value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "?")
-        return UserError(key, value, "is not a known key", _hint(key, _keys(key, schema)))
-    first = " ".join(str(error).split("\n")[0].split())
-    bad = getattr(error, "override", None)
-    bad = bad or next((o for o in overrides if o in text or "=" not in o), " ".join(overrides))
-    grammar = first.startswith(("Ambiguous", "no viable alternative", "mismatched input"))
-    hint = (
-        "write a list as [a,b], and quote a text with commas or signs: 'a,b=c'" if grammar else ""
-    )
-    return UserError("override", bad, first, hint)
-
-
-def _hint(key: str, known: Sequence[str]) -> str:
-    if key in ("model", "layout"):
-        return "experiment=NAME chooses model and layout"
-    return nearest_names(key, known) if known else f"write {key}.KEY=VALUE"
-
-
-def _options(group: str, config_dir: Path | None) -> tuple[str, ...]:
-    found = set(config_names(Group(group), config_dir)) if group in list(Group) else set()
-    return tuple(sorted(found | _own_names(group)))
-
-
-def _own_names(group: str) -> set[str]:
-    return {path.stem for path in (_OWN / group).glob("*.yaml")}
-
-
-def _keys(key: str, schema: Schema) -> list[str]:
-    """Every key that an override may have."""
-    inner = [f"{group}.{name}" for group, names in schema.items() for name in names or ()]
-    same = [name for name in inner if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    return same or [*schema, *inner]

@@ -14,6 +14,7 @@ from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
+from advisor.base.key_value import key_values
 from advisor.base.numbers import whole
 from advisor.base.units import nearest_names
 from advisor.frameworks.registry import parts_of
@@ -83,16 +84,13 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
     """KEY=VALUE arguments; UserError with the nearest key for one that is not known."""
     given: dict[str, str] = {}
     overrides = []
-    for pair in pairs:
-        key, found, value = pair.partition("=")
+    for key, value in key_values(pairs, "override").items():
         if key.startswith(_GROUPS):
-            overrides.append(pair)
-        elif key in _OWN_KEYS and found:
+            overrides.append(f"{key}={value}")
+        elif key in _OWN_KEYS:
             given[key] = value
         else:
-            raise UserError(
-                key, value or "(nothing)", "is not a known key", nearest_names(key, _OWN_KEYS)
-            )
+            raise UserError(key, value, "is not a known key", nearest_names(key, _OWN_KEYS))
     for key, example in (("model", "llama3_70b"), ("gpus", "32xH100")):
         if not given.get(key):
             raise UserError(key, "(none)", "is missing", f"write e.g. {key}={example}")

@@ -16,7 +16,7 @@ from msgspec import Struct
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.key_value import key_values
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -126,13 +126,6 @@ class MeasurementPlan(Struct, frozen=True, kw_only=True):
             raise UserError("measure.timeout_seconds", self.timeout_seconds, "must be positive")
 
 
-def check_pairs(field: str, pairs: tuple[str, ...]) -> None:
-    """UserError where one of `pairs` is not NAME=text."""
-    for pair in pairs:
-        if "=" not in pair:
-            raise UserError(field, show(pair), "is not NAME=VALUE")
-
-
 class Prediction(Struct, frozen=True, kw_only=True):
     """What the advisor said before the run; None where its model does not speak of the backend.
 
@@ -180,12 +173,12 @@ class Command(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_pairs("command.words", self.words)
-        check_pairs("command.variables", self.variables)
+        key_values(self.words, "command.words")
+        key_values(self.variables, "command.variables")
 
     def line(self, plan: MeasurementPlan) -> str:
         """The line of a trial: the setting in its place, else at the end."""
-        words = dict(pair.split("=", 1) for pair in self.words)
+        words = key_values(self.words)
         words |= {"steps": str(plan.max_warmup_steps + plan.steps), "seed": str(plan.seed)}
         filled = _PLACEHOLDER.sub(
             lambda match: words.get(match[1], "") if match[1] else match[0][1:-1], self.template
@@ -233,7 +226,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     limit_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        check_pairs("variables", self.variables)
+        key_values(self.variables, "variables")
 
     @property
     def name(self) -> str:
@@ -243,7 +236,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     @property
     def environment(self) -> dict[str, str]:
         """`variables` by name."""
-        return dict(pair.split("=", 1) for pair in self.variables)
+        return key_values(self.variables)
 
 
 def layout_name(layout: ParallelLayout) -> str:

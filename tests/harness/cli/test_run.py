@@ -119,7 +119,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
             ["device=cpu", "job.seq_length=99999999999999"],
             "job.seq_length = 99999999999999: a layer would ",
         ),
-        (["~measure"], "override = ~measure: would remove a key"),
+        (["~measure"], "override = ~measure: is not KEY=VALUE"),
         (["-m", "measure.steps=1,2"], "-m: is not a flag"),
     ],
 )

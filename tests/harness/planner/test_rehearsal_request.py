@@ -87,7 +87,7 @@ def test_everything_else(tmp_path: Path) -> None:
         (["gpus=32xH100"], "model = (none): is missing"),
         (["model=llama3_70b"], "gpus = (none): is missing"),
         ([*JOB, "stages=0"], "did you mean stage"),
-        ([*JOB, "stage"], "is not a known key"),
+        ([*JOB, "stage"], "override = stage: is not KEY=VALUE"),
         ([*JOB, "stage=first"], "must be all or a number"),
         ([*JOB, "steps=0"], "must be at least 1"),
         ([*JOB, "steps=x"], "steps = x: is not an integer"),
