@@ -63,7 +63,8 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    """Modules of ours that a module imports anywhere, for type checking too."""
+    """Modules of ours that a module imports anywhere: in functions, for type checking alone, by a
+    name given to import_module."""
     known, found = _modules(), set()
     for node in ast.walk(ast.parse(known[module].read_text())):
         if isinstance(node, ast.Import):
@@ -71,6 +72,8 @@ def _imports(module: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inside & known.keys() or {node.module}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
     return frozenset(found & known.keys()) - {module}
 
 

@@ -5,7 +5,6 @@ what would be run.
 """
 
 from contextlib import nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import install_hint
@@ -37,6 +36,5 @@ def lacking() -> tuple[str, str] | None:
 def lone_ranks(workload: Workload) -> "MegatronRanks":
     """The first ranks of the stages of `workload`, one at a time; UserError for what is not run."""
     with nullcontext() if workload.device is Device.CUDA else nothing_compiled():
-        rank = import_module("harness.backends.megatron_core.rehearsal.rank")
-    found: MegatronRanks = rank.MegatronRanks(workload, megatron_case(workload))
-    return found
+        from harness.backends.megatron_core.rehearsal.rank import MegatronRanks
+    return MegatronRanks(workload, megatron_case(workload))
