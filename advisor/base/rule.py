@@ -5,12 +5,13 @@ that refuses, warns or remarks asks `findings`: the ranking, `advise lint`, jobs
 the backends of harness. What a rule looks at is its type's parameter: `Rule[[Settings, Release]]`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol
+from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol, Self
 
 from msgspec import Struct
 
+from advisor.base.errors import UserError
 from advisor.base.place import Place
 
 P = ParamSpec("P")
@@ -58,8 +59,7 @@ class Verdict(StrEnum):
 class Match(Struct, frozen=True):
     """One case or place that a rule found. What it leaves empty is the rule's own text.
 
-    found: what the rule's texts call `{found}`; a mapping also gives each of its names. at: keys,
-    the first given of which is where it stands.
+    found: what the rule's texts call `{found}`; a mapping also gives each of its names.
     """
 
     reason: str = ""
@@ -67,7 +67,6 @@ class Match(Struct, frozen=True):
     raises: str = ""
     source: str = ""
     found: object = True
-    at: tuple[str, ...] = ()
 
 
 class Lines(Protocol):
@@ -87,7 +86,8 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     several of either. reason, fix, raises (exception and start of its message): format strings over
     `names` and ``{found}``, which is what `when` returned; a list is joined by commas.
     source: where it was read. since: its first release, where `source` does not say.
-    at: keys that it is about. id: where several rules share one; else its key in the table.
+    field: what it is about, as `refuse` names it. value: what stands there, where it is no field of
+    what the rule looks at.
     example: the shortest settings that break it, as users write them. after: what mends them, where
     `fix` does not say it in a form that a machine reads.
     """
@@ -105,8 +105,8 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     verdict: Verdict = Verdict.REFUSED
     authority: str = ""
     since: tuple[int, int] = (0, 0)
-    at: tuple[str, ...] = ()
-    id: str = ""
+    field: str = ""
+    value: str = ""
     why: str = ""
     example: str = ""
     after: str = ""
@@ -115,6 +115,26 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     def says(self) -> str:
         """What it is about, in a sentence."""
         return self.summary or self.reason
+
+    @classmethod
+    def on(
+        cls,
+        field: str,
+        when: Callable[P, object],
+        reason: str,
+        fix: str = "",
+        *,
+        given: Callable[P, object] | None = None,
+        value: str = "",
+    ) -> Self:
+        """A rule that `refuse` asks."""
+        return cls(field=field, when=when, reason=reason, fix=fix, given=given, value=value)
+
+    def stands_in(self, field: str, values: Mapping[str, object]) -> object:
+        """The value of a field, by the names of what the rule looks at: of ``model.num_layers`` the
+        attribute of `model`."""
+        group, _, name = field.partition(".")
+        return getattr(values[group], name)
 
     def matches(self, *subject: P.args, **named: P.kwargs) -> Iterator[Match]:
         """Where it applies, with its texts filled in."""
@@ -138,7 +158,6 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
             match.raises or self.raises.format_map(values),
             match.source,
             found,
-            match.at or self.at,
         )
 
 
@@ -148,8 +167,8 @@ _NOWHERE: Final = Place("", 0, 0)
 class Finding(Struct, frozen=True, kw_only=True):
     """A rule that applies to somebody's settings.
 
-    at: the keys that it is about; place: where it is written. change: the fix as its framework
-    reads it, where that has a form for it.
+    place: where it is written. change: the fix as its framework reads it, where that has a form for
+    it.
     """
 
     rule: str
@@ -159,7 +178,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     verdict: Verdict = Verdict.REFUSED
     authority: str = ""
     raises: str = ""
-    at: tuple[str, ...] = ()
     place: Place = _NOWHERE
     change: str = ""
 
@@ -176,12 +194,25 @@ def findings(
     for name, rule in rules.items():
         for match in rule.matches(*subject, **named):
             yield Finding(
-                rule=rule.id or name,
+                rule=name,
                 verdict=rule.verdict,
                 authority=rule.authority,
                 reason=match.reason,
                 fix=match.fix,
                 raises=match.raises,
                 source=match.source or (rule.source if isinstance(rule.source, str) else ""),
-                at=match.at,
             )
+
+
+def refuse(rules: Iterable[Rule[P]], *subject: P.args, **named: P.kwargs) -> None:
+    """UserError of the first of `rules` that applies, with the value of its field."""
+    for rule in rules:
+        if rule.given is not None and not rule.given(*subject, **named):
+            continue
+        if not rule.when(*subject, **named):
+            continue
+        for match in rule.matches(*subject, **named):
+            values = dict(zip(rule.names, subject, strict=False))
+            computed = rule.value.format_map({**values, "found": match.found})
+            value = computed or rule.stands_in(rule.field, values)
+            raise UserError(rule.field, value, match.reason, match.fix)

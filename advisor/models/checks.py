@@ -5,9 +5,11 @@ Sources: megatron-core 0.16.1 transformer/transformer_config.py, ssm/mamba_mixer
 gemma3, llama4, olmo2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import inf, nextafter
+from typing import ClassVar, Final
 
-from advisor.base.errors import UserError
+from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import nearest_divisors
 from advisor.models.layer_kind import LayerKind, Mixer
 from advisor.models.layer_kinds import (
@@ -29,296 +31,293 @@ from advisor.models.options import (
 
 def check_model(model: ModelFields) -> None:
     """Raise UserError on a shape that is none, or that excludes itself."""
-    for field in _POSITIVE:
-        value = getattr(model, field)
-        if value < 1:
-            raise UserError(f"model.{field}", value, "must be at least 1")
-        if value > _LARGEST:
-            raise UserError(f"model.{field}", value, f"must not exceed {_LARGEST}")
-    if model.num_layers > _MOST_LAYERS:
-        raise UserError("model.num_layers", model.num_layers, f"must be at most {_MOST_LAYERS}")
-    for field in ("hidden_dropout", "attention_dropout"):
-        value = getattr(model, field)
-        if not 0.0 <= value < 1.0:
-            raise UserError(f"model.{field}", value, "must be at least 0 and below 1")
-    if not 0.0 < model.rotary_percent <= 1.0:
-        raise UserError(
-            "model.rotary_percent", model.rotary_percent, "must be above 0 and at most 1"
-        )
-    if model.num_attention_heads % model.num_query_groups:
-        raise UserError(
-            "model.num_query_groups",
-            model.num_query_groups,
-            f"must divide num_attention_heads = {model.num_attention_heads}",
-            f"nearest: {nearest_divisors(model.num_attention_heads, model.num_query_groups)}",
-        )
-    check_attention(model)
-    check_experts(model)
-    check_variants(model)
-    model.moe_layer_freq.expand(model.num_layers, "model.moe_layer_freq")
-    check_hybrid(model)
-
-
-def check_attention(model: ModelFields) -> None:
-    """Raise UserError on what Megatron refuses about attention."""
-    _check_sizes(model, _ATTENTION_SIZES)
-    if model.multi_latent_attention:
-        _check_latent(model)
-    if model.window_attn_skip_freq is None:
-        return
-    if model.window_size is None:
-        raise _refuse(model, "window_attn_skip_freq", "needs window_size")
-    if not model.window_attn_skip_freq.isdigit():
-        model.window_attn_skip_freq.expand(model.num_layers, "model.window_attn_skip_freq")
-
-
-def _check_latent(model: ModelFields) -> None:
-    if model.num_query_groups != model.num_attention_heads:
-        raise _refuse(
-            model, "num_query_groups", "must equal num_attention_heads under multi-latent attention"
-        )
-    if model.window_size is not None:
-        raise _refuse(model, "window_size", "is not modelled with multi-latent attention")
-
-
-def check_experts(model: ModelFields) -> None:
-    """Raise UserError on what TransformerConfig refuses about mixture of experts."""
-    if model.num_moe_experts is None:
-        if model.moe_ffn_hidden_size is not None:
-            raise _refuse(model, "moe_ffn_hidden_size", "needs num_moe_experts", "leave it unset")
-        return
-    _check_sizes(model, _EXPERT_SIZES)
-    if model.moe_router_topk > model.num_moe_experts:
-        relation = f"must not exceed num_moe_experts = {model.num_moe_experts}"
-        raise _refuse(model, "moe_router_topk", relation)
-    _check_router(model)
-    _check_capacity(model)
-    overlaps = model.moe_shared_expert_overlap and model.moe_shared_expert_intermediate_size
-    if overlaps and model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:  # flex from 0.17
-        raise _refuse(model, "moe_shared_expert_overlap", "needs the alltoall or flex dispatcher")
-    if model.moe_apply_probs_on_input and model.moe_router_topk != 1:
-        raise _refuse(model, "moe_apply_probs_on_input", "needs moe_router_topk = 1")
-
-
-def _check_router(model: ModelFields) -> None:
-    softmax = model.moe_router_score_function is ScoreFunction.SOFTMAX
-    sinkhorn = model.moe_router_load_balancing_type is LoadBalancing.SINKHORN
-    if model.moe_router_enable_expert_bias and softmax:
-        raise _refuse(
-            model, "moe_router_enable_expert_bias", "needs moe_router_score_function = sigmoid"
-        )
-    alone = model.moe_router_topk == 1 and softmax
-    if alone and not model.moe_router_pre_softmax and not sinkhorn:
-        raise _refuse(
-            model,
-            "moe_router_topk",
-            "needs moe_router_pre_softmax, else the softmax is over one expert",
-        )
-    if sinkhorn and model.moe_aux_loss_coeff:
-        raise _refuse(model, "moe_aux_loss_coeff", "must be 0 under sinkhorn routing")
-    _check_groups(model)
-
-
-def _check_groups(model: ModelFields) -> None:
-    groups, wanted = model.moe_router_num_groups, model.moe_router_group_topk
-    if wanted is None:
-        return
-    if groups is None:
-        raise _refuse(model, "moe_router_group_topk", "needs moe_router_num_groups")
-    experts = model.num_moe_experts or 0
-    if groups < 1 or experts % groups:
-        near = f"nearest: {nearest_divisors(experts, groups)}"
-        relation = f"must divide num_moe_experts = {experts}"
-        raise _refuse(model, "moe_router_num_groups", relation, near)
-    if not 1 <= wanted <= groups:
-        relation = f"must be between 1 and moe_router_num_groups = {groups}"
-        raise _refuse(model, "moe_router_group_topk", relation)
-
-
-def _check_capacity(model: ModelFields) -> None:
-    factor = model.moe_expert_capacity_factor
-    if factor is None:
-        if model.moe_pad_expert_input_to_capacity:
-            raise _refuse(
-                model, "moe_pad_expert_input_to_capacity", "needs moe_expert_capacity_factor"
-            )
-        return
-    if factor <= 0:
-        raise _refuse(model, "moe_expert_capacity_factor", "must be positive", "leave it unset")
-    if model.moe_router_load_balancing_type is LoadBalancing.SINKHORN:
-        raise _refuse(
-            model, "moe_expert_capacity_factor", "cannot be combined with sinkhorn routing"
-        )
-
-
-def check_variants(model: ModelFields) -> None:
-    """Raise UserError on what excludes each other, or has no meaning."""
-    for field in ("attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size"):
-        value = getattr(model, field)
-        if value is not None and not 0 < value <= _LARGEST:
-            raise _refuse(model, field, f"must be positive and at most {_LARGEST}")
+    refuse(_SHAPE, model)
+    skipped = model.window_attn_skip_freq
+    if skipped is not None and not skipped.isdigit():
+        skipped.expand(model.num_layers, "model.window_attn_skip_freq")
+    if model.num_moe_experts is not None:
+        refuse(_EXPERTS, model)
+    refuse(_VARIANTS, model)
     if model.no_rope_freq is not None:
         model.no_rope_freq.expand_from_one(model.num_layers, "model.no_rope_freq")
-    for field, wrong, relation in _exclusions(model):
-        if wrong and getattr(model, field):
-            raise _refuse(model, field, relation)
-
-
-def _exclusions(model: ModelFields) -> Iterator[tuple[str, bool, str]]:
-    """Field, whether it may not be set, and why."""
-    kernel = model.attention_backend not in ("auto", "unfused")
-    able = " or ".join(impl for impl in TransformerImpl if impl.norms_whole_branches)
-    foreign = not model.transformer_impl.norms_whole_branches
-    behind_alone = model.norm_placement is NormPlacement.POST
-    for field, wrong in (
-        ("norm_placement", foreign and behind_alone),
-        ("qk_layernorm_across_heads", foreign),
-    ):
-        yield (
-            field,
-            wrong,
-            f"needs transformer_impl = {able}: other implementations have no such layer",
-        )
-    latent, unfused = model.multi_latent_attention, model.attention_backend == "unfused"
-    yield "qk_layernorm_across_heads", not model.qk_layernorm, "needs qk_layernorm"
-    yield "qk_l2_norm", model.qk_layernorm, "cannot be combined with qk_layernorm"
-    yield (
-        "attn_logit_softcapping",
-        kernel,
-        (
-            f"needs attention_backend = unfused: {model.attention_backend} has no kernel with "
-            "attention logit softcapping"
-        ),
-    )
-    yield (
-        "final_logit_softcapping",
-        model.mtp_num_layers is not None,
-        "is not modelled with multi-token prediction",
-    )
-    yield (
-        "attention_chunk_size",
-        unfused or model.window_size is not None,
-        "is not modelled with unfused attention or windows",
-    )
-    for field in ("qk_l2_norm", "no_rope_freq", "attention_chunk_size", "attn_logit_softcapping"):
-        yield field, latent, "is not modelled with multi-latent attention"
-
-
-def check_hybrid(model: ModelFields) -> None:
-    """Raise UserError on what Megatron refuses about such layers, or what is not modelled."""
-    _check_sizes(model, _MIXER_SIZES)
-    if (model.experimental_attention_variant is None) != (model.linear_attention_freq is None):
-        raise _refuse(
-            model,
-            "linear_attention_freq",
-            "needs experimental_attention_variant",
-            "set both, or neither",
-        )
-    if model.hybrid_layer_pattern is not None:
-        _check_pattern(model, model.hybrid_layer_pattern)
+    model.moe_layer_freq.expand(model.num_layers, "model.moe_layer_freq")
+    refuse(_MIXERS, model)
     if model.linear_attention_freq is not None:
         with_linear_attention((LayerKind(),) * model.num_layers, model.linear_attention_freq)
     mixers = {kind.mixer for kind in layer_kinds(model)}
     if Mixer.GATED_DELTA_NET in mixers:
-        _check_divides(model, "linear_num_key_heads", "linear_num_value_heads")
+        refuse(_DELTA_NET, model)
     if Mixer.MAMBA in mixers:
-        _check_mamba(model)
+        refuse(_MAMBA, model)
     if mixers & LINEAR_MIXERS or model.attention_output_gate:
-        _check_plain_attention(model)
+        refuse(_PLAIN_ATTENTION, model)
 
 
-def _check_pattern(model: ModelFields, pattern: str) -> None:
-    layers = len(hybrid_kinds(pattern))
-    if layers != model.num_layers:
-        raise _refuse(
-            model,
-            "hybrid_layer_pattern",
-            f"has {layers} layers, but num_layers = {model.num_layers}",
-        )
-    for field in ("linear_attention_freq", "window_size", "mtp_num_layers"):
-        if getattr(model, field) is not None:
-            raise _refuse(model, field, "is not modelled together with hybrid_layer_pattern")
-    if model.num_moe_experts is None and "E" in pattern:
-        raise _refuse(
-            model, "hybrid_layer_pattern", "has expert layers (E), which need num_moe_experts"
-        )
+_Test = Callable[[ModelFields], object]
 
 
-def _check_mamba(model: ModelFields) -> None:
-    if model.mamba_num_heads is None and 2 * model.hidden_size % model.mamba_head_dim:
-        relation = f"must divide 2 x hidden_size = {2 * model.hidden_size}"
-        raise _refuse(model, "mamba_head_dim", relation)
-    if mamba_heads(model) % model.mamba_num_groups:
-        relation = f"must divide the {mamba_heads(model)} heads of Mamba"
-        raise _refuse(model, "mamba_num_groups", relation)
+class ModelRule(Rule[[ModelFields]], frozen=True, kw_only=True):
+    """A rule on the fields of a model."""
+
+    names: ClassVar[tuple[str, ...]] = ("model",)
 
 
-def _check_plain_attention(model: ModelFields) -> None:
-    """Softmax attention beside such layers, or with an output gate, is plain MHA or GQA."""
-    if model.multi_latent_attention:
-        raise _refuse(
-            model,
-            "multi_latent_attention",
-            "is not modelled together with linear attention, Mamba or an output gate",
-        )
-    if model.window_size is not None:
-        raise _refuse(
-            model, "window_size", "is not modelled together with linear attention or Mamba"
-        )
+def _on(
+    name: str, when: _Test, reason: str, fix: str = "", given: _Test | None = None
+) -> ModelRule:
+    return ModelRule(field=f"model.{name}", when=when, reason=reason, fix=fix, given=given)
 
 
-def _check_divides(model: ModelFields, field: str, other: str) -> None:
-    if getattr(model, other) % getattr(model, field):
-        raise _refuse(model, field, f"must divide {other} = {getattr(model, other)}")
-
-
-def _check_sizes(model: ModelFields, names: tuple[str, ...]) -> None:
-    for field in names:
-        value = getattr(model, field)
-        if value is not None and not 1 <= value <= _LARGEST:
-            raise _refuse(model, field, f"must be between 1 and {_LARGEST}")
-
-
-def _refuse(model: ModelFields, field: str, relation: str, nearest: str = "") -> UserError:
-    return UserError(f"model.{field}", getattr(model, field), relation, nearest)
-
-
-_LARGEST = 10**8
-_MOST_LAYERS = 10_000
-_POSITIVE = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "vocab_size",
-    "max_position_embeddings",
-    "make_vocab_size_divisible_by",
+_LARGEST: Final = 10**8
+_MOST_LAYERS: Final = 10_000
+_ABOVE_0, _BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
+_POSITIVE: Final = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("kv_channels", "vocab_size", "max_position_embeddings", "make_vocab_size_divisible_by"),
 )
-_ATTENTION_SIZES = (
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_head_dim",
-    "qk_pos_emb_head_dim",
-    "v_head_dim",
-    "window_size",
-    "mtp_num_layers",
+_DROPOUTS: Final = ("hidden_dropout", "attention_dropout")
+
+
+def _between(name: str, low: float, high: float, reason: str, fix: str = "") -> ModelRule:
+    """A field that may be unset."""
+
+    def is_outside(m: ModelFields) -> bool:
+        value = getattr(m, name)
+        return value is not None and not low <= value <= high
+
+    return _on(name, is_outside, reason, fix)
+
+
+def _sizes(*names: str) -> Iterator[ModelRule]:
+    return (_between(name, 1, _LARGEST, f"must be between 1 and {_LARGEST}") for name in names)
+
+
+def _is_set(name: str, given: _Test, reason: str) -> ModelRule:
+    """A field that may not be set where `given` holds."""
+    return _on(name, lambda m: getattr(m, name), reason, "", given)
+
+
+_SHAPE: Final = (
+    *(_between(name, 1, inf, "must be at least 1") for name in _POSITIVE),
+    *(_between(name, 1, _LARGEST, f"must not exceed {_LARGEST}") for name in _POSITIVE),
+    _between("num_layers", 1, _MOST_LAYERS, f"must be at most {_MOST_LAYERS}"),
+    *(_between(name, 0.0, _BELOW_1, "must be at least 0 and below 1") for name in _DROPOUTS),
+    _between("rotary_percent", _ABOVE_0, 1.0, "must be above 0 and at most 1"),
+    _on(
+        "num_query_groups",
+        lambda m: (
+            m.num_attention_heads % m.num_query_groups
+            and nearest_divisors(m.num_attention_heads, m.num_query_groups)
+        ),
+        "must divide num_attention_heads = {model.num_attention_heads}",
+        "nearest: {found}",
+    ),
+    *_sizes("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim"),
+    *_sizes("v_head_dim", "window_size", "mtp_num_layers"),
+    _on(
+        "num_query_groups",
+        lambda m: m.num_query_groups != m.num_attention_heads,
+        "must equal num_attention_heads under multi-latent attention",
+        given=lambda m: m.multi_latent_attention,
+    ),
+    _is_set(
+        "window_size",
+        lambda m: m.multi_latent_attention,
+        "is not modelled with multi-latent attention",
+    ),
+    _is_set("window_attn_skip_freq", lambda m: m.window_size is None, "needs window_size"),
+    _on(
+        "moe_ffn_hidden_size",
+        lambda m: m.num_moe_experts is None and m.moe_ffn_hidden_size is not None,
+        "needs num_moe_experts",
+        "leave it unset",
+    ),
 )
-_EXPERT_SIZES = (
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
+
+
+def _uneven_groups(m: ModelFields) -> Match | None:
+    groups, experts = m.moe_router_num_groups, m.num_moe_experts or 0
+    if groups is None or (groups >= 1 and experts % groups == 0):
+        return None
+    near = f"nearest: {nearest_divisors(experts, groups)}"
+    return Match(f"must divide num_moe_experts = {experts}", near)
+
+
+def _is_softmax(m: ModelFields) -> bool:
+    return m.moe_router_score_function is ScoreFunction.SOFTMAX
+
+
+def _is_sinkhorn(m: ModelFields) -> bool:
+    return m.moe_router_load_balancing_type is LoadBalancing.SINKHORN
+
+
+def _has_groups(m: ModelFields) -> bool:
+    return m.moe_router_group_topk is not None
+
+
+_EXPERTS: Final = (
+    *_sizes("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"),
+    *_sizes("moe_shared_expert_intermediate_size"),
+    _on(
+        "moe_router_topk",
+        lambda m: m.moe_router_topk > (m.num_moe_experts or 0),
+        "must not exceed num_moe_experts = {model.num_moe_experts}",
+    ),
+    _is_set(
+        "moe_router_enable_expert_bias", _is_softmax, "needs moe_router_score_function = sigmoid"
+    ),
+    _on(
+        "moe_router_topk",
+        lambda m: m.moe_router_topk == 1 and not m.moe_router_pre_softmax,
+        "needs moe_router_pre_softmax, else the softmax is over one expert",
+        given=lambda m: _is_softmax(m) and not _is_sinkhorn(m),
+    ),
+    _is_set("moe_aux_loss_coeff", _is_sinkhorn, "must be 0 under sinkhorn routing"),
+    _is_set(
+        "moe_router_group_topk",
+        lambda m: m.moe_router_num_groups is None,
+        "needs moe_router_num_groups",
+    ),
+    _on("moe_router_num_groups", _uneven_groups, "", given=_has_groups),
+    _on(
+        "moe_router_group_topk",
+        lambda m: not 1 <= (m.moe_router_group_topk or 0) <= (m.moe_router_num_groups or 0),
+        "must be between 1 and moe_router_num_groups = {model.moe_router_num_groups}",
+        given=_has_groups,
+    ),
+    _is_set(
+        "moe_pad_expert_input_to_capacity",
+        lambda m: m.moe_expert_capacity_factor is None,
+        "needs moe_expert_capacity_factor",
+    ),
+    _between("moe_expert_capacity_factor", _ABOVE_0, inf, "must be positive", "leave it unset"),
+    _is_set("moe_expert_capacity_factor", _is_sinkhorn, "cannot be combined with sinkhorn routing"),
+    _is_set(
+        "moe_shared_expert_overlap",
+        lambda m: (
+            m.moe_shared_expert_intermediate_size
+            and m.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER  # flex from 0.17
+        ),
+        "needs the alltoall or flex dispatcher",
+    ),
+    _is_set(
+        "moe_apply_probs_on_input", lambda m: m.moe_router_topk != 1, "needs moe_router_topk = 1"
+    ),
 )
-_GATED_DELTA_NET_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
-_MIXER_SIZES = (
-    "linear_conv_kernel_dim",
-    "linear_key_head_dim",
-    "linear_value_head_dim",
-    *_GATED_DELTA_NET_HEADS,
-    "mamba_state_dim",
-    "mamba_head_dim",
-    "mamba_num_groups",
-    "mamba_num_heads",
+
+
+def _is_foreign(m: ModelFields) -> bool:
+    return not m.transformer_impl.norms_whole_branches
+
+
+_ABLE: Final = " or ".join(impl for impl in TransformerImpl if impl.norms_whole_branches)
+_NO_SUCH: Final = f"needs transformer_impl = {_ABLE}: other implementations have no such layer"
+
+_VARIANTS: Final = (
+    *(
+        _between(name, _ABOVE_0, _LARGEST, f"must be positive and at most {_LARGEST}")
+        for name in ("attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size")
+    ),
+    _on(
+        "norm_placement",
+        lambda m: m.norm_placement is NormPlacement.POST,
+        _NO_SUCH,
+        given=_is_foreign,
+    ),
+    _is_set("qk_layernorm_across_heads", _is_foreign, _NO_SUCH),
+    _is_set("qk_layernorm_across_heads", lambda m: not m.qk_layernorm, "needs qk_layernorm"),
+    _is_set("qk_l2_norm", lambda m: m.qk_layernorm, "cannot be combined with qk_layernorm"),
+    _is_set(
+        "attn_logit_softcapping",
+        lambda m: m.attention_backend not in ("auto", "unfused"),
+        "needs attention_backend = unfused: {model.attention_backend} has no kernel with "
+        "attention logit softcapping",
+    ),
+    _is_set(
+        "final_logit_softcapping",
+        lambda m: m.mtp_num_layers is not None,
+        "is not modelled with multi-token prediction",
+    ),
+    _is_set(
+        "attention_chunk_size",
+        lambda m: m.attention_backend == "unfused" or m.window_size is not None,
+        "is not modelled with unfused attention or windows",
+    ),
+    *(
+        _is_set(
+            name, lambda m: m.multi_latent_attention, "is not modelled with multi-latent attention"
+        )
+        for name in ("qk_l2_norm", "no_rope_freq", "attention_chunk_size", "attn_logit_softcapping")
+    ),
 )
+
+
+def _divides(name: str, other: str) -> ModelRule:
+    return _on(
+        name,
+        lambda m: getattr(m, other) % getattr(m, name),
+        f"must divide {other} = {{model.{other}}}",
+    )
+
+
+_MIXERS: Final = (
+    *_sizes("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
+    *_sizes("linear_num_key_heads", "linear_num_value_heads", "mamba_state_dim"),
+    *_sizes("mamba_head_dim", "mamba_num_groups", "mamba_num_heads"),
+    _on(
+        "linear_attention_freq",
+        lambda m: (m.experimental_attention_variant is None) != (m.linear_attention_freq is None),
+        "needs experimental_attention_variant",
+        "set both, or neither",
+    ),
+    _on(
+        "hybrid_layer_pattern",
+        lambda m: (
+            len(hybrid_kinds(m.hybrid_layer_pattern)) != m.num_layers
+            and f"{len(hybrid_kinds(m.hybrid_layer_pattern))}"
+        ),
+        "has {found} layers, but num_layers = {model.num_layers}",
+        given=lambda m: m.hybrid_layer_pattern is not None,
+    ),
+    *(
+        _is_set(
+            name,
+            lambda m: m.hybrid_layer_pattern is not None,
+            "is not modelled together with hybrid_layer_pattern",
+        )
+        for name in ("linear_attention_freq", "window_size", "mtp_num_layers")
+    ),
+    _on(
+        "hybrid_layer_pattern",
+        lambda m: m.num_moe_experts is None and "E" in (m.hybrid_layer_pattern or ""),
+        "has expert layers (E), which need num_moe_experts",
+    ),
+)
+_DELTA_NET: Final = (_divides("linear_num_key_heads", "linear_num_value_heads"),)
+_MAMBA: Final = (
+    _on(
+        "mamba_head_dim",
+        lambda m: (
+            m.mamba_num_heads is None
+            and 2 * m.hidden_size % m.mamba_head_dim
+            and f"{2 * m.hidden_size}"
+        ),
+        "must divide 2 x hidden_size = {found}",
+    ),
+    _on(
+        "mamba_num_groups",
+        lambda m: mamba_heads(m) % m.mamba_num_groups and f"{mamba_heads(m)}",
+        "must divide the {found} heads of Mamba",
+    ),
+)
+_PLAIN_ATTENTION: Final = (
+    _is_set(
+        "multi_latent_attention",
+        lambda _: True,
+        "is not modelled together with linear attention, Mamba or an output gate",
+    ),
+    _is_set(
+        "window_size", lambda _: True, "is not modelled together with linear attention or Mamba"
+    ),
+)
+"""Softmax attention next to such layers, or with an output gate, is plain MHA or GQA."""

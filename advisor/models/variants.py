@@ -10,7 +10,7 @@ from typing import Final
 from advisor.models.model_fields import ModelFields
 from advisor.models.options import NormPlacement
 
-_PLAIN: Final = (
+PLAIN: Final = (
     ("norm_placement", NormPlacement.PRE),
     ("qk_layernorm_across_heads", False),
     ("qk_l2_norm", False),
@@ -25,7 +25,7 @@ _PLAIN: Final = (
 
 def variants(model: ModelFields) -> Iterator[str]:
     """Names of the fields by which `model` is no plain transformer."""
-    return (field for field, plain in _PLAIN if getattr(model, field) != plain)
+    return (field for field, plain in PLAIN if getattr(model, field) != plain)
 
 
 def of_providers(model: ModelFields) -> Iterator[str]:

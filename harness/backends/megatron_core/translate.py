@@ -1,6 +1,5 @@
 """From a workload to Megatron's own names, and to the model as this backend really runs it."""
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -8,8 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.rule import refuse
 from advisor.frameworks.megatron.lowering import job_values, setting_values
-from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
+from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.megatron.supported_jobs import harness_config
 from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -23,10 +23,10 @@ from advisor.models.options import (
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import variants
+from advisor.models.variants import PLAIN
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.installed import has_transformer_engine, installed_revision
-from harness.backends.refusals import Refusal, refuse
+from harness.backends.workload_rule import WorkloadRule
 from harness.trial.trial import Backend, Device, Workload
 
 
@@ -67,7 +67,7 @@ def megatron_model(workload: Workload) -> ModelSpec:
 
 
 def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
-    """Transformer Engine's layers with what is beside it: without the flash-attn package cuDNN's
+    """Transformer Engine's layers with what is next to it: without the flash-attn package cuDNN's
     attention by name, as left to itself Transformer Engine falls back on unfused attention without
     a word where cuDNN refuses; without DeepEP Megatron's own all-to-all."""
     backend, dispatcher = model.attention_backend, model.moe_token_dispatcher_type
@@ -95,7 +95,7 @@ def _overlaps_tp(workload: Workload) -> bool:
 
 def megatron_case(workload: Workload) -> MegatronCase:
     """The workload under Megatron's names; UserError for what this backend does not run."""
-    refuse(workload, _refusals(workload))
+    refuse(_RULES, workload)
     model, layout = megatron_model(workload), workload.layout
     setting = parse_setting(workload.recompute)
     values: dict[str, Any] = {
@@ -162,64 +162,73 @@ def _attention(model: ModelSpec) -> CoreAttention:
     return CoreAttention.UNFUSED if unfused else CoreAttention.FLASH
 
 
-_NOT_RUN: Final = (("experimental_attention_variant", None), ("hybrid_layer_pattern", None))
-_OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILLA))
-"""What torch's own attention kernel lacks, which stands in for Transformer Engine's."""
-
-
-def _refusals(workload: Workload) -> Iterator[Refusal]:
-    model, layout, engine = workload.model, workload.layout, runs_transformer_engine(workload)
-    yield (
-        workload.precision not in (Precision.BF16, *(RECIPES_OF_PRECISIONS if engine else ())),
-        "job.precision",
-        "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
-        "use bf16",
-    )
-    not_so_far = "is not supported by the megatron_core backend"
-    lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
-    others = [field for field, default in lacking if getattr(model, field) != default]
-    for field in (*others, *variants(model)):
-        yield True, f"model.{field}", not_so_far, ""
-    ring = layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.P2P
-    yield not ring, "layout.cp_comm_type", "must be p2p on the megatron_core backend", ""
-    yield (
-        not workload.recompute.startswith(("none", "selective", "full")),
-        "recompute",
-        "is not a setting of Megatron",
-        "write none, selective:… or full:…",
-    )
-    yield from _refusals_of(parse_setting(workload.recompute), model, engine)
-
-
-def _refusals_of(
-    setting: RecomputeSetting, model: ModelSpec, transformer_engine: bool
-) -> Iterator[Refusal]:
-    """Neither kind of activation offload is to be had without Transformer Engine on a GPU."""
-    yield (
-        bool(setting.offload_modules) and not transformer_engine,
-        "recompute",
-        "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned memory on "
-        "CUDA streams",
-        "leave +offload out",
-    )
-    yield (
-        bool(setting.cpu_offloading_num_layers) and not transformer_engine,
-        "recompute",
-        "cpu_offloading needs Transformer Engine and a GPU",
-        "leave +cpu_offloading out",
-    )
-    yield (
-        model.add_bias_linear and "mlp" in setting.effective_modules,
-        "recompute",
-        "the replay of an MLP with biases never ends: Megatron passes the bias parameter "
-        "through the checkpoint",
-        "leave mlp out",
-    )
-
-
 def _has_kernels(workload: Workload) -> bool:
     """Whether attention knows windows and learned offsets: Transformer Engine's, Megatron's unfused
     one, and the flash kernel that fake tensors go through."""
     fake = workload.device is Device.FAKE
     unfused = _attention(workload.model) is CoreAttention.UNFUSED
     return fake or unfused or runs_transformer_engine(workload)
+
+
+_on, _unlike = WorkloadRule.on, WorkloadRule.unlike
+_NOT_SO_FAR: Final = "is not supported by the megatron_core backend"
+_RULES: Final = (
+    _on(
+        "job.precision",
+        lambda w: (
+            w.precision is not Precision.BF16
+            and not (w.precision in RECIPES_OF_PRECISIONS and runs_transformer_engine(w))
+        ),
+        "the megatron_core backend runs bf16, or FP8 with Transformer Engine on a GPU",
+        "use bf16",
+    ),
+    _unlike("model.experimental_attention_variant", (None,), _NOT_SO_FAR),
+    _unlike("model.hybrid_layer_pattern", (None,), _NOT_SO_FAR),
+    # what torch's own attention kernel lacks, which stands in for Transformer Engine's
+    _on(
+        "model.window_size",
+        lambda w: w.model.window_size is not None and not _has_kernels(w),
+        _NOT_SO_FAR,
+    ),
+    _on(
+        "model.softmax_type",
+        lambda w: w.model.softmax_type is not SoftmaxType.VANILLA and not _has_kernels(w),
+        _NOT_SO_FAR,
+    ),
+    *(_unlike(f"model.{name}", (plain,), _NOT_SO_FAR) for name, plain in PLAIN),
+    _on(
+        "layout.cp_comm_type",
+        lambda w: w.layout.cp_comm_type is not CpCommType.P2P,
+        "must be p2p on the megatron_core backend",
+        given=lambda w: w.layout.context_parallel_size > 1,
+    ),
+    _on(
+        "recompute",
+        lambda w: not w.recompute.startswith(("none", "selective", "full")),
+        "is not a setting of Megatron",
+        "write none, selective:… or full:…",
+    ),
+    _on(
+        "recompute",
+        lambda w: parse_setting(w.recompute).offload_modules,
+        "fine-grained offload needs Transformer Engine and a GPU: it copies to pinned memory on "
+        "CUDA streams",
+        "leave +offload out",
+        given=lambda w: not runs_transformer_engine(w),
+    ),
+    _on(
+        "recompute",
+        lambda w: parse_setting(w.recompute).cpu_offloading_num_layers,
+        "cpu_offloading needs Transformer Engine and a GPU",
+        "leave +cpu_offloading out",
+        given=lambda w: not runs_transformer_engine(w),
+    ),
+    _on(
+        "recompute",
+        lambda w: "mlp" in parse_setting(w.recompute).effective_modules,
+        "the replay of an MLP with biases never ends: Megatron passes the bias parameter through "
+        "the checkpoint",
+        "leave mlp out",
+        given=lambda w: megatron_model(w).add_bias_linear,
+    ),
+)

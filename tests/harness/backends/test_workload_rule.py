@@ -1,14 +1,13 @@
-"""The first refusal that holds is told, with the value of its field."""
-
-from collections.abc import Iterator
+"""The first rule that a workload breaks is what its user reads, with the value of its field."""
 
 import pytest
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.base.rule import refuse
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from harness.backends.refusals import Refusal, refuse, value_of
+from harness.backends.workload_rule import WorkloadRule, value_of
 from harness.trial.trial import Backend, Device, Workload
 
 WORKLOAD = Workload(
@@ -38,16 +37,16 @@ def test_a_field_has_its_value(field: str, value: object) -> None:
     assert value_of(WORKLOAD, field) == value
 
 
-def test_the_first_that_holds_is_told() -> None:
-    def refusals() -> Iterator[Refusal]:
-        yield False, "model.hidden_size", "is no problem", ""
-        yield True, "job.seq_length", "is odd", "use 8"
-        raise AssertionError("nothing behind it is looked at")
+def test_the_first_that_applies_is_refused() -> None:
+    def late(_: Workload) -> bool:
+        raise AssertionError("nothing after it is asked")
 
-    with pytest.raises(UserError, match=r"job\.seq_length") as raised:
-        refuse(WORKLOAD, refusals())
-    assert (raised.value.relation, raised.value.nearest) == ("is odd", "use 8")
-
-
-def test_none_that_holds_is_none() -> None:
-    refuse(WORKLOAD, [(False, "model.hidden_size", "is no problem", "")])
+    rules = (
+        WorkloadRule.unlike("model.hidden_size", (4096,), "is no problem"),
+        WorkloadRule.on("job.seq_length", lambda w: w.seq_length, "is {found}", "use 8"),
+        WorkloadRule.on("job.seq_length", late, "is odd"),
+    )
+    refuse(rules[:1], WORKLOAD)
+    with pytest.raises(UserError, match=r"job\.seq_length = 4096") as raised:
+        refuse(rules, WORKLOAD)
+    assert (raised.value.relation, raised.value.nearest) == ("is 4096", "use 8")
