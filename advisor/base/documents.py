@@ -119,15 +119,6 @@ def read_json_lines(path: Path, *, skip_broken: bool = False) -> tuple[dict[str,
     return tuple(found)
 
 
-def read_toml(source: Path | str, file: object = "text") -> dict[str, Any]:
-    """The table in a file, or in a text that is called `file`."""
-    text, file = _text_of(source, file, MOST_CONFIG_BYTES)
-    try:
-        return parse_toml(text)
-    except ValueError as error:
-        raise _not_valid("TOML", file, str(error)) from None
-
-
 def parse_toml(text: str) -> dict[str, Any]:
     """The table in a text; ValueError that says why there is none."""
     import tomllib

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from typing import Final, NamedTuple, TextIO
 
-from advisor.report.blocks import Block, Column, Indented, Line, lines_of, table, wrapped
+from advisor.report.blocks import Block, Line, lines_of, wrapped
 
 MAX_WIDTH: Final = 100
 """Columns of a page that goes to a file or into a pipe, unless COLUMNS says another number."""
@@ -101,16 +101,6 @@ def _painted(text: str, style: str) -> str:
 def plain_lines(content: Block, width: int = MAX_WIDTH) -> list[str]:
     """The lines of `content` as plain text of `width` columns."""
     return printed(content, Screen(width)).removesuffix("\n").split("\n")
-
-
-def table_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, indent: int = 2, gap: int = 2
-) -> list[str]:
-    """Head and rows as plain lines, every column as wide as its widest cell."""
-    found = table(columns, gap=gap)
-    for row in rows:
-        found.add_row(*row)
-    return plain_lines(Indented(found, indent), _UNBOUNDED)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides
 from advisor.frameworks.megatron.flags import flags_of
-from advisor.frameworks.megatron.lowering import job_values
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.plan import selective_runs
+from advisor.frameworks.megatron.raw import job_values
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework

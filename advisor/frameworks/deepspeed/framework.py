@@ -17,7 +17,7 @@ from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import RULES
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
+from advisor.frameworks.huggingface.options import parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     attention_note,
     kernel_arguments,

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks.framework_parts import FrameworkParts
-from advisor.frameworks.huggingface.options import OPTIONS
-from advisor.frameworks.huggingface.parallelism_config import parallelism_variables
+from advisor.frameworks.huggingface.options import OPTIONS, parallelism_variables
 from advisor.frameworks.huggingface.training_arguments import (
     REDUCE_DTYPE,
     accelerate_file,

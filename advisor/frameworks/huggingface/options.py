@@ -1,18 +1,20 @@
 """Arguments of transformers' Trainer (5.23.0) and keys of Accelerate's file (1.15.0).
 
 Source: transformers training_args.py, torch utils/checkpoint.py, accelerate
-commands/config/config_args.py and commands/launch.py.
+commands/config/config_args.py, commands/launch.py, parallelism_config.py, utils/dataclasses.py.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.huggingface.parallelism_config import PARALLELISM, STRATEGIES
 from advisor.frameworks.option import Option, Status, key, keys
-from advisor.job.job import AttnImplementation
+from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
+from advisor.models.options import CpCommType
 
+PARALLELISM: Final = "parallelism_config"
+STRATEGIES: Final = {"allgather": CpCommType.ALL_GATHER, "alltoall": CpCommType.P2P}
 FSDP: Final = "fsdp_config"
 DEEPSPEED: Final = "deepspeed_config"
 CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
@@ -189,3 +191,27 @@ FILE: Final[tuple[Option, ...]] = (
     ),
 )
 OPTIONS: Final = (*ARGUMENTS, *FILE)
+
+
+def parallelism(job: Job) -> dict[str, str | int]:
+    """Fields of Accelerate's ParallelismConfig, none without context parallelism: torch's
+    is `cp`, DeepSpeed's Ulysses `sp`."""
+    layout = job.layout
+    ranks, kind = layout.context_parallel_size, layout.cp_comm_type
+    if ranks == 1:
+        return {}
+    shards: dict[str, str | int] = {"dp_shard_size": layout.data_parallel_size}
+    if kind is CpCommType.A2A:
+        attention = str(job.config.attn_implementation)
+        return {**shards, "sp_size": ranks, "sp_attn_implementation": attention}
+    (strategy,) = (name for name, meant in STRATEGIES.items() if meant is kind)
+    return {**shards, "cp_size": ranks, "cp_comm_strategy": strategy}
+
+
+def parallelism_variables(job: Job) -> tuple[str, ...]:
+    """NAME=VALUE of each, and that they are to be read."""
+    found = parallelism(job)
+    if not found:
+        return ()
+    named = (f"{PARALLELISM.upper()}_{name.upper()}={value}" for name, value in found.items())
+    return ("ACCELERATE_USE_PARALLELISM_CONFIG=true", *named)

@@ -20,13 +20,13 @@ from advisor.frameworks.huggingface.options import (
     MICRO_BATCH,
     OPTIM,
     OPTIONS,
+    PARALLELISM,
     PARTIAL_TRAINING,
     SECTIONS,
     SP_SIZE,
     STEPS,
 )
 from advisor.frameworks.huggingface.other_trainers import OTHERS_OWN, put_trainers_names
-from advisor.frameworks.huggingface.parallelism_config import PARALLELISM
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.huggingface.parallelism_config import PARALLELISM, parallelism
+from advisor.frameworks.huggingface.options import PARALLELISM, parallelism
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding

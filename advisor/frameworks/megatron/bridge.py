@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.flags import Values, override, recipe_values
-from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
@@ -22,6 +21,7 @@ from advisor.frameworks.megatron.options.precision import Precision as NumberTyp
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.options.values import MIXED_PRECISION
+from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import RECIPES_OF_PRECISIONS, Fp8Recipe, Job

@@ -11,11 +11,12 @@ from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import (
     Revision,
+    checkpoint_kind,
     known_recompute_modules,
     resolve_revision,
     revision_of,
 )
-from advisor.frameworks.megatron.rules import check, notes, remarks, without_effect
+from advisor.frameworks.megatron.rules import check, notes, remarks, rules_in_force, without_effect
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
@@ -220,7 +221,36 @@ class MegatronSettings(RecomputeSettings):
         return remarks(job, self._revision(job))
 
     def rules_overview(self, version: str) -> RulesOverview:
-        """See rules_overview.overview."""
-        from advisor.frameworks.megatron.rules_overview import overview
-
+        """See `overview`."""
         return overview(resolve_revision(self._framework, version))
+
+
+def overview(revision: Revision) -> RulesOverview:
+    """Every rule in force in `revision`, by verdict and authority, and those about the GPU."""
+    from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
+
+    rules = rules_in_force(revision).items()
+    hardware = (("GPU: refused", name, r.summary) for name, r in HARDWARE_RULES.items())
+    by_verdict = ((f"{r.authority}: {r.verdict}", name, r.summary) for name, r in rules)
+    return RulesOverview(
+        label=revision.label, facts=tuple(_labels(revision)), rules=(*by_verdict, *hardware)
+    )
+
+
+def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
+    kinds: dict[str, list[str]] = {}
+    for module in revision.recompute_modules:
+        kinds.setdefault(checkpoint_kind(module).replace("_", "-"), []).append(module)
+    yield (
+        "recompute modules",
+        "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
+        or "none: selective recomputes core attention",
+    )
+    yield "offload modules", " ".join(revision.offload_modules) or "none"
+    impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
+    yield (
+        "CUDA graphs",
+        f"{impls}; {revision.cuda_graph_field}: "
+        + (" ".join(revision.cuda_graph_modules) or "none"),
+    )
+    yield "replacements", "; ".join(revision.promotions)

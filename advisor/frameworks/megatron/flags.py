@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
@@ -21,13 +20,14 @@ from advisor.frameworks.megatron.options.parallelism import Communication, Paral
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch, Loop
+from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.frameworks.option import Described, Format, Option, Options
 from advisor.job.job import CudaGraphImpl, Job
 
 Values = Mapping[str, Any]
-"""Values of options by name, those that apply (lowering.job_values, lowering.setting_values)."""
+"""Values of options by name, those that apply (raw.job_values, raw.setting_values)."""
 
 
 def flags_of(

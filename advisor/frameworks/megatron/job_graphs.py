@@ -7,8 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.lowering import job_values
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.raw import RawSettings, job_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import rules_in_force
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts

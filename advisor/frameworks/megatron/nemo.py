@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.flags import Values, override, recipe_values
-from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Implementation, Loss
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Communication, Parallelism
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.option import Option

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.rule import refuse
-from advisor.frameworks.megatron.lowering import job_values, setting_values
+from advisor.frameworks.megatron.raw import job_values, setting_values
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.megatron.supported_jobs import harness_config
 from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig

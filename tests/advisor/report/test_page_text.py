@@ -4,14 +4,16 @@ import io
 
 import pytest
 
-from advisor.report.blocks import Column, Fitted, Table, Text, beside
-from advisor.report.text import plain_lines, printed, screen_of, table_lines, wrap
+from advisor.report.blocks import Column, Fitted, Indented, Table, Text, beside, table
+from advisor.report.text import plain_lines, printed, screen_of, wrap
 
 
 def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
     columns = [Column(title="name", left=True), Column(title="n"), Column(title="t", left=True)]
-    rows = [["a\n  b", "1", "x"], ["long name", "10", ""]]
-    assert table_lines(columns, rows, indent=1) == [
+    shown = table(columns)
+    shown.add_row("a\n  b", "1", "x")
+    shown.add_row("long name", "10", "")
+    assert plain_lines(Indented(shown, 1)) == [
         " name        n  t",
         " a           1  x",
         "   b",
@@ -19,14 +21,12 @@ def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
     ]
 
 
-def test_a_plain_table_is_as_wide_as_its_cells() -> None:
-    assert table_lines([Column(title="n")], [["9" * 300]])[1] == "  " + "9" * 300
-
-
 def test_text_is_printed_as_it_is() -> None:
     told = "a [bold]name[/] with [1], :smile: and 'quotes'"
     assert plain_lines(told) == [told]
-    assert table_lines([Column(title="[red]x", left=True)], [[told]], indent=0) == ["[red]x", told]
+    shown = table([Column(title="[red]x", left=True)])
+    shown.add_row(told)
+    assert plain_lines(shown) == ["[red]x", told]
 
 
 def test_margins_hang() -> None:

@@ -5,9 +5,9 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.base.rule import Verdict
 from advisor.cli import main as cli
+from advisor.frameworks.megatron.candidates import overview
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, Revision
 from advisor.frameworks.megatron.rules import RULES
-from advisor.frameworks.megatron.rules_overview import overview
 from advisor.report.rules_page import rules_page
 from advisor.report.text import plain_lines
 

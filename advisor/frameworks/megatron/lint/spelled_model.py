@@ -115,11 +115,6 @@ def _value(read: ReadSettings, given: ReadValue | None, unsaid: str, value: Any)
     return ReadValue(value=value, written=given.written, place=given.place)
 
 
-def spells_shape(shape: Mapping[str, ReadValue]) -> bool:
-    """Whether the fields that presets are told apart by are all there."""
-    return all(f"model.{name}" in shape for name in _COMPARED[:-1])
-
-
 def model_of_shape(read: ReadSettings, shape: Mapping[str, ReadValue]) -> str:
     """The preset with the shape that is spelled out; empty where there is none."""
     values = {path.removeprefix("model."): given.value for path, given in shape.items()}

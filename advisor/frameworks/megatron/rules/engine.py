@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.rule import Finding, Verdict, findings
-from advisor.frameworks.megatron.lowering import JobFacts, job_facts, lower
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.raw import JobFacts, RawSettings, lower
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import (
     cp_communication,
@@ -105,7 +104,7 @@ def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> I
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
     """Why no training comes of `setting` in `job`; empty for a legal setting."""
-    found = _rejections(setting, job_facts(job), revision)
+    found = _rejections(setting, JobFacts(job), revision)
     if job.gpu.is_nvlink_server:
         return found
     from advisor.frameworks.megatron.rules.hardware import hardware_rejections
@@ -117,13 +116,13 @@ def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str,
     """What is to be said of a legal setting: labels that act on nothing or buy nothing,
     promotions, what the environment must hold; not what remarks say."""
     said = remarks(job, revision)
-    return tuple(note for note in _notes(setting, job_facts(job), revision) if note not in said)
+    return tuple(note for note in _notes(setting, JobFacts(job), revision) if note not in said)
 
 
 def remarks(job: Job, revision: Revision) -> tuple[str, ...]:
     """What is to be said of a job under any setting: options that nothing reads, those that no
     prediction counts, and another vendor's Transformer Engine."""
-    found = tuple(finding.reason for finding in _of_job(job_facts(job), revision))
+    found = tuple(finding.reason for finding in _of_job(JobFacts(job), revision))
     if job.gpu.is_nvlink_server:
         return found
     from advisor.frameworks.megatron.rules.hardware import hardware_remarks
@@ -135,8 +134,8 @@ def without_effect(
     setting: RecomputeSetting, job: Job, revision: Revision
 ) -> tuple[Rejection, ...]:
     """The parts of `setting` that Megatron accepts and ignores, as rejections."""
-    of_job = _of_job(job_facts(job), revision)
-    found = (f for f in _find(setting, job_facts(job), revision) if f not in of_job)
+    of_job = _of_job(JobFacts(job), revision)
+    found = (f for f in _find(setting, JobFacts(job), revision) if f not in of_job)
     return tuple(_rejection(setting, f, revision) for f in found if f.verdict is Verdict.NO_EFFECT)
 
 

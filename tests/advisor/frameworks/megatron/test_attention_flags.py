@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from advisor.frameworks.megatron.flags import flags_of, override, recipe_values
-from advisor.frameworks.megatron.lowering import job_values
 from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.raw import job_values
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.job.job import JobConfig

@@ -8,8 +8,7 @@ import pytest
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron import rules
-from advisor.frameworks.megatron.lowering import job_facts, lower
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.raw import JobFacts, RawSettings, lower
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.megatron.rules import (
     RULES,
@@ -372,7 +371,7 @@ def test_graphs_with_expandable_segments(version: str, make_job) -> None:
 
 
 def test_old_releases_get_the_old_graph_fields(make_job) -> None:
-    facts = job_facts(make_job(cuda_graph_impl="transformer_engine"))
+    facts = JobFacts(make_job(cuda_graph_impl="transformer_engine"))
     old, new = lower(NONE, facts, lm("0.14")), lower(NONE, facts, lm("0.15"))
     assert (old.external_cuda_graph, old.cuda_graph_impl) == (True, "none")
     assert (new.external_cuda_graph, new.cuda_graph_impl) == (False, "transformer_engine")
@@ -383,7 +382,7 @@ def test_old_releases_get_the_old_graph_fields(make_job) -> None:
     [("0.17", "local", ("full_iteration",)), ("0.18", "full_iteration", ())],
 )
 def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> None:
-    raw = lower(NONE, job_facts(make_job(cuda_graph_impl="full_iteration")), lm(version))
+    raw = lower(NONE, JobFacts(make_job(cuda_graph_impl="full_iteration")), lm(version))
     assert (raw.cuda_graph_impl, raw.cuda_graph_modules) == (impl, modules)
 
 
@@ -398,7 +397,7 @@ def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> Non
     ],
 )
 def test_the_precision_of_a_job(precision, fp8, recipe, make_job) -> None:
-    raw = lower(NONE, job_facts(make_job(precision=precision)), lm())
+    raw = lower(NONE, JobFacts(make_job(precision=precision)), lm())
     assert (raw.fp8, raw.fp8_recipe) == (fp8, recipe)
 
 
