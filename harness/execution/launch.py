@@ -113,8 +113,6 @@ def make_runner(
 
         return SlurmRunner(options=options, **given)
     if options.kind is LauncherKind.TORCHRUN:
-        from harness.execution.launch import Follower
-
         launcher = _torchrun(options)
         if options.node_rank:
             return Follower(launcher=launcher, node_rank=options.node_rank, **given)

@@ -16,7 +16,7 @@ procedure", Management Science 53).
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -71,17 +71,6 @@ class End(Struct, frozen=True, kw_only=True):
 Action = Measure | Ask | Wait | End
 
 
-class Policy(Protocol):
-    """Decides; as pure as a table."""
-
-    def next(self, history: History) -> Action:
-        """What the worker that asks does now. Never a task that is finished or running.
-
-        Workers ask one at a time, under the lock under which the task is then claimed; a task
-        that was claimed is in `history.running` of the next one who asks.
-        """
-
-
 MARGIN: Final = 0.01
 """Faster by less than this is as fast."""
 LEVEL: Final = 0.95
@@ -104,7 +93,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     assumed_noise: float = 0.01
 
 
-def make_policy(space: Space, options: SweepOptions) -> Policy:
+def make_policy(space: Space, options: SweepOptions) -> "PriorPolicy":
     """The policy of a sweep."""
     rules = Rules(
         trials=options.trials,
@@ -128,7 +117,11 @@ class PriorPolicy:
         self._rules = rules
 
     def next(self, history: History) -> Action:
-        """As Policy.next."""
+        """What the worker that asks does now. Never a task that is finished or running.
+
+        Workers ask one at a time, under the lock under which the task is then claimed; a task
+        that was claimed is in `history.running` of the next one who asks.
+        """
         rules = self._rules
         if rules.budget_seconds is not None and history.spent_seconds >= rules.budget_seconds:
             return End(why=Ending.BUDGET, words="The sweep.budget is used up.")

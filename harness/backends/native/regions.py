@@ -79,8 +79,10 @@ def policy_contexts(policy: OpPolicy) -> Contexts:
 def _policy_contexts(
     policy: OpPolicy,
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    keeps = _Kept(policy)
     make: Any = create_selective_checkpoint_contexts
-    forward, replay = make(_Decide(policy))
+    save, replay_it = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+    forward, replay = make(lambda _, op, *__, **___: save if keeps(op) else replay_it)
     if Watchers.kept is not None:
         forward = _InOrder(forward, _Noting(_Kept(policy), Watchers.kept))
     return forward, _InOrder(_replaying(), replay)
@@ -112,16 +114,6 @@ class _Kept:
         return op in _ATTENTIONS and self._policy.keeps_attention
 
 
-class _Decide:
-    """The policy as torch asks for it."""
-
-    def __init__(self, policy: OpPolicy) -> None:
-        self._keeps = _Kept(policy)
-
-    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if self._keeps(op) else CheckpointPolicy.PREFER_RECOMPUTE
-
-
 class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells of every tensor that the policy's contexts keep. What they hand to a policy differs
     from release to release of torch; what runs does not."""
@@ -139,15 +131,13 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
 
-class HostOffload(saved_tensors_hooks):
+def host_offload() -> saved_tensors_hooks:
     """Inside, what autograd saves is copied to (pinned) host memory; parameters stay.
 
     On a GPU the copy runs on a stream of its own, and the compute stream waits for it only before
     the tensor is fetched back.
     """
-
-    def __init__(self) -> None:
-        super().__init__(_to_host, _from_host)
+    return saved_tensors_hooks(_to_host, _from_host)
 
 
 @lru_cache(maxsize=16)
@@ -195,7 +185,7 @@ class Regions:
 
     def run(self, modules: frozenset[Module], function: Function, *inputs: Tensor) -> Any:
         """function(*inputs), which is the code of `modules`, under their part of the plan."""
-        with self._offload(modules):
+        with host_offload() if modules & self._offloaded else nullcontext():
             if modules in self._checkpoints:
                 return replay_later(function, *inputs)
             return function(*inputs)
@@ -211,9 +201,6 @@ class Regions:
         output = function.apply(replay, *inputs, *layer.parameters())
         replay.storages = [tensor.untyped_storage() for tensor in _tensors(output)]
         return output, Dropped(replay)
-
-    def _offload(self, modules: frozenset[Module]) -> AbstractContextManager[Any]:
-        return HostOffload() if modules & self._offloaded else nullcontext()
 
 
 class Dropped:

@@ -5,7 +5,6 @@ worker counts as dead once its heartbeat has stood still for `timeout_seconds` o
 clock, in which the storage answered throughout: no clocks are compared.
 """
 
-import fcntl
 import hashlib
 import os
 import socket
@@ -17,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, convert
 
-from harness.trial.files import Lock
+from harness.trial.files import Lock, exclusive
 
 CLAIM: Final = "harness:claim"
 HEARTBEAT: Final = "harness:heartbeat"
@@ -48,10 +47,6 @@ class Ticket(Struct, frozen=True, kw_only=True):
     owner: Owner
     token: str
     since: float
-
-    def stored(self) -> Any:
-        """As JSON."""
-        return to_builtins(self)
 
 
 def others_at_work(folder: Path) -> bool:
@@ -153,17 +148,10 @@ class Heart:
 
 def _is_free(path: Path) -> bool:
     """Whether nobody holds the lock file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
+    if not path.exists():
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    with exclusive(path) as free:
+        return free
 
 
 def _host() -> str:

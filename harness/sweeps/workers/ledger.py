@@ -34,10 +34,6 @@ class Told(Struct, frozen=True, kw_only=True):
     began: float
     ended: float
 
-    def stored(self) -> Any:
-        """As JSON."""
-        return to_builtins(self)
-
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One trial of a study. told: None where it is running, or gave no result."""
@@ -203,14 +199,14 @@ class Ledger:
         """A new running trial, whole in one write; its id and number."""
         from optuna.trial import TrialState
 
-        attrs = {CLAIM: ticket.stored()}
+        attrs = {CLAIM: to_builtins(ticket)}
         return self._create(TrialState.RUNNING, task, self._described(task, ticket), attrs)
 
     def add(self, task: Task, told: Told) -> None:
         """A task that was finished without a trial of its own."""
         outcome = told.outcome
         state = self._state(outcome)
-        attrs: dict[str, Any] = {RESULT: told.stored()}
+        attrs: dict[str, Any] = {RESULT: to_builtins(told)}
         if not outcome.failed:
             limits = constraints(self._expected[task.point], outcome, self._room_bytes)
             attrs |= {f"constraints:{name}": value for name, value in limits.items()}
@@ -225,7 +221,7 @@ class Ledger:
         """Claim a trial that was asked for."""
         for name, value in self._described(task, ticket).items():
             self._storage.set_trial_user_attr(trial, name, value)
-        self._storage.set_trial_system_attr(trial, CLAIM, ticket.stored())
+        self._storage.set_trial_system_attr(trial, CLAIM, to_builtins(ticket))
 
     def beat(self, trial: int, number: int) -> None:
         """Its worker lives."""
@@ -233,7 +229,7 @@ class Ledger:
 
     def finish(self, trial: int, task: Task, told: Told) -> None:
         """What came of a running trial. optuna's UpdateFinishedTrialError where it has ended."""
-        self._storage.set_trial_system_attr(trial, RESULT, told.stored())
+        self._storage.set_trial_system_attr(trial, RESULT, to_builtins(told))
         self.end(trial, task, told.outcome)
 
     def end(self, trial: int, task: Task, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,36 +30,28 @@ _IDLE_SECONDS: Final = 60
 """PostgreSQL ends a turn in which its worker is silent for so long (its machine is gone)."""
 
 
-class Turn(Protocol):
-    """Waits until it is ours, and holds it for the length of a block; of a file, `in_turn` does."""
-
-    def __call__(self) -> AbstractContextManager[None]:
-        """Raises what the storage raises where it cannot be reached."""
+Turn = Callable[[], AbstractContextManager[None]]
+"""Waits until it is ours, and holds it for the length of a block; raises what the storage raises
+where it cannot be reached."""
 
 
-class PostgresTurn:
+@contextmanager
+def postgres_turn(engine: "Engine", name: str) -> Iterator[None]:
     """By an advisory lock of a transaction. A connection that breaks inside a turn ends it: what is
-    done in one must bear that another worker's has begun (see Study)."""
+    done in one must bear that another worker's has begun (see Study). sqlalchemy's errors where the
+    server cannot be reached."""
+    from sqlalchemy import text
 
-    def __init__(self, engine: "Engine", name: str) -> None:
-        self._engine = engine
-        digest = hashlib.sha256(name.encode()).digest()
-        self._key = int.from_bytes(digest[:8], "big", signed=True)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """sqlalchemy's errors where the server cannot be reached."""
-        from sqlalchemy import text
-
-        idle = text(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
-        connection = self._engine.connect()
-        try:
-            connection.execute(idle)
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._key})
-            yield
-        finally:
-            with suppress(Exception):  # what was done in the turn stands, however it ended
-                connection.close()
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    idle = text(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
+    connection = engine.connect()
+    try:
+        connection.execute(idle)
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+        yield
+    finally:
+        with suppress(Exception):  # what was done in the turn stands, however it ended
+            connection.close()
 
 
 T = TypeVar("T")
@@ -202,7 +194,7 @@ def _postgres(url: "URL", shown: str, name: str) -> Storage:
     if url.password is None and "PGPASSWORD" in os.environ:
         url = url.set(password=os.environ["PGPASSWORD"])
     turns = create_engine(url, connect_args=given)
-    storage = _tables(url, shown, PostgresTurn(turns, name), given)
+    storage = _tables(url, shown, partial(postgres_turn, turns, name), given)
 
     def forget() -> None:
         turns.dispose()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advisor.models.options import Activation, Normalization
+from harness.backends.native.modules.linear import applied
 from harness.backends.training_rank import causal_attention, flash_only
 
 NORM_EPSILON = 1e-5
@@ -67,10 +68,10 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
     if kind is Normalization.RMS_NORM:
         if x.is_cuda and _FUSED_RMS_NORM:
             return functional.rms_norm(x, weight.shape, weight, NORM_EPSILON)
-        return _apply(_RmsNorm, x, weight)
+        return applied(_RmsNorm, x, weight)
     if x.is_cuda:
         return functional.layer_norm(x, weight.shape, weight, bias, NORM_EPSILON)
-    return _apply(_LayerNorm, x, weight, bias)
+    return applied(_LayerNorm, x, weight, bias)
 
 
 class _BiasActivation(torch.autograd.Function):
@@ -129,7 +130,7 @@ def _activate_backward(kind: Activation, grad: Tensor, x: Tensor, out: Tensor) -
 
 def bias_activation(kind: Activation, x: Tensor, bias: Tensor | None) -> Tensor:
     """activation(x + bias); the first half of the width gates the second where `kind` is gated."""
-    return _apply(_BiasActivation, x, bias, kind)
+    return applied(_BiasActivation, x, bias, kind)
 
 
 def rotary_frequencies(seq_length: int, width: int, device: torch.device) -> Tensor:
@@ -162,11 +163,6 @@ def bias_dropout_add(branch: Tensor, bias: Tensor | None, residual: Tensor, p: f
 def drop(x: Tensor, p: float) -> Tensor:
     """Dropout with a 1-byte mask on a CPU too, where torch's own keeps one of x's type."""
     return torch.native_dropout(x, p, True)[0] if p > 0 else x
-
-
-def _apply(function: Any, *arguments: Any) -> Tensor:
-    output: Tensor = function.apply(*arguments)
-    return output
 
 
 _SEEDS: Final = 2**31

@@ -14,6 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
+def applied(function: Any, *arguments: Any) -> Tensor:
+    """What a function of autograd (a class, which torch does not type) makes of `arguments`."""
+    output: Tensor = function.apply(*arguments)
+    return output
+
+
 class TensorParallel(Struct, frozen=True, kw_only=True):
     """The ranks that share every layer; group None where there is one."""
 
@@ -143,8 +149,8 @@ class ParallelLinear(nn.Module):
         bias = self.bias if self.adds_bias else None
         if self.tp.size == 1:
             return functional.linear(x, self.weight, bias)
-        function: Any = _ColumnParallel if self.column_parallel else _RowParallel
-        output: Tensor = function.apply(x, self.weight, self.tp)
+        function = _ColumnParallel if self.column_parallel else _RowParallel
+        output = applied(function, x, self.weight, self.tp)
         return output if bias is None else output + bias
 
 
@@ -179,9 +185,7 @@ class VocabParallelEmbedding(nn.Module):
             return functional.embedding(tokens, self.weight)
         local, foreign = _local_ids(tokens, self.weight.shape[0], self.tp)
         partial = functional.embedding(local, self.weight).masked_fill(foreign[..., None], 0.0)
-        function: Any = _SumOfRanks
-        output: Tensor = function.apply(partial, self.tp)
-        return output
+        return applied(_SumOfRanks, partial, self.tp)
 
 
 def _local_ids(ids: Tensor, rows: int, tp: TensorParallel) -> tuple[Tensor, Tensor]:
@@ -218,6 +222,4 @@ class _CrossEntropy(torch.autograd.Function):
 
 def cross_entropy(logits: Tensor, labels: Tensor, tp: TensorParallel) -> Tensor:
     """Loss [b, s] of logits [b, s, padded vocabulary / tp] against labels [b, s]."""
-    function: Any = _CrossEntropy
-    loss: Tensor = function.apply(logits, labels, tp)
-    return loss
+    return applied(_CrossEntropy, logits, labels, tp)

@@ -16,6 +16,7 @@ from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
 from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction
 from harness.backends.native.modules.layer_settings import LayerSettings, Mlp
+from harness.backends.native.modules.linear import applied
 from harness.backends.native.regions import Regions
 
 _LEAST_SUM: Final = 1e-20  # of the chosen scores, which divides them
@@ -36,10 +37,8 @@ class Router(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[b, s, hidden] to probabilities and map, [b x s, experts] each."""
         wide = self.model.moe_router_dtype is RouterDType.FP32
-        function: Any = _Gating
-        logits: Tensor = function.apply(
-            x.flatten(0, 1), self.weight, torch.float32 if wide else x.dtype
-        )
+        dtype = torch.float32 if wide else x.dtype
+        logits = applied(_Gating, x.flatten(0, 1), self.weight, dtype)
         chosen = take_turns(logits.shape[0], self.num_experts, self.model.moe_router_topk, x.device)
         probs = torch.zeros_like(logits).scatter(1, chosen, self._weights(logits, chosen))
         routing_map = torch.zeros_like(logits, dtype=torch.bool).scatter(1, chosen, True)
@@ -73,9 +72,7 @@ class Router(nn.Module):
         counts = routing_map.view(groups, -1, self.num_experts).sum(1)
         tokens = len(logits) // groups
         scale = self.loss_scale * self.num_experts / (tokens**2 * self.model.moe_router_topk)
-        function: Any = _LoadBalancing
-        output: Tensor = function.apply(probs, scores, counts, scale / groups)
-        return output
+        return applied(_LoadBalancing, probs, scores, counts, scale / groups)
 
 
 def take_turns(tokens: int, num_experts: int, topk: int, device: torch.device) -> Tensor:
@@ -88,9 +85,7 @@ def _softmax(x: Tensor) -> Tensor:
 
 
 def _pick(scores: Tensor, chosen: Tensor) -> Tensor:
-    function: Any = _Pick
-    picked: Tensor = function.apply(scores, chosen)
-    return picked
+    return applied(_Pick, scores, chosen)
 
 
 class _Gating(torch.autograd.Function):
@@ -177,9 +172,7 @@ class GroupedLinear(nn.Module):
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
         """[rows, in] to [rows, out]."""
-        function: Any = _GroupedLinear
-        output: Tensor = function.apply(rows, self.weight, counts)
-        return output
+        return applied(_GroupedLinear, rows, self.weight, counts)
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -212,9 +205,7 @@ class WeightedSwiglu(nn.Module):
 
     def forward(self, x: Tensor, probs: Tensor) -> Tensor:
         """[rows, 2 ffn] and [rows] to [rows, ffn]."""
-        function: Any = _WeightedSwiglu
-        output: Tensor = function.apply(x, probs)
-        return output
+        return applied(_WeightedSwiglu, x, probs)
 
 
 class _WeightedSwiglu(torch.autograd.Function):
@@ -264,7 +255,7 @@ class MoeLayer(nn.Module):
 
 
 class SharedExperts(Mlp):
-    """An MLP that sees every token, behind a sigmoid gate where the model has one."""
+    """An MLP that sees every token, after a sigmoid gate where the model has one."""
 
     def __init__(self, settings: LayerSettings, ffn_hidden_size: int) -> None:
         super().__init__(settings, ffn_hidden_size)

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 from advisor.layers.operators import Module  # noqa: E402
 from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
 from harness.backends.native.probe import ReplayMeter, SavedMeter  # noqa: E402
-from harness.backends.native.regions import HostOffload, Regions, replay_later  # noqa: E402
+from harness.backends.native.regions import Regions, host_offload, replay_later  # noqa: E402
 
 NORM = Module.INPUT_LAYERNORM
 DROPS = Regions((ReplayRun(frozenset({NORM}), True, Module.LINEAR_PROJ),))
@@ -133,7 +133,7 @@ def test_offload_keeps_parameters_where_they_are() -> None:
     weight, x = nn.Parameter(torch.randn(4, 4)), torch.randn(2, 4, requires_grad=True)
     meter = SavedMeter()
     with meter.scope():
-        with HostOffload():
+        with host_offload():
             hidden = torch.nn.functional.linear(x.exp(), weight)
         output = hidden.sin()
     assert meter.num_bytes == 2 * 4 * 4  # the sine's input; the rest is on the host

@@ -5,6 +5,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 pytest.importorskip("optuna")
@@ -132,7 +133,7 @@ def test_what_a_worker_was_telling_when_it_died_is_told(opened: Open) -> None:
     dead = opened("a")
     mine = claim(dead)
     told = Told(outcome=outcome_of(result(mine.task)), began=0.0, ended=1.0)
-    dead._storage.optuna.set_trial_system_attr(mine.trial, RESULT, told.stored())
+    dead._storage.optuna.set_trial_system_attr(mine.trial, RESULT, to_builtins(told))
     dead._heart.close()
     dead._worker._lock.close()
     dead._open.clear()
