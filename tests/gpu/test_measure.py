@@ -57,8 +57,6 @@ class LinearStep:
 def test_all_four_numbers_of_memory() -> None:
     measured = measure(LinearStep(), PLAN, Device.CUDA)
     (memory,) = measured.memory
-    assert memory.active is not None
-    assert memory.reserved is not None
     assert 8192 * 4096 * 2 * 2 < memory.allocated <= memory.active <= memory.reserved
     assert memory.nvml_used is None or memory.nvml_used >= memory.reserved
     assert measured.times.clock == CUDA_EVENT

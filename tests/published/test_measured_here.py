@@ -92,7 +92,6 @@ def test_signs_of_overheads() -> None:
 
 def test_the_first_choice_is_the_best_that_was_measured() -> None:
     judged = accuracy_of("native", ROWS)
-    assert judged.worst_regret is not None
     assert judged.worst_regret < 0.01
     assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
 
@@ -134,7 +133,6 @@ def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, floa
     for evaluator, trial, measured in rehearsed_ranks(gpu, monkeypatch):
         recompute = trial.workload.recompute
         peaks = predicted_stages(evaluator, recompute, trial.stages, Device.CUDA)
-        assert measured.allocated is not None
         errors.append((recompute, max(one.peak for one in peaks) / measured.allocated - 1))
     return errors
 

@@ -20,9 +20,7 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
 from tests.published.rows import (
-    MegatronGoldenRow,
     PublishedRow,
-    SimuMaxRow,
     megatron_lm_ci_golden,
     simumax_b200,
 )
@@ -51,7 +49,6 @@ class Comparison(Struct, frozen=True, dict=True):
 def evaluator_of(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> Evaluator:
     """Of the row's job."""
     tp, pp = row.tensor_model_parallel_size or 1, row.pipeline_model_parallel_size or 1
-    assert row.seq_length
     assert row.micro_batch_size
     job = Job(
         model=model,
@@ -77,7 +74,7 @@ def predicted_gib(evaluator: Evaluator) -> list[float]:
     return [stage.peak_allocated_bytes / GIB for stage in evaluator.evaluate(NONE).stages]
 
 
-def simumax_evaluator(row: SimuMaxRow) -> Evaluator:
+def simumax_evaluator(row: PublishedRow) -> Evaluator:
     llama = load_model("llama3_70b", None)
     model = replace(
         llama, num_layers=row.num_layers, cross_entropy_fusion=CrossEntropyFusion.TE
@@ -86,7 +83,7 @@ def simumax_evaluator(row: SimuMaxRow) -> Evaluator:
     return evaluator_of(row, model, "B200", row.data_parallel_size)
 
 
-def simumax(row: SimuMaxRow) -> list[Comparison]:
+def simumax(row: PublishedRow) -> list[Comparison]:
     """The worst rank of every stage; ranks of one stage lie side by side."""
     predicted = predicted_gib(simumax_evaluator(row))
     measured, ranks = row.allocated_gib_by_rank, len(row.allocated_gib_by_rank) // len(predicted)
@@ -97,7 +94,7 @@ def simumax(row: SimuMaxRow) -> list[Comparison]:
     ]
 
 
-def ci_golden(row: MegatronGoldenRow, *, assume: bool = True) -> Comparison:
+def ci_golden(row: PublishedRow, *, assume: bool = True) -> Comparison:
     assert row.gpu
     assert row.peak_memory_gib
     unfused = assume and ("deterministic" in (row.notes or "") or row.gpu == "A100")
@@ -106,7 +103,7 @@ def ci_golden(row: MegatronGoldenRow, *, assume: bool = True) -> Comparison:
     return Comparison(f"{row.gpu} {row.model}", peak, row.peak_memory_gib)
 
 
-def is_dense(row: MegatronGoldenRow) -> bool:
+def is_dense(row: PublishedRow) -> bool:
     return row.num_moe_experts is None and row.model in MODEL
 
 

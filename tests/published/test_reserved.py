@@ -44,7 +44,6 @@ class Rank(Struct, frozen=True):
 
 
 def _rank(detail: StageDetail, allocated: float, reserved: float) -> Rank:
-    assert detail.reserved.unused is not None
     return Rank(reserved / allocated - 1, detail.reserved.unused / detail.reserved.allocated)
 
 

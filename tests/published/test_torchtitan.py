@@ -17,7 +17,7 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
-from tests.published.rows import TorchtitanRow, torchtitan
+from tests.published.rows import PublishedRow, torchtitan
 
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
@@ -28,7 +28,7 @@ THROUGHPUT_TOLERANCE = 0.05
 """Published throughput repeats to about 5 % (results/published/README.md)."""
 
 
-def _rows(gpu: str, *, compiled: bool = False) -> list[TorchtitanRow]:
+def _rows(gpu: str, *, compiled: bool = False) -> list[PublishedRow]:
     return [
         row
         for row in torchtitan()
@@ -39,7 +39,7 @@ def _rows(gpu: str, *, compiled: bool = False) -> list[TorchtitanRow]:
     ]
 
 
-def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evaluation]:
+def _evaluate(row: PublishedRow, spec: str, gpu: str) -> tuple[Evaluator, Evaluation]:
     stack, job = stack_job(
         "torchtitan",
         gpus=f"{row.num_gpus}x{gpu}",

@@ -128,7 +128,6 @@ def test_real_runs_of_two_settings_predict_the_others(tmp_path: Path) -> None:
     for run in held_out:
         before = Evaluator(run.job, shipped).evaluate(run.setting)
         after = whole(Evaluator(run.job, learned).evaluate(run.setting), learned)
-        assert run.seconds is not None
         assert abs(after.step_time_seconds / run.seconds - 1) < 0.01
         assert abs(before.step_time_seconds / run.seconds - 1) > 0.04
         assert after.step_time_low_seconds < run.seconds < after.step_time_high_seconds

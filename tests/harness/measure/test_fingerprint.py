@@ -49,7 +49,6 @@ def test_the_commit_says_whether_files_differ_from_it(tmp_path: Path) -> None:
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "-m", "one")
     commit = git_commit(tmp_path)
-    assert commit is not None
     assert len(commit) == 40
     (tmp_path / "file").write_text("two")
     assert git_commit(tmp_path) == f"{commit}+changes"

@@ -43,11 +43,7 @@ def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.Monk
     none, full = (setting.trial for setting in rehearsal_plan(parse_asked(asked)).settings)
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in none.variables
     allocated, taken = none.prediction.peak_allocated_bytes, none.prediction.peak_reserved_bytes
-    assert allocated is not None
-    assert taken is not None
     assert 0.5 * GIB < taken - allocated < 2 * GIB  # context and fragmentation, no communicators
-    assert none.prediction.fit_probability is not None
-    assert full.prediction.fit_probability is not None
     assert none.prediction.fit_probability < full.prediction.fit_probability
 
 
@@ -61,8 +57,6 @@ def test_compute_is_predicted_for_the_gpu_at_hand(monkeypatch: pytest.MonkeyPatc
         found[name] = setting.trial.prediction.stages[0].compute_seconds
     h100, h200, unknown = found.values()
     assert unknown is None
-    assert h100 is not None
-    assert h200 is not None
     assert 0.8 * h100 < h200 < h100
     (fake,) = rehearsal_plan(parse_asked([*JOB, "stage=0"])).settings
     assert fake.trial.prediction.stages[0].compute_seconds is None

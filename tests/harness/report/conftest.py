@@ -145,8 +145,6 @@ def answer(setting: PlannedSetting, trial: Trial, status: TrialStatus) -> TrialR
     if status not in (TrialStatus.OK, TrialStatus.UNSTABLE):
         log = ("Traceback", "<b>bold & \x1b[31mred</b>", "| a | b |")
         return ended(trial, status, "last <words> & more", log_tail=log)
-    assert prediction.step_time_seconds is not None
-    assert prediction.peak_allocated_bytes is not None
     result = measured(
         trial, prediction.step_time_seconds * 1.05, round(prediction.peak_allocated_bytes * 1.01)
     )

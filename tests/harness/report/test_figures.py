@@ -133,7 +133,6 @@ def test_what_was_measured_is_drawn_over_what_was_predicted(gpu_facts: Facts) ->
     assert shown[0].components.total == prediction.peak_reserved_bytes
     marks = {str(one.get_label()): one for one in axes.collections}
     measured = shown[0].measured.peak_allocated_bytes
-    assert measured is not None
     (first, *_) = marks["measured: allocated"].get_offsets()
     assert tuple(first) == pytest.approx((measured / 2**30, 0))
     assert set(marks) >= {"measured: reserved", "measured: used (NVML)"}

@@ -238,7 +238,6 @@ def test_where_the_time_of_a_step_went(gpu_facts: Facts, cpu_facts: Facts) -> No
     (table,) = section(make_document(gpu_facts, ()), "One step").tables
     assert len(table.rows) == 3 * 4
     step = gpu_facts.found[0].step_time.measured
-    assert step is not None
     milli = [f"{share * step * 1e3:.1f} ms" for share in (0.1, 0.3, 0.0)]
     assert table.rows[2] == (gpu_facts.found[0].name, "replay", "1", *milli)
     assert all(one.title != "One step" for one in make_document(cpu_facts, ()).sections)

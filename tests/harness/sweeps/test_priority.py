@@ -64,7 +64,6 @@ def test_a_micro_batch_that_is_faster_than_predicted_is_looked_at_next() -> None
     action = policy().next(seen)
     assert isinstance(action, Measure)
     assert action.task == Task(POINTS[3]), "the other of the fast micro batch that may lead"
-    assert action.limit_seconds is not None
     assert action.limit_seconds > 0.8 * (EXPECTED[POINTS[4]].step_seconds or 0.0)
     assert policy(prune=False).next(seen) == Measure(task=action.task)
 

@@ -167,5 +167,4 @@ def test_graphs_of_layers_need_more_than_none_and_their_pool_is_simulated_apart(
             for simulated_too in (False, True)
         )
         assert found.reserved.allocated > without.reserved.allocated
-        assert simulated.reserved.unused is not None
         assert 0 < simulated.reserved.unused < 0.1 * simulated.reserved.allocated

@@ -73,7 +73,6 @@ def measured(one: Workload) -> int:
     step = build(one, 1)
     plan = MeasurementPlan(steps=1, min_warmup_steps=1, max_warmup_steps=1)
     allocated = measure(step, plan, Device.CPU).memory[0].allocated
-    assert allocated is not None
     return allocated - before.live_bytes
 
 
