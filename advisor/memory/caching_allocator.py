@@ -14,6 +14,8 @@ record_stream, which puts a free off until the other stream is through; the call
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct, field
@@ -26,8 +28,7 @@ _SMALL_SEGMENT: Final = 2 * MIB
 _LARGE_SEGMENT: Final = 20 * MIB
 _OWN_SEGMENT: Final = 10 * MIB
 _ROUND_LARGE: Final = 2 * MIB
-_ADDRESS_BITS: Final = 50
-_ADDRESS_SPACE: Final = 1 << _ADDRESS_BITS
+_ADDRESS_SPACE: Final = 1 << 50
 """Of an expandable segment, bytes: more than any card has."""
 
 
@@ -49,23 +50,118 @@ class Block(Struct, eq=False):
 
 
 class _Pool(Struct, eq=False):
-    """Blocks of one stream, small or large: the free ones by size and address, which one number
-    holds, and the ranges without memory by address."""
+    """Blocks of one stream, small or large: the free ones by size and address, with their sizes in
+    a list of their own, and the ranges without memory by address. Half of a simulation runs through
+    here, so that the lists are changed in place where the order allows."""
 
     small: bool
     smallest_rest: int
-    free: list[int] = field(default_factory=list)
-    blocks: dict[int, Block] = field(default_factory=dict)
-    unmapped: list[tuple[int, Block]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    unmapped: list[Block] = field(default_factory=list)
 
     def add(self, block: Block) -> None:
-        key = block.size << _ADDRESS_BITS | block.address
-        self.blocks[key] = block
-        insort(self.free, key)
+        """List a free block."""
+        sizes, blocks, size = self.sizes, self.blocks, block.size
+        index, count = bisect_left(sizes, size), len(sizes)
+        while index < count and sizes[index] == size and blocks[index].address < block.address:
+            index += 1
+        sizes.insert(index, size)
+        blocks.insert(index, block)
 
-    def remove(self, block: Block) -> None:
-        key = block.size << _ADDRESS_BITS | block.address
-        del self.blocks[key], self.free[bisect_left(self.free, key)]
+    def add_all(self, blocks: Iterable[Block]) -> None:
+        """List many at once, merged: their order does not matter."""
+        found = [*self.blocks, *blocks]
+        for block in found:
+            size, following = block.size, block.next
+            if not size:  # merged with the one before it
+                continue
+            while following is not None and following.free and following.mapped:
+                size, following.size, following = size + following.size, 0, following.next
+            block.size, block.next = size, following
+            if following is not None:
+                following.previous = block
+        self.blocks[:] = sorted((b for b in found if b.size), key=attrgetter("size", "address"))
+        self.sizes[:] = [block.size for block in self.blocks]
+
+    def index(self, block: Block) -> int:
+        """Where a free block is listed."""
+        blocks, index = self.blocks, bisect_left(self.sizes, block.size)
+        while blocks[index] is not block:
+            index += 1
+        return index
+
+    def remove(self, index: int) -> Block:
+        """Take the block listed at `index` out."""
+        del self.sizes[index]
+        return self.blocks.pop(index)
+
+    def best_fit(self, size: int) -> int:
+        """Index of the smallest free block that is large enough, -1 where there is none; one that
+        can grow counts with what it can grow to, so that it comes last."""
+        index, last = bisect_left(self.sizes, size), len(self.sizes) - 1
+        if index > last:
+            return -1
+        block = self.blocks[index]
+        beyond = block.next
+        while beyond is not None and not beyond.mapped and index < last:
+            following = self.blocks[index + 1]
+            if _can_grow_to(following) >= block.size + beyond.size:
+                break
+            index, block, beyond = index + 1, following, following.next
+        return index
+
+    def take(self, index: int, size: int) -> Block:
+        """The first `size` bytes of the block listed at `index`, or all of it where the rest would
+        be too small."""
+        sizes, block = self.sizes, self.blocks[index]
+        rest = block.size - size
+        if rest < self.smallest_rest:
+            self.remove(index)
+            block.free = False
+            return block
+        before, address = block.previous, block.address
+        taken = Block(address, size, self, False, True, before, block)
+        if before is not None:
+            before.next = taken
+        block.previous, block.address, block.size = taken, address + size, rest
+        if not index or sizes[index - 1] < rest:
+            sizes[index] = rest
+        else:
+            self.add(self.remove(index))
+        return taken
+
+    def grow(self, index: int, num_bytes: int) -> Block:
+        """The block listed at `index`, larger by `num_bytes` that were its neighbour's."""
+        sizes, block = self.sizes, self.blocks[index]
+        size = block.size = block.size + num_bytes
+        if block is self.blocks[-1] or size < sizes[index + 1]:
+            sizes[index] = size
+        else:
+            self.add(self.remove(index))
+        return block
+
+    def settle(self, block: Block) -> Block:
+        """List `block` as free, merged with its free neighbours."""
+        before, following = block.previous, block.next
+        if before is None or not before.free or not before.mapped:
+            if following is None or not following.free or not following.mapped:
+                block.free = True
+                self.add(block)
+                return block
+            if before is not None:
+                before.next = following
+            index = self.index(following)
+            following.previous, following.address = before, block.address
+            return self.grow(index, block.size)
+        if following is not None and following.free and following.mapped:
+            self.remove(self.index(following))
+            _join(block, following)
+        index, size = self.index(before), block.size
+        before.next = block.next
+        if block.next is not None:
+            block.next.previous = before
+        return self.grow(index, size)
 
 
 class CachingAllocator:
@@ -90,19 +186,14 @@ class CachingAllocator:
         size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK or _SMALLEST_BLOCK
         key = (stream, size <= _SMALL_REQUEST)
         pool = self._pools.get(key) or self._new_pool(*key)
-        block = self._best_fit(pool, size)
-        if block is None:
+        index = pool.best_fit(size)
+        if index < 0:
             try:
-                block = self._fresh(pool, size)
+                index = self._fresh(pool, size)
             except OutOfMemoryError:
                 self.empty_cache()
-                block = self._fresh(pool, size)
-        if block.size - size >= pool.smallest_rest:
-            rest = _split(block, size)
-            key_of_rest = rest.size << _ADDRESS_BITS | rest.address
-            pool.blocks[key_of_rest] = rest
-            insort(pool.free, key_of_rest)
-        block.free = False
+                index = self._fresh(pool, size)
+        block = pool.take(index, size)
         self.requests += 1
         self.allocated += block.size
         if self.allocated > self.peak_allocated:
@@ -112,18 +203,40 @@ class CachingAllocator:
     def release(self, block: Block) -> None:
         """Take a block back, merged with free neighbours; the driver gets nothing back."""
         self.allocated -= block.size
-        block.free = True
-        _settle(block)
+        block.pool.settle(block)
+
+    def touch(self, num_bytes: int) -> None:
+        """As allocate and release in a row: where the block is cut to measure from one that lies
+        free, only the peak may change."""
+        size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK
+        pool = self._pools.get((0, size <= _SMALL_REQUEST))
+        if not self._expandable or pool is None or not pool.sizes or pool.sizes[-1] < size:
+            self.release(self.allocate(num_bytes))
+            return
+        self.requests += 1
+        if self.allocated + size > self.peak_allocated:
+            self.peak_allocated = self.allocated + size
+
+    def release_all(self, blocks: Iterable[Block]) -> None:
+        """As release of each."""
+        released: dict[int, list[Block]] = {}
+        for block in blocks:
+            block.free = True
+            self.allocated -= block.size
+            released.setdefault(id(block.pool), []).append(block)
+        for pool in self._pools.values():
+            if id(pool) in released:
+                pool.add_all(released[id(pool)])
 
     def empty_cache(self) -> None:
         """Return to the driver what lies free: whole segments, or whole pages of expandable ones.
-        What is free beside a live block stays reserved."""
+        What is free next to a live block stays reserved."""
         for pool in self._pools.values():
-            for block in list(pool.blocks.values()):
+            for block in list(pool.blocks):
                 if self._expandable:
                     self._unmap(block)
                 elif block.previous is None and block.next is None:
-                    pool.remove(block)
+                    pool.remove(pool.index(block))
                     self.reserved -= block.size
 
     def restart(self, elsewhere: int) -> None:
@@ -137,30 +250,13 @@ class CachingAllocator:
         rest = _SMALLEST_BLOCK if splits else _SMALL_REQUEST + _SMALLEST_BLOCK
         pool = self._pools[stream, small] = _Pool(small, rest)
         if self._expandable:
-            pool.unmapped.append((0, Block(0, _ADDRESS_SPACE, pool, mapped=False)))
+            pool.unmapped.append(Block(0, _ADDRESS_SPACE, pool, mapped=False))
         return pool
 
-    def _best_fit(self, pool: _Pool, size: int) -> Block | None:
-        """The smallest free block that is large enough; one that can grow counts with what it can
-        grow to, so that it comes last."""
-        free, blocks = pool.free, pool.blocks
-        index, count = bisect_left(free, size << _ADDRESS_BITS), len(free)
-        if index == count:
-            return None
-        block = blocks[free[index]]
-        beyond = block.next
-        while beyond is not None and not beyond.mapped and index + 1 < count:
-            following = blocks[free[index + 1]]
-            if _can_grow_to(following) >= block.size + beyond.size:
-                break
-            index, block, beyond = index + 1, following, following.next
-        del blocks[free.pop(index)]
-        return block
-
-    def _fresh(self, pool: _Pool, size: int) -> Block:
-        """Memory from the driver for `size` bytes."""
+    def _fresh(self, pool: _Pool, size: int) -> int:
+        """Memory from the driver for `size` bytes: where its block is listed."""
         if self._expandable:
-            return self._grown(pool, size)
+            return pool.index(self._grown(pool, size))
         if pool.small:
             segment = _SMALL_SEGMENT
         elif size < _OWN_SEGMENT:
@@ -170,19 +266,19 @@ class CachingAllocator:
         self._reserve(segment)
         block = Block(self._next_address, segment, pool)
         self._next_address += segment
-        return block
+        pool.add(block)
+        return pool.index(block)
 
     def _grown(self, pool: _Pool, size: int) -> Block:
         """The first place of an expandable segment that has room, mapped page by page and joined
         with a free block that lies before it."""
         page = _SMALL_SEGMENT if pool.small else _LARGE_SEGMENT
-        place = next(filter(None, (_room(block, size) for _, block in pool.unmapped)))
+        place = _room(pool, size)
         if not place.mapped:
             place = self._map(place, min(place.size, size), page)
         while place.size < size:
             assert place.next is not None
             place = self._map(place.next, min(size - place.size, place.next.size), page)
-        pool.remove(place)
         return place
 
     def _map(self, block: Block, size: int, page: int) -> Block:
@@ -190,13 +286,20 @@ class CachingAllocator:
         and listed as free."""
         wanted = min(block.size, -(-size // page) * page)
         self._reserve(wanted)
-        pool = block.pool
-        pool.unmapped.remove((block.address, block))
-        if wanted < block.size:
-            rest = _split(block, wanted)
-            insort(pool.unmapped, (rest.address, rest))
-        block.mapped = True
-        return _settle(block)
+        pool, before = block.pool, block.previous
+        if wanted == block.size:
+            pool.unmapped.remove(block)
+            block.mapped = True
+            return pool.settle(block)
+        block.address, block.size = block.address + wanted, block.size - wanted
+        if before is not None and before.free and before.mapped:
+            return pool.grow(pool.index(before), wanted)
+        mapped = Block(block.address - wanted, wanted, pool, previous=before, next=block)
+        block.previous = mapped
+        if before is not None:
+            before.next = mapped
+        pool.add(mapped)
+        return mapped
 
     def _unmap(self, block: Block) -> None:
         """Give the whole pages of a free block back."""
@@ -206,7 +309,7 @@ class CachingAllocator:
         end = (block.address + block.size) // page * page
         if end <= start:
             return
-        pool.remove(block)
+        pool.remove(pool.index(block))
         if start > block.address:
             front, block = block, _split(block, start - block.address)
             pool.add(front)
@@ -214,14 +317,12 @@ class CachingAllocator:
             pool.add(_split(block, end - block.address))
         block.mapped = False
         self.reserved -= block.size
-        for beside in (block.previous, block.next):
-            if beside is not None and not beside.mapped:
-                pool.unmapped.remove((beside.address, beside))
-                first, second = (
-                    (beside, block) if beside.address < block.address else (block, beside)
-                )
-                block = _joined(first, second)
-        insort(pool.unmapped, (block.address, block))
+        for neighbour in (block.previous, block.next):
+            if neighbour is not None and not neighbour.mapped:
+                pool.unmapped.remove(neighbour)
+                pair = (neighbour, block) if neighbour is block.previous else (block, neighbour)
+                block = _join(*pair)
+        insort(pool.unmapped, block, key=attrgetter("address"))
 
     def _reserve(self, num_bytes: int) -> None:
         if self._capacity is not None and self.reserved + num_bytes > self._capacity:
@@ -242,27 +343,7 @@ def _split(block: Block, size: int) -> Block:
     return rest
 
 
-def _settle(block: Block) -> Block:
-    """List `block` as free, merged with its free neighbours. Half of a simulation runs through
-    here, so that the pool's lists are changed in place."""
-    pool = block.pool
-    free, blocks = pool.free, pool.blocks
-    before, following = block.previous, block.next
-    if before is not None and before.free and before.mapped:
-        key = before.size << _ADDRESS_BITS | before.address
-        del blocks[key], free[bisect_left(free, key)]
-        block = _joined(before, block)
-    if following is not None and following.free and following.mapped:
-        key = following.size << _ADDRESS_BITS | following.address
-        del blocks[key], free[bisect_left(free, key)]
-        block = _joined(block, following)
-    key = block.size << _ADDRESS_BITS | block.address
-    blocks[key] = block
-    insort(free, key)
-    return block
-
-
-def _joined(first: Block, second: Block) -> Block:
+def _join(first: Block, second: Block) -> Block:
     """Two neighbours as one block."""
     first.size += second.size
     first.next = second.next
@@ -276,16 +357,16 @@ def _can_grow_to(block: Block) -> int:
     return block.size if beyond is None or beyond.mapped else block.size + beyond.size
 
 
-def _room(unmapped: Block, size: int) -> Block | None:
-    """Where `size` bytes fit from `unmapped` on, or from the free block before it."""
-    before = unmapped.previous
-    start = before if before is not None and before.free and before.mapped else unmapped
-    found, block = 0, start
-    while found < size and block.free:
-        found += block.size
-        if found >= size:
-            return start
-        if block.next is None:
-            break
-        block = block.next
-    return None
+def _room(pool: _Pool, size: int) -> Block:
+    """Where `size` bytes fit from an unmapped range on, or from the free block before it."""
+    for unmapped in pool.unmapped:
+        before = unmapped.previous
+        start = before if before is not None and before.free and before.mapped else unmapped
+        found = 0
+        block: Block | None = start
+        while block is not None and block.free:
+            found += block.size
+            if found >= size:
+                return start
+            block = block.next
+    raise OutOfMemoryError

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 
@@ -93,24 +93,22 @@ class Rank:
         """Blocks for requests of `sizes`."""
         return [self.allocator.allocate(size) for size in sizes if size > 0]
 
-    def give_back(self, blocks: Iterable[Block]) -> None:
-        """Free them, in order."""
-        for block in blocks:
-            self.allocator.release(block)
-
     def run(
         self, units: tuple[tuple[int, tuple[Request, ...]], ...], live: dict[int, Block]
     ) -> None:
         """One pass of one microbatch, whose live blocks are `live`."""
         allocate, release = self.allocator.allocate, self.allocator.release
+        touch = self.allocator.touch
         for place, requests in units:
             for number, size in requests:
                 name = number + place
-                if size:
+                if size > 0:
                     if name not in live:
                         live[name] = allocate(size)
                 elif (block := live.pop(name, None)) is not None:
                     release(block)
+                elif size:
+                    touch(-size)
 
     def passes(
         self, traces: tuple[ChunkTrace, ...], classes: tuple[int, ...], pp: int, stage: int, m: int
@@ -128,11 +126,10 @@ class Rank:
             counts[chunk] += 1
             if backward:
                 self.run(trace.backward, live[key])
-                self.give_back(live.pop(key).values())
+                self.allocator.release_all(live.pop(key).values())
             else:
                 self.run(trace.forward, live.setdefault(key, {}))
-        for kept in reversed(live.values()):
-            self.give_back(reversed(kept.values()))
+        self.allocator.release_all(chain.from_iterable(kept.values() for kept in live.values()))
 
 
 def simulate(
@@ -162,7 +159,7 @@ def simulate(
     weights = rank.take(_cut(between_steps, held.weights))
     if held.in_buffers:
         rank.take((between_steps, static.gradients))
-        rank.give_back(weights)
+        rank.allocator.release_all(weights)
     elif not held.grown_gradients:
         rank.take(_cut(static.gradients, held.weights))
     third = static.optimizer // 3
@@ -191,7 +188,7 @@ def simulate(
             if step == 0:
                 halves = _cut(int(moments * share / 2), sizes)
                 rank.take(half for size in halves for half in (size, size))
-            rank.give_back(copies)
+            rank.allocator.release_all(copies)
     allocated, reserved = (
         max(first, second + pool)
         for first, second, pool in zip(before, rank.peaks, beside, strict=True)

@@ -33,8 +33,9 @@ NEGLIGIBLE = MIB
 """Requests up to here come of the small pool, whose segments of 2 MiB leave little."""
 
 Request = tuple[int, int]
-"""The number of a name, and the bytes requested for it; 0 gives them back. A name that is live is
-not requested again, and one that is not is not given back."""
+"""The number of a name, and the bytes requested for it; 0 gives them back, and negative bytes are
+requested and given back at once. A name that is live is not requested again, and one that is not is
+not given back."""
 Name = tuple[int, int, str]
 """0, or 1 of what a unit hands to the next; the layer of the unit; the storage's own name."""
 _Named = tuple[Name, int]
@@ -210,7 +211,4 @@ def _requests(events: Iterable[Event], named: Callable[[str], Name]) -> Iterator
     """What the allocator is asked for: an operator's own bytes are requested and given back."""
     for kind, name, num_bytes in events:
         if num_bytes > NEGLIGIBLE and kind != SPENT:
-            if kind in (TAKE, WORK):
-                yield named(name), num_bytes
-            if kind != TAKE:
-                yield named(name), 0
+            yield named(name), num_bytes if kind == TAKE else -num_bytes if kind == WORK else 0

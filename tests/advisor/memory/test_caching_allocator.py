@@ -124,18 +124,30 @@ def test_books_balance(expandable: bool) -> None:
     order, allocator = random.Random(0), CachingAllocator(expandable_segments=expandable)
     live: list[Block] = []
     for _ in range(3000):
+        size = order.choice((1, 700, 300_000, 2 * MIB, 9 * MIB, 50 * MIB, 777 * MIB))
         if live and order.random() < 0.5:
             allocator.release(live.pop(order.randrange(len(live))))
-        else:
-            size = order.choice((1, 700, 300_000, 2 * MIB, 9 * MIB, 50 * MIB, 777 * MIB))
+        elif order.random() < 0.9:
             live.append(allocator.allocate(size + order.randrange(1000), order.randrange(2)))
+        else:
+            was, requests = allocator.allocated, allocator.requests
+            allocator.touch(size)
+            assert (allocator.allocated, allocator.requests) == (was, requests + 1)
         assert allocator.allocated == sum(block.size for block in live) <= allocator.reserved
         if order.random() < 0.01:
             allocator.empty_cache()
-    while live:
-        allocator.release(live.pop())
+    allocator.release_all(live)
     allocator.empty_cache()
     assert allocator.allocated == allocator.reserved == 0
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_what_is_requested_and_given_back_at_once_leaves_its_peaks(expandable: bool) -> None:
+    allocator = CachingAllocator(expandable_segments=expandable)
+    for size, peak, reserved in ((9, 9, 20), (18, 18, 20), (30, 30, 50 - 10 * expandable)):
+        allocator.touch(size * MIB)
+        assert (allocator.allocated, allocator.peak_allocated) == (0, peak * MIB)
+        assert allocator.reserved == reserved * MIB
 
 
 def test_a_negative_request_is_refused() -> None:
