@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.sharing import first_equal
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -75,7 +76,7 @@ class Floors:
         held = pipeline_stages(job.model, job.layout)
         self._kinds = Counter(k for chunks in held for chunk in chunks for k in chunk.layers)
         self._waits = (1 + waiting_share(job.num_gpus, calibration.speed_spread)) * (1 - _ROUNDED)
-        self.optimizer = Evaluator(job, calibration).least_optimizer_seconds
+        self.optimizer = Evaluator(job, calibration).time.least_optimizer_seconds
         self._outside: dict[tuple[object, ...], Sequence] = base._outside if base else {}
         self._experts: dict[tuple[int, int, int], dict[LayerKind, float]] = {}
         self._splits: dict[tuple[object, ...], tuple[_Stage, ...]] = base._splits if base else {}
@@ -256,11 +257,9 @@ class TooLarge:
     large already, with their bytes.
     """
 
-    def __init__(
-        self, roots: tuple[Root, ...], floors: Floors, calibration: Calibration, budget_bytes: int
-    ) -> None:
+    def __init__(self, roots: tuple[Root, ...], floors: Floors, budget_bytes: int) -> None:
         self._roots, self._floors = roots, floors
-        self._calibration, self._budget = calibration, budget_bytes
+        self._budget = budget_bytes
         self._framework = parts_of(roots[0].template.config.framework)
         self._options = [_optimizer_options(root.template) for root in roots]
         self._states: dict[object, int] = {}
@@ -311,10 +310,19 @@ class TooLarge:
             job = self._roots[root].job(layout, size)
             if job is None:
                 return False
-            held = self._states[key] = Evaluator(job, self._calibration).mean_static_bytes
+            held = self._states[key] = _mean_static_bytes(job)
             if held > self._budget and not self._framework.settings.check_job(job):
                 self.smallest.append((held, job))
         return self._states[key] > self._budget
+
+
+def _mean_static_bytes(job: Job) -> int:
+    """Weights, gradients and optimizer of a stage, the mean over all: however layers are split over
+    so many stages, one of them holds as much."""
+    memory = parts_of(job.config.framework).memory
+    shape = first_equal(memory.shape(job, rank_shape(job)))
+    stages = pipeline_stages(job.model, job.layout)
+    return sum(memory.fixed_memory(job, shape, held).static.total for held in stages) // len(stages)
 
 
 def _optimizer_options(job: Job) -> object:

@@ -1,9 +1,8 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,24 +20,19 @@ from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import (
-    ModelChunk,
     Pipeline,
     Stages,
     pipeline_of,
     pipeline_stages,
 )
-from advisor.memory.allocator import Reserved
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
-from advisor.search.job_memory import JobMemory, StageDetail, StagePasses
+from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.search.rank_shape import rank_shape
-from advisor.search.replay_room import kept_by_operator, most_freed
-from advisor.time.job_time import Directions, JobTime, StagePart, StepTail
-from advisor.time.machine import Machine
-from advisor.time.rank_links import Network
+from advisor.time.job_time import JobTime
 
 if TYPE_CHECKING:
     from advisor.learning.applied import Applied
@@ -60,25 +54,27 @@ class Evaluator:
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
     stages: what they hold, where that is not what the job's layout says.
+    time, memory: seconds and bytes under the `plans` of a setting, as they are before measured runs
+    move them (`learned`). rates: how fast a rank computes and communicates.
     """
 
     def __init__(self, job: Job, calibration: Calibration, stages: Stages | None = None) -> None:
         self.job = job
         self.calibration = calibration
         parts = parts_of(job.config.framework)
-        self._none, self._model = parts.settings.none, parts.memory
+        self.none, self._model = parts.settings.none, parts.memory
         self.shape = first_equal(self._model.shape(job, rank_shape(job)))
         self.stages = stages or pipeline_stages(job.model, job.layout)
-        self._pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
-        self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
+        self.pipeline = Pipeline(stages) if stages else pipeline_of(job.model, job.layout)
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         graphed, reductions = self._model.graphed_modules(job), self._model.reductions(job)
-        self._time = JobTime(
-            job, self.shape, self.stages, self._pipeline, calibration, graphed, reductions
+        self.time = JobTime(
+            job, self.shape, self.stages, self.pipeline, calibration, graphed, reductions
         )
+        self.rates = self.time.machine, self.time.network
         self.step_time_error = step_time_error(job.model, calibration)
         self.learned = _learned(job, calibration)
-        self._model_flops = model_flops(
+        self.model_flops = model_flops(
             job.model,
             job.config.seq_length,
             job.config.global_batch_size,
@@ -97,38 +93,22 @@ class Evaluator:
         return self._at_least(host=False)
 
     def _at_least(self, *, host: bool) -> float:
-        least = self._time.at_least(self._plans(self._none), host=host)
+        least = self.time.at_least(self.plans(self.none), host=host)
         return least if self.learned is None else least * self.learned.least_factor
 
     @cached_property
     def _none_seconds(self) -> float:
-        return self.seconds(self._none)
+        return self.seconds(self.none)
 
     @cached_property
-    def _memory(self) -> JobMemory:
-        return JobMemory(self.job, self.shape, self.stages, self._pipeline, self._model)
-
-    @property
-    def at_least_bytes(self) -> int:
-        """No setting holds less."""
-        return self._memory.fixed_bytes
-
-    @property
-    def mean_static_bytes(self) -> int:
-        """Weights, gradients and optimizer of a stage, the mean over all: however layers are split
-        over so many stages, one of them holds as much."""
-        fixed = (self._model.fixed_memory(self.job, self.shape, held) for held in self.stages)
-        return sum(one.static.total for one in fixed) // len(self.stages)
-
-    @property
-    def least_optimizer_seconds(self) -> float:
-        """Seconds of the optimizer's step under any layout: see JobTime."""
-        return self._time.least_optimizer_seconds
+    def memory(self) -> JobMemory:
+        """Bytes of the job's stages under plans."""
+        return JobMemory(self.job, self.shape, self.stages, self.pipeline, self._model)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether those bytes, which no recompute changes, are too many."""
-        return self.at_least_bytes > self.budget_bytes
+        """Whether the bytes that no recompute changes are too many."""
+        return self.memory.fixed_bytes > self.budget_bytes
 
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job. The allocator is not
@@ -137,19 +117,15 @@ class Evaluator:
 
     def timed(self, setting: Setting) -> Timed:
         """The time of a step under `setting`, its memory left aside."""
-        plans = self._plans(setting)
-        time, error = self._time.step(plans), self.step_time_error
+        plans = self.plans(setting)
+        time, error = self.time.step(plans), self.step_time_error
         if self.learned is not None:
             time, error = self.learned.step(setting, time, error)
         return Timed(setting, plans, time, error)
 
-    def shipped_time(self, setting: Setting) -> TimeBreakdown:
-        """Seconds of a step by the calibration's efficiencies alone."""
-        return self._time.step(self._plans(setting))
-
     def evaluate_timed(self, timed: Timed) -> Evaluation:
         """As evaluate."""
-        return self._evaluation(timed, self._moved(self._memory.each_stage(timed.plans)))
+        return self._evaluation(timed, self._moved(self.memory.each_stage(timed.plans)))
 
     def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
         """The same, or None once it is clear of a stage that it does not fit, before a simulation
@@ -157,34 +133,14 @@ class Evaluator:
         if self.learned is not None:  # what is measured may be less than what is predicted
             return self.evaluate_timed(timed)
         stages, unlikely = [], 1 - CLEAR
-        for reserved in self._memory.at_least(timed.plans):
+        for reserved in self.memory.at_least(timed.plans):
             if reserved.fit_probability(self.budget_bytes) <= unlikely:
                 return None
-        for stage in self._memory.each_stage(timed.plans):
+        for stage in self.memory.each_stage(timed.plans):
             if stage.reserved.fit_probability(self.budget_bytes) <= unlikely:
                 return None
             stages.append(stage)
         return self._evaluation(timed, stages)
-
-    def may_fit_within(self, seconds: float) -> bool:
-        """Whether replays alone may make the job fit in a step of so many seconds; False where
-        none can, whatever they are."""
-        if self.learned is not None:
-            return True
-        none, memory = self._plans(self._none), self._memory
-        kept = [kept_bytes(self.shape, plan) for plan in none]
-        stages = range(self.job.layout.pipeline_model_parallel_size)
-        held = [sum(kept[group] * n for group, n in memory.in_flight(stage)) for stage in stages]
-        worst = max(stages, key=lambda stage: memory.fixed_of(stage) + held[stage])
-        made = [
-            one.times(layers, number)
-            for group, number in memory.in_flight(worst)
-            for kind, layers in Counter(self._pipeline.groups[group]).items()
-            for one in kept_by_operator(self.shape, *self.rates, kind)
-        ]
-        room = self._time.most_replay(none, worst, seconds) * (1 + _ROUNDING)
-        least = memory.reserved_of(worst, held[worst] - int(most_freed(made, room)))
-        return least.fit_probability(self.budget_bytes) > 1 - CLEAR
 
     def _evaluation(self, timed: Timed, stages: list[StageDetail]) -> Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
@@ -200,9 +156,9 @@ class Evaluator:
             step_time_high_seconds=seconds * (1 + error),
             fit_probability=self._fit_probability(setting, stages),
             budget_bytes=self.budget_bytes,
-            model_flops_per_step=float(self._model_flops),
+            model_flops_per_step=float(self.model_flops),
             recompute_overhead=seconds / self._none_seconds - 1,
-            look=lambda: self._detail(setting, plans, stages),
+            look=lambda: _detail(self, setting, plans, stages),
             simulate=lambda: self._simulation(setting),
         )
 
@@ -210,32 +166,20 @@ class Evaluator:
         """Seconds of a step under `setting`."""
         return self.timed(setting).time.total
 
-    def parts(self, setting: Setting) -> list[StagePart]:
-        """What each stage has of a step under `setting`."""
-        return self._time.parts(self._plans(setting))
+    def plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
+        """What `setting` does to the layers of a chunk."""
+        return self._model.plan(setting, self.shape, layers, self.job)
 
-    def combined(self, slowest: StagePart, microbatch: float, optimizer: float) -> float:
-        """Seconds of a step of such parts: see JobTime.combined."""
-        return self._time.combined(slowest, microbatch, optimizer)
-
-    def most_microbatch_seconds(self, seconds: float) -> float:
-        """See JobTime.most_microbatch_seconds."""
-        return self._time.most_microbatch_seconds(seconds)
-
-    def least_reserved(self, setting: Setting) -> list[Reserved]:
-        """What each stage reserves at least: see JobMemory.at_least."""
-        return list(self._memory.at_least(self._plans(setting)))
-
-    def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
-        """The plan of one model chunk under `setting`."""
-        return self._plan(setting, chunk.layers)
+    def plans(self, setting: Setting) -> list[RecomputePlan]:
+        """The plan of each group of layers of the pipeline: what `time` and `memory` take."""
+        return [self.plan(setting, layers) for layers in self.pipeline.groups]
 
     def stage_detail(self, setting: Setting, stage: int, *, simulated: bool = False) -> StageDetail:
         """Memory of one stage in all its terms; simulated: with its allocator simulated."""
-        plans = self._plans(setting)
-        detail = list(self._memory.each_stage(plans))[stage]
+        plans = self.plans(setting)
+        detail = list(self.memory.each_stage(plans))[stage]
         if simulated:
-            detail = self._memory.simulated_stage(plans, stage, detail)
+            detail = self.memory.simulated_stage(plans, stage, detail)
         return self._moved([detail])[0]
 
     def may_fit(self, setting: Setting) -> list[bool]:
@@ -244,57 +188,30 @@ class Evaluator:
         budget = self.budget_bytes
         return [
             stage.reserved.fit_probability(budget) > 1 - CLEAR
-            and self._memory.at_best(stage).fit_probability(budget) >= LIKELY
-            for stage in self._memory.each_stage(self._plans(setting))
+            and self.memory.at_best(stage).fit_probability(budget) >= LIKELY
+            for stage in self.memory.each_stage(self.plans(setting))
         ]
 
     def stage_details(self, setting: Setting, *, simulated: bool) -> list[StageDetail]:
         """Memory of all stages as an evaluation of `setting`, or as its simulation has it."""
-        plans = self._plans(setting)
-        found = self._memory.simulated(plans) if simulated else self._memory.each_stage(plans)
+        plans = self.plans(setting)
+        found = self.memory.simulated(plans) if simulated else self.memory.each_stage(plans)
         return self._moved(found)
 
     def most_allocated(self, setting: Setting) -> int:
         """The most bytes that the first stage may allocate and likely fit, if its allocator leaves
         as many unused as it does under `setting`."""
         detail = self.stage_detail(setting, 0, simulated=True)
-        return self._memory.most_allocated(detail, self.budget_bytes)
-
-    def slowest_stage(self, setting: Setting) -> int:
-        """The stage that sets the pace."""
-        stages = self._time.stages(self._plans(setting))
-        return max(range(len(stages)), key=lambda stage: stages[stage].total)
-
-    def exchange_seconds(self, setting: Setting) -> float:
-        """Seconds of the experts' exchange on the slowest stage that nothing hides."""
-        stage, stages = self.slowest_stage(setting), self._time.stages(self._plans(setting))
-        return self._time.exchange_seconds(stage, stages[stage])
-
-    def directions(self, setting: Setting) -> list[list[Directions]]:
-        """Of every stage the times of one microbatch through its chunks: see JobTime.directions."""
-        return self._time.directions(self._plans(setting))
-
-    def tail(self, setting: Setting) -> StepTail:
-        """Seconds of a step behind its pipeline."""
-        return self._time.tail(self._plans(setting))
-
-    def pass_memory(self, setting: Setting) -> list[StagePasses]:
-        """What every stage holds in its passes and in the optimizer's step."""
-        return self._memory.of_passes(self._plans(setting))
-
-    @property
-    def rates(self) -> tuple[Machine, Network]:
-        """Rates behind the times, for reports."""
-        return self._time.machine, self._time.network
+        return self.memory.most_allocated(detail, self.budget_bytes)
 
     def _simulation(self, setting: Setting) -> Simulation:
-        plans = self._plans(setting)
-        stages = self._moved(self._memory.simulated(plans))
+        plans = self.plans(setting)
+        stages = self._moved(self.memory.simulated(plans))
         return Simulation(
             peak_reserved_bytes=_most(stages),
             fit_probability=self._fit_probability(setting, stages),
             requests=sum(stage.reserved.requests for stage in stages),
-            look=lambda: self._detail(setting, plans, stages),
+            look=lambda: _detail(self, setting, plans, stages),
         )
 
     def _fit_probability(self, setting: Setting, stages: list[StageDetail]) -> float:
@@ -313,41 +230,27 @@ class Evaluator:
             for stage in stages
         ]
 
-    def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
-        return self._model.plan(setting, self.shape, layers, self.job)
 
-    def _plans(self, setting: Setting) -> list[RecomputePlan]:
-        """The plan of each group of layers."""
-        return [self._plan(setting, layers) for layers in self._pipeline.groups]
-
-    def _detail(
-        self, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
-    ) -> EvaluationDetail:
-        vpp = self.job.layout.virtual_pipeline_model_parallel_size
-        return EvaluationDetail(
-            stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
-            needs=tuple(stage.reserved.need for stage in stages),
-            saved_bytes_per_layer=self._saved_bytes_per_layer(setting),
-            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plans)),
-        )
-
-    def _saved_bytes_per_layer(self, setting: Setting) -> dict[LayerKind, int]:
-        """Bytes that one layer of each kind keeps, one microbatch: the mean over as many of them as
-        the largest chunk has."""
-        kept: dict[LayerKind, int] = {}
-        for kind in self._kinds:
-            most = max(layers.count(kind) for layers in self._pipeline.groups)
-            plan = self._plan(setting, (kind,) * most)
-            kept[kind] = kept_bytes(self.shape, plan) // most
-        return kept
-
-    def _replayed_flops(self, plans: list[RecomputePlan]) -> int:
-        """FLOPs of all replays of one step on all ranks."""
-        one_pipeline = 0
-        for plan, copies in zip(plans, self._pipeline.copies, strict=True):
-            one_pipeline += copies * replayed_flops(self.shape, plan)
-        ranks = self.job.num_gpus // self.job.layout.pipeline_model_parallel_size
-        return one_pipeline * self.job.num_microbatches * ranks
+def _detail(
+    evaluator: Evaluator, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
+) -> EvaluationDetail:
+    job, shape, groups = evaluator.job, evaluator.shape, evaluator.pipeline.groups
+    kept: dict[LayerKind, int] = {}  # one microbatch, the mean over the layers of the largest chunk
+    for kind in dict.fromkeys(job.model.layer_kinds):
+        most = max(layers.count(kind) for layers in groups)
+        kept[kind] = kept_bytes(shape, evaluator.plan(setting, (kind,) * most)) // most
+    copies = zip(plans, evaluator.pipeline.copies, strict=True)
+    replays = sum(number * replayed_flops(shape, plan) for plan, number in copies)
+    ranks = job.num_gpus // job.layout.pipeline_model_parallel_size
+    vpp = job.layout.virtual_pipeline_model_parallel_size
+    return EvaluationDetail(
+        stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
+        needs=tuple(stage.reserved.need for stage in stages),
+        saved_bytes_per_layer=kept,
+        hardware_flops_per_step=float(
+            evaluator.model_flops + replays * job.num_microbatches * ranks
+        ),
+    )
 
 
 def _learned(job: Job, calibration: Calibration) -> "Applied | None":
@@ -387,7 +290,3 @@ def evaluate_settings(
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
     """`setting` on `job`, the allocator simulated; use an Evaluator for several settings."""
     return Evaluator(job, calibration).evaluate(setting).simulated
-
-
-_ROUNDING: Final = 1e-9
-"""Share by which sums of seconds may differ that are taken in another order."""

@@ -81,7 +81,7 @@ def _kept_lines(
     counts: dict[Tensor, int] = defaultdict(int)
     readers: dict[str, str] = {}
     for chunk, microbatches in zip(evaluator.stages[evaluation.peak.stage], in_flight, strict=True):
-        plan = evaluator.plan(evaluation.setting, chunk)
+        plan = evaluator.plan(evaluation.setting, chunk.layers)
         readers |= _readers(shape, chunk)
         for tensor, copies in _layer_tensors(shape, plan):
             counts[tensor] += copies * microbatches
@@ -155,7 +155,8 @@ def _end_tensors(shape: RankShape, chunk: ModelChunk) -> Iterator[Tensor]:
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     """Seconds of one step on the slowest stage by phase and operator; they sum to the step."""
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
-    time = evaluator.shipped_time(evaluation.setting)
+    plans = evaluator.plans(evaluation.setting)
+    time = evaluator.time.step(plans)
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
     exchanges: set[tuple[str, str, str]] = set()
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
@@ -164,7 +165,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
             exchanges.add(_sent(operator))
     whole = sum(passes[key] for key in exchanges)
     for key in exchanges if whole else ():
-        passes[key] *= evaluator.exchange_seconds(evaluation.setting) / whole
+        passes[key] *= evaluator.time.slowest(plans).exchange_seconds / whole
     lines = [
         TimeLine(phase=phase, operator=name, seconds=seconds, bound_by=bound)
         for (phase, name, bound), seconds in passes.items()
@@ -207,10 +208,15 @@ _PHASES: Final = {
 }
 
 
+def _slowest_chunks(evaluator: Evaluator, evaluation: Evaluation) -> tuple[ModelChunk, ...]:
+    """Of the stage that sets the pace."""
+    return evaluator.stages[evaluator.time.slowest(evaluator.plans(evaluation.setting)).number]
+
+
 def _segments(evaluator: Evaluator, evaluation: Evaluation) -> Iterator[Segment]:
     """Segments of the slowest stage."""
-    for chunk in evaluator.stages[evaluator.slowest_stage(evaluation.setting)]:
-        yield from evaluator.plan(evaluation.setting, chunk).segments
+    for chunk in _slowest_chunks(evaluator, evaluation):
+        yield from evaluator.plan(evaluation.setting, chunk.layers).segments
 
 
 def _gathered(evaluator: Evaluator, evaluation: Evaluation) -> float:
@@ -229,7 +235,7 @@ def _stage_operators(
     evaluator: Evaluator, evaluation: Evaluation
 ) -> Iterator[tuple[Operator, int, int]]:
     """Operators of the slowest stage: how often each runs in one microbatch, how often again."""
-    shape, stage = evaluator.shape, evaluator.slowest_stage(evaluation.setting)
+    shape = evaluator.shape
     for segment in _segments(evaluator, evaluation):
         for kind, count in segment.kinds():
             layer = transformer_layer(shape, kind)
@@ -238,7 +244,7 @@ def _stage_operators(
             for operator in layer:
                 again = (operator.name in replayed) + (operator.name in tiled)
                 yield operator, count, count * again
-    for chunk in evaluator.stages[stage]:
+    for chunk in _slowest_chunks(evaluator, evaluation):
         if chunk.embedding:
             yield from ((operator, 1, 0) for operator in embedding_operators(shape))
         if chunk.head:

@@ -15,6 +15,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.search.bounds import HOLDING
 from advisor.search.evaluate import Evaluator, Timed, is_legal
 from advisor.search.ranking import Order, order, tier
+from advisor.search.replay_room import may_fit_within
 
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
@@ -125,11 +126,11 @@ class Found:
             del self._short[_SHORT:]
         self.unfit += looked.unfit or not self.fits
         if looked.unfit:
-            self._smallest.append((evaluator.at_least_bytes, job))
+            self._smallest.append((evaluator.memory.fixed_bytes, job))
         return looked
 
     def _take_best(self, evaluator: Evaluator) -> Looked:
-        if not self._asked and self.fits and not evaluator.may_fit_within(self.limit):
+        if not self._asked and self.fits and not may_fit_within(evaluator, self.limit):
             return Looked(unfit=False, short=True)
         unfit, short = True, False
         for one in self._timed(evaluator):

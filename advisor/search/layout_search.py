@@ -180,14 +180,15 @@ class Search:
         self._lighter += [range(0)] * (len(every) - len(bases))
         self._roots = tuple(every)
         self._optimizer = [
-            Evaluator(root.template, self._calibration).least_optimizer_seconds for root in every
+            Evaluator(root.template, self._calibration).time.least_optimizer_seconds
+            for root in every
         ]
         self._floors: list[Floors] = []
         for base in bases:
             first = self._floors[0] if self._floors else None
             self._floors.append(Floors(base.template, self._calibration, first))
         budget = self._resolution.config.memory_budget_bytes or self._resolution.gpu.memory_bytes
-        self._too_large = TooLarge(self._roots, self._floors[0], self._calibration, budget)
+        self._too_large = TooLarge(self._roots, self._floors[0], budget)
 
     def _go(self) -> bool:
         """Look at what may come among the rows, the least bound first; False where so much did not

@@ -1,15 +1,18 @@
 """What replays may free of a layer in some seconds: no bytes without running again the operator
 that made them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from advisor.answer.evaluation import CLEAR
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import kept_tensors
+from advisor.search.evaluate import Evaluator
 from advisor.time.machine import Machine
 from advisor.time.passes import forward_operator_seconds
 from advisor.time.rank_links import Network
@@ -54,3 +57,28 @@ def most_freed(made: Iterable[Made], seconds: float) -> float:
         freed += one.num_bytes
         left -= one.seconds
     return freed
+
+
+_ROUNDING: Final = 1e-9
+"""Share by which sums of seconds may differ that are taken in another order."""
+
+
+def may_fit_within(evaluator: Evaluator, seconds: float) -> bool:
+    """Whether replays alone may make the job fit in a step of so many seconds; False where none
+    can, whatever they are."""
+    if evaluator.learned is not None:
+        return True
+    none, memory, shape = evaluator.plans(evaluator.none), evaluator.memory, evaluator.shape
+    kept = [kept_bytes(shape, plan) for plan in none]
+    stages = range(evaluator.job.layout.pipeline_model_parallel_size)
+    held = [sum(kept[group] * n for group, n in memory.in_flight(stage)) for stage in stages]
+    worst = max(stages, key=lambda stage: memory.fixed_of(stage) + held[stage])
+    made = [
+        one.times(layers, number)
+        for group, number in memory.in_flight(worst)
+        for kind, layers in Counter(evaluator.pipeline.groups[group]).items()
+        for one in kept_by_operator(shape, *evaluator.rates, kind)
+    ]
+    room = evaluator.time.most_replay(none, worst, seconds) * (1 + _ROUNDING)
+    least = memory.reserved_of(worst, held[worst] - int(most_freed(made, room)))
+    return least.fit_probability(evaluator.budget_bytes) > 1 - CLEAR

@@ -96,7 +96,7 @@ def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> 
     counts: Counter[tuple[LayerKind, Segment]] = Counter()
     for stage in found.stages:
         for chunk in stage:
-            for segment in found.plan(evaluation.setting, chunk).segments:
+            for segment in found.plan(evaluation.setting, chunk.layers).segments:
                 alone = replace(segment, copies=1)
                 for kind, count in segment.kinds():
                     counts[kind, _regime(alone, kind)] += count
@@ -265,7 +265,7 @@ def kept_layers(
     for chunk_number, chunk in enumerate(evaluator.stages[stage]):
         number = _first_layer(evaluator, chunk_number, stage)
         layers: list[KeptLayer] = []
-        for segment in evaluator.plan(evaluation.setting, chunk).segments:
+        for segment in evaluator.plan(evaluation.setting, chunk.layers).segments:
             for _ in range(segment.copies):
                 layers += drawn.unit(segment, number)
                 number += segment.num_layers

@@ -123,13 +123,14 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
     """
     found = evaluator or Evaluator(evaluation.job, evaluation.calibration)
     setting, factors = evaluation.setting, _EVEN
+    plans = found.plans(setting)
     if found.learned is not None:
-        factors = _factors(found.shipped_time(setting), evaluation.time_seconds)
-    tail = _moved_tail(found.tail(setting), factors)
+        factors = _factors(found.time.step(plans), evaluation.time_seconds)
+    tail = _moved_tail(found.time.tail(plans), factors)
     stages = zip(
         found.stages,
-        found.directions(setting),
-        found.pass_memory(setting),
+        found.time.directions(plans),
+        found.memory.of_passes(plans),
         found.stage_details(setting, simulated=False),
         strict=True,
     )

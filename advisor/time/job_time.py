@@ -89,6 +89,18 @@ class StagePart(Struct, frozen=True):
     optimizer: float
 
 
+class SlowestStage(Struct, frozen=True, kw_only=True):
+    """The stage that sets the pace of a step. pace: of one microbatch through all its chunks; work:
+    of all of them; exchange_seconds: of the experts' exchange in a step, what nothing hides;
+    bubble: seconds in which the others fill and drain the pipeline around it."""
+
+    number: int
+    pace: PassTimes
+    work: PassTimes
+    exchange_seconds: float
+    bubble: float
+
+
 class StepTail(Struct, frozen=True, kw_only=True):
     """Seconds of a step behind its pipeline: waiting for the slowest GPU, reducing the gradients
     that no pass hides, adding them up on the host, and the optimizer's step."""
@@ -159,40 +171,44 @@ class JobTime:
         of one microbatch, here of stages of unequal length. Every rank waits for the slowest one
         when gradients are reduced. Left out: the data loader, checkpoints, evaluation, and logging.
         """
-        stages = self.stages(plans)
-        totals = [stage.total for stage in stages]
-        slowest = totals.index(max(totals))
-        pace = stages[slowest]
-        bubble = (sum(totals) - totals[slowest]) / self._vpp
-        work = pace.times(self._microbatches)
-        exchange = self.exchange_seconds(slowest, pace)
-        tail = self._tail(slowest, pace, bubble)
+        slowest = self.slowest(plans)
+        work, tail = slowest.work, self._tail(slowest)
+        exposed = work.exposed + slowest.exchange_seconds
         return TimeBreakdown(
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=work.exposed + exchange + tail.waiting + tail.reduced,
-            pipeline_bubble=bubble,
+            exposed_communication=exposed + tail.waiting + tail.reduced,
+            pipeline_bubble=slowest.bubble,
             optimizer=tail.optimizer,
             offload=work.offload + tail.accumulated,
             host=work.host,
         )
 
-    def tail(self, plans: list[RecomputePlan]) -> StepTail:
-        """What of `step` comes behind the pipeline."""
+    def slowest(self, plans: list[RecomputePlan]) -> SlowestStage:
+        """The stage that sets the pace, the first of equals."""
         stages = self.stages(plans)
         totals = [stage.total for stage in stages]
-        slowest = totals.index(max(totals))
-        bubble = (sum(totals) - totals[slowest]) / self._vpp
-        return self._tail(slowest, stages[slowest], bubble)
+        number = totals.index(max(totals))
+        return SlowestStage(
+            number=number,
+            pace=stages[number],
+            work=stages[number].times(self._microbatches),
+            exchange_seconds=self._exchange_seconds(number, stages[number]),
+            bubble=(sum(totals) - totals[number]) / self._vpp,
+        )
 
-    def _tail(self, slowest: int, pace: PassTimes, bubble: float) -> StepTail:
-        work = pace.times(self._microbatches)
-        passes = work.total - work.exchange + self.exchange_seconds(slowest, pace) + bubble
+    def tail(self, plans: list[RecomputePlan]) -> StepTail:
+        """What of `step` comes behind the pipeline."""
+        return self._tail(self.slowest(plans))
+
+    def _tail(self, slowest: SlowestStage) -> StepTail:
+        work, stage, pace = slowest.work, slowest.number, slowest.pace
+        passes = work.total - work.exchange + slowest.exchange_seconds + slowest.bubble
         return StepTail(
             waiting=passes * self._waiting,
-            reduced=self._data_parallel_seconds(slowest, pace),
-            accumulated=self._accumulation_seconds(slowest, pace),
+            reduced=self._data_parallel_seconds(stage, pace),
+            accumulated=self._accumulation_seconds(stage, pace),
             optimizer=self.optimizer_seconds,
         )
 
@@ -200,11 +216,9 @@ class JobTime:
         """Of every stage, one microbatch through each of its chunks, with what it sends to the
         next; of the experts' exchange what the slowest stage does not hide. Where nothing hides any
         of it, the chunks of a stage sum to `stages`."""
-        stages = self.stages(plans)
-        totals = [stage.total for stage in stages]
-        slowest = totals.index(max(totals))
-        whole = self._microbatches * stages[slowest].exchange
-        shown = self.exchange_seconds(slowest, stages[slowest]) / whole if whole else 1.0
+        slowest = self.slowest(plans)
+        whole = slowest.work.exchange
+        shown = slowest.exchange_seconds / whole if whole else 1.0
         layers = dict(zip(self._pipeline.groups, plans, strict=True))
 
         def of_stage(stage: int) -> list[Directions]:
@@ -235,7 +249,7 @@ class JobTime:
             StagePart(
                 pace.total,
                 self._microbatches * (pace.total - pace.exchange)
-                + self.exchange_seconds(stage, pace),
+                + self._exchange_seconds(stage, pace),
                 self._data_parallel_seconds(stage, pace) + self._accumulation_seconds(stage, pace),
                 self._optimizers[stage],
             )
@@ -294,7 +308,7 @@ class JobTime:
 
         return self._pipeline.of_each_stage(stage_times)
 
-    def exchange_seconds(self, stage: int, pace: PassTimes) -> float:
+    def _exchange_seconds(self, stage: int, pace: PassTimes) -> float:
         """Seconds of the experts' exchange in a step that nothing hides: all of it, unless as long
         kernels of another microbatch run beside it."""
         if not (pace.exchange and self._beside):

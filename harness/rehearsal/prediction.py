@@ -128,10 +128,10 @@ def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:
     first, last = (any(getattr(one, end) for one in chunks) for end in ("embedding", "head"))
     passes = end_times(shape, machine, copies, first, last)
     for chunk in chunks:
-        passes += chunk_times(shape, machine, copies, evaluator.plan(setting, chunk))
+        passes += chunk_times(shape, machine, copies, evaluator.plan(setting, chunk.layers))
     return (
         job.num_microbatches * _seconds(passes)
-        + evaluator.parts(setting)[stage].optimizer
+        + evaluator.time.parts(evaluator.plans(setting))[stage].optimizer
         + _shared_seconds(evaluator, setting, stage, copies)
     )
 

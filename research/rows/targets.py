@@ -82,7 +82,7 @@ def predict(target: Target, calibration: Calibration) -> float:
     if target.quantity is Quantity.LAYER_FORWARD:
         passes = [forward_seconds(o, machine, network) for o in transformer_layer(shape)]
         return sum(one.compute + one.exposed for one in passes)
-    segment = evaluator.plan(target.setting, evaluator.stages[0][0]).segments[0]
+    segment = evaluator.plan(target.setting, evaluator.stages[0][0].layers).segments[0]
     kind = segment.layers[0]
     replay = replay_seconds(shape, machine, network, kind, segment.replay)
     return layer_times(shape, machine, network, kind).total + replay

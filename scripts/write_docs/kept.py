@@ -52,7 +52,7 @@ def _layer(evaluation: Evaluation) -> tuple[Any, dict[str, int], frozenset[str]]
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     usual = mode(evaluation.job.model.layer_kinds)
     chunk = next(one for stage in evaluator.stages for one in stage if one.layers[-1:] == (usual,))
-    segment = evaluator.plan(evaluation.setting, chunk).segments[-1]
+    segment = evaluator.plan(evaluation.setting, chunk.layers).segments[-1]
     operators = transformer_layer(evaluator.shape, usual)
     again = frozenset(one.name for one in replayed_operators(operators, segment.replay))
     if segment.whole:

@@ -61,7 +61,7 @@ class Branch(Struct, frozen=True, dict=True):
         key = group.fastest, group.any_split, below
         if key not in self._fastest:
             table = self.of(group)
-            most = table.own.most_microbatch_seconds(below)
+            most = table.own.time.most_microbatch_seconds(below)
             choices = table.choices(group.fastest, most_seconds=most)
             self._fastest[key] = worth_it(choices, table.splits.num_layers)
         return self._fastest[key]
@@ -77,7 +77,7 @@ class Branch(Struct, frozen=True, dict=True):
 
 def problem_of(table: StageTable, choices: tuple[tuple[Choice, ...], ...]) -> SplitProblem:
     """The split of the table's layers over stages that have these choices."""
-    return SplitProblem(choices, table.splits.num_layers, table.own.combined)
+    return SplitProblem(choices, table.splits.num_layers, table.own.time.combined)
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class PointSearch:
     def _choices(self, node: _Node, setting: Setting) -> tuple[tuple[Choice, ...], ...]:
         """Of a setting of the node's group."""
         fastest = node.branch.fastest(node.group, self._below)
-        most = node.table.own.most_microbatch_seconds(self._below)
+        most = node.table.own.time.most_microbatch_seconds(self._below)
         return node.table.choices_among(setting, fastest, most_seconds=most)
 
     def _narrowed(self, node: _Node, level: _Level) -> tuple[float, _Node]:

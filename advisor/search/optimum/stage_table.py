@@ -261,7 +261,8 @@ class StageTable:
 
     def row(self, setting: Setting, number: int) -> list[Choice]:
         """Of every stage its choice of that number, or its last."""
-        parts = self._evaluator(number).parts(setting)
+        evaluator = self._evaluator(number)
+        parts = evaluator.time.parts(evaluator.plans(setting))
         numbers = (min(number, len(held) - 1) for held in self.splits.choices)
         return [
             Choice(its, sum(held[its]), part, setting)
@@ -273,7 +274,7 @@ class StageTable:
         key = choice.setting, choice.number
         if key not in self._may_fit:
             evaluator = self._evaluator(choice.number)
-            least = evaluator.least_reserved(choice.setting)
+            least = evaluator.memory.at_least(evaluator.plans(choice.setting))
             budget = evaluator.budget_bytes
             self._may_fit[key] = [one.fit_probability(budget) > 1 - CLEAR for one in least]
         return self._may_fit[key][stage]

@@ -113,7 +113,7 @@ def budget_of(toy: Toy, share: float) -> float:
     """GiB between what a rank holds whatever is recomputed, and what it takes without."""
     job = toy.job(70)
     evaluator = Evaluator(job, load_calibration(job.gpu))
-    least = evaluator.at_least_bytes
+    least = evaluator.memory.fixed_bytes
     most = evaluator.evaluate(FRAMEWORK.settings.none).peak_reserved_bytes
     return float(least + share * (1.1 * most - least)) / GIB
 
@@ -186,10 +186,11 @@ def test_a_group_lies_between_its_fastest_and_its_smallest(toy: Toy) -> None:
     decisions = FRAMEWORK.optimum.decisions(job)
     for group in decisions.groups:
         fastest = evaluator.seconds(group.fastest)
-        smallest = evaluator.least_reserved(group.smallest)
+        smallest = [*evaluator.memory.at_least(evaluator.plans(group.smallest))]
         for setting in group.settings:
             assert fastest <= evaluator.seconds(setting) * (1 + ROUNDING)
-            for least, its in zip(smallest, evaluator.least_reserved(setting), strict=True):
+            at_least = evaluator.memory.at_least(evaluator.plans(setting))
+            for least, its in zip(smallest, at_least, strict=True):
                 assert least.allocated <= its.allocated
 
 
@@ -205,7 +206,7 @@ def test_stages_make_up_the_step(toy: Toy) -> None:
         rows = [table.row(setting, number) for number in table.splits.own_choices()]
         choices = [row[stage] for stage, row in enumerate(rows)]
         times = [choice.part.microbatch for choice in choices]
-        seconds = own.combined(
+        seconds = own.time.combined(
             choices[times.index(max(times))].part,
             sum(times),
             max(choice.part.optimizer for choice in choices),
@@ -239,6 +240,6 @@ def test_recompute_chosen_for_each_stage_is_that_of_brute_force(share: float) ->
             times = [choice.part.microbatch for choice in chosen]
             optimizer = max(choice.part.optimizer for choice in chosen)
             slowest = chosen[times.index(max(times))].part
-            best = min(best, table.own.combined(slowest, sum(times), optimizer))
+            best = min(best, table.own.time.combined(slowest, sum(times), optimizer))
     found = fastest_per_stage(branch, inf)
     assert (found.seconds if found else inf) == pytest.approx(best, rel=ROUNDING)

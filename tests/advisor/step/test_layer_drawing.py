@@ -34,7 +34,9 @@ def test_drawn_bytes_are_those_that_the_layers_keep(request_: Request) -> None:
         evaluation = candidate.evaluation
         evaluator = Evaluator(evaluation.job, evaluation.calibration)
         layers = drawn_layers(evaluation, evaluator)
-        plans = [evaluator.plan(evaluation.setting, c) for held in evaluator.stages for c in held]
+        plans = [
+            evaluator.plan(evaluation.setting, c.layers) for held in evaluator.stages for c in held
+        ]
         kept = sum(kept_bytes(evaluator.shape, plan) for plan in plans)
         assert sum(of_model(layer) for layer in layers) == kept
         assert sum(layer.layers for layer in layers) == evaluation.job.model.num_layers

@@ -236,7 +236,7 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
         eager=True,
     )
     ((chunk,),) = evaluator.stages
-    unsure = evaluator.plan(setting, chunk).kept_bytes_sigma
+    unsure = evaluator.plan(setting, chunk.layers).kept_bytes_sigma
     assert unsure > 32 * 100 * 2**20  # 32 blocks of 1.00 or 1.12 GiB
     assert detail.reserved.spread == pytest.approx((sure.spread**2 + unsure**2) ** 0.5)
 
