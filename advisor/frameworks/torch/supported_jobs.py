@@ -1,7 +1,7 @@
 """Which jobs the PyTorch stacks run, how they complete them, and what differs between them."""
 
-from collections.abc import Collection, Iterator
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
+from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.names import Framework
@@ -27,7 +28,7 @@ from advisor.models.options import (
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import of_providers, variants
+from advisor.models.variants import PLAIN, of_providers
 
 DATA_PARALLEL_ONLY: Final = (
     "tensor_model_parallel_size",
@@ -111,9 +112,7 @@ class TorchJobs(JobSupport):
                 "has MoE layers of another kind, which are not modelled",
                 f"use --framework-version {known}",
             )
-        return configured(
-            self.framework, model, config, self.facts.impl, given, self.facts.precisions
-        )
+        return configured(Asked(self.facts, model, config, given))
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Data parallel, and context parallel where that is asked for."""
@@ -121,149 +120,174 @@ class TorchJobs(JobSupport):
         return data_parallel_layout(self.framework, given, num_gpus, *known)
 
 
-_MEGATRON_LAYERS: Final = (
-    ("softmax_type", SoftmaxType.VANILLA),
-    ("qk_l2_norm", False),
-    ("no_rope_freq", None),
-    ("attention_chunk_size", None),
-    ("attention_output_gate", False),
-    ("experimental_attention_variant", None),
-    ("hybrid_layer_pattern", None),
-)
-"""Options of a model that only Megatron's layers have here, with their defaults."""
-_UNFUSED: Final = AttentionBackend.UNFUSED
+class Asked(Struct, frozen=True):
+    """A job as somebody asked a stack for it. given: names of fields that were said, those of the
+    job as ``job.NAME``."""
+
+    facts: StackFacts
+    model: ModelSpec
+    job: JobConfig
+    given: frozenset[str]
+
+    @property
+    def impl(self) -> TransformerImpl:
+        """Whose layers it runs: the stack's own unless the user chose other ones."""
+        chosen = "transformer_impl" in self.given
+        return self.model.transformer_impl if chosen else self.facts.impl
+
+    @property
+    def is_transformers(self) -> bool:
+        """Whether these are transformers'."""
+        return self.impl is TransformerImpl.TRANSFORMERS
+
+    @property
+    def megatron(self) -> str:
+        """The framework of Megatron's family that builds the model."""
+        provided = next(of_providers(self.model), None) is not None
+        return f"--framework {Framework.MEGATRON_BRIDGE if provided else Framework.MEGATRON_LM}"
+
+
+class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
+    """A rule on a job as it is asked for."""
+
+    names: ClassVar[tuple[str, ...]] = ("asked",)
+
+    def stands_in(self, field: str, values: Mapping[str, object]) -> object:
+        """See Rule; the framework where that is the field."""
+        asked = values["asked"]
+        assert isinstance(asked, Asked)
+        group, _, name = field.partition(".")
+        return getattr(getattr(asked, group), name) if name else asked.facts.framework
+
+
+_on = AskedRule.on
 _WITHOUT_MTP: Final = "model.mtp_num_layers=null"
+_TRANSFORMERS: Final = "model.transformer_impl=transformers, or --framework huggingface"
 
 
-def configured(
-    framework: str,
-    model: ModelSpec,
-    config: JobConfig,
-    impl: TransformerImpl,
-    given: frozenset[str],
-    precisions: tuple[Precision, ...],
-) -> tuple[ModelSpec, JobConfig]:
-    """Model and job as eager torch runs them, in one of `precisions`; vocabulary not padded.
+def _only_megatron(name: str, default: object) -> AskedRule:
+    reason = f"is not modelled with {name}"
+    return _on(
+        "--framework", lambda a: getattr(a.model, name) != default, reason, "{asked.megatron}"
+    )
 
-    The layers are those of `impl` unless the user chose another eager one.
-    """
-    if config.precision not in precisions:
-        legal = f"use {' or '.join(precisions)}"
-        raise UserError(
-            "job.precision", config.precision, f"is not modelled for {framework}", legal
-        )
-    for field, default in _MEGATRON_LAYERS:
-        if getattr(model, field) != default:
-            raise UserError(
-                "--framework",
-                framework,
-                f"is not modelled with {field}",
-                _megatron(model),
-            )
-    if "transformer_impl" in given:
-        if not model.transformer_impl.is_eager:
-            raise UserError(
-                "model.transformer_impl",
-                model.transformer_impl,
-                f"is Megatron's, not {framework}'s",
-                "torch or transformers",
-            )
-        impl = model.transformer_impl
-    _check_plain(model, impl)
-    _check_kernels(model, config, impl)
-    asked = model
+
+def _only_plain(name: str, plain: object) -> AskedRule:
+    """torchtitan's blocks have no windows and are of one kind."""
+    return _on(
+        f"model.{name}",
+        lambda a: getattr(a.model, name) != plain,
+        "is not modelled with plain torch layers",
+        "use --framework huggingface, or model.transformer_impl=transformers",
+        given=lambda a: a.impl is TransformerImpl.TORCH,
+    )
+
+
+def _kernels(name: str) -> Iterator[AskedRule]:
+    """Liger's and the tiled MLP are gated ones of transformers' layers here."""
+    field = f"job.{name}"
+
+    def asks(asked: Asked) -> bool:
+        return bool(getattr(asked.job, name))
+
+    yield _on(
+        field,
+        lambda a: not a.is_transformers,
+        "needs transformers' layers",
+        _TRANSFORMERS,
+        given=asks,
+    )
+    yield _on(
+        field,
+        lambda a: a.model.activation is not Activation.SWIGLU or not a.model.norm_placement.before,
+        "is modelled only for Llama, Mistral and Qwen, not for {asked.model.name}",
+        given=asks,
+    )
+    yield _on(
+        field,
+        lambda a: a.model.num_moe_experts is not None,
+        "is not modelled for MoE layers",
+        given=asks,
+    )
+
+
+_JOB_RULES: Final = (
+    _on(
+        "job.precision",
+        lambda a: a.job.precision not in a.facts.precisions and " or ".join(a.facts.precisions),
+        "is not modelled for {asked.facts.framework}",
+        "use {found}",
+    ),
+    _only_megatron("softmax_type", SoftmaxType.VANILLA),
+    _only_megatron("qk_l2_norm", False),
+    _only_megatron("no_rope_freq", None),
+    _only_megatron("attention_chunk_size", None),
+    _only_megatron("attention_output_gate", False),
+    _only_megatron("experimental_attention_variant", None),
+    _only_megatron("hybrid_layer_pattern", None),
+    _on(
+        "model.transformer_impl",
+        lambda a: not a.impl.is_eager,
+        "is Megatron's, not {asked.facts.framework}'s",
+        "torch or transformers",
+    ),
+    _on(
+        "model.multi_latent_attention",
+        lambda a: (
+            a.model.multi_latent_attention
+            and a.is_transformers
+            and {"without": "" if a.model.mtp_num_layers is None else f" {_WITHOUT_MTP}"}
+        ),
+        "is not modelled with transformers' layers",
+        "--framework torchtitan{without}, or {asked.megatron}",
+    ),
+    *(_only_plain(name, plain) for name, plain in (("window_size", None), *PLAIN)),
+    _on(
+        "job.attn_implementation",
+        lambda a: a.job.attn_implementation is not AttnImplementation.SDPA,
+        "needs transformers' layers",
+        _TRANSFORMERS,
+        given=lambda a: not a.is_transformers,
+    ),
+    *_kernels("use_liger_kernel"),
+    *_kernels("tiled_mlp"),
+)
+
+
+def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
+    """Model and job as eager torch runs them; vocabulary not padded."""
+    refuse(_JOB_RULES, asked)
+    model, given = asked.model, asked.given
     if model.num_moe_experts is not None:
-        model = eager_experts(model, impl, given)
+        model = eager_experts(model, asked.impl, given)
     if model.mtp_num_layers is not None:
-        nearest = f"{_WITHOUT_MTP}, or {_megatron(model)}"
-        raise UserError(
-            "--framework",
-            framework,
-            "is not modelled with mtp_num_layers",
-            nearest,
-        )
-    multiple = 1
-    if "make_vocab_size_divisible_by" in given:
-        multiple = model.make_vocab_size_divisible_by
+        nearest = f"{_WITHOUT_MTP}, or {asked.megatron}"
+        framework = asked.facts.framework
+        raise UserError("--framework", framework, "is not modelled with mtp_num_layers", nearest)
+    padded = "make_vocab_size_divisible_by" in given
     model = replace(
         model,
-        transformer_impl=impl,
+        transformer_impl=asked.impl,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
-        make_vocab_size_divisible_by=multiple,
+        make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
     )
-    _check_given(framework, asked, model, given)
-    return model, replace(config, create_attention_mask=False)
+    _check_given(asked, model)
+    return model, replace(asked.job, create_attention_mask=False)
 
 
-def _check_given(framework: str, asked: ModelSpec, run: ModelSpec, given: frozenset[str]) -> None:
+def _check_given(asked: Asked, run: ModelSpec) -> None:
     """Refuse what somebody asked for and the layers do not run as."""
-    for field in asked.__struct_fields__:
-        value = getattr(asked, field)
-        if field in given and value != getattr(run, field):
-            nearest = f"model.{field}={spelled(getattr(run, field))}, or {_megatron(asked)}"
-            raise UserError(f"model.{field}", value, f"is not modelled for {framework}", nearest)
-    if "attention_backend" in given and asked.attention_backend is _UNFUSED:
-        relation = f"is Megatron's and is not modelled for {framework}"
-        nearest = f"model.attention_backend=flash, or {_megatron(asked)}"
-        raise UserError("model.attention_backend", asked.attention_backend, relation, nearest)
-
-
-def _megatron(model: ModelSpec) -> str:
-    """The framework of Megatron's family that builds `model`."""
-    provided = next(of_providers(model), None) is not None
-    return f"--framework {Framework.MEGATRON_BRIDGE if provided else Framework.MEGATRON_LM}"
-
-
-def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
-    """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
-    no latent attention here."""
-    if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
-        without = "" if model.mtp_num_layers is None else f" {_WITHOUT_MTP}"
-        raise UserError(
-            "model.multi_latent_attention",
-            True,
-            "is not modelled with transformers' layers",
-            f"--framework torchtitan{without}, or {_megatron(model)}",
-        )
-    field = "window_size" if model.window_size is not None else next(variants(model), None)
-    if field is not None and impl is TransformerImpl.TORCH:
-        raise UserError(
-            f"model.{field}",
-            getattr(model, field),
-            "is not modelled with plain torch layers",
-            "use --framework huggingface, or model.transformer_impl=transformers",
-        )
-
-
-def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -> None:
-    """Kernels for transformers' layers alone; Liger's and the tiled MLP are gated ones here."""
-    attention = config.attn_implementation
-    if attention is not AttnImplementation.SDPA and impl is not TransformerImpl.TRANSFORMERS:
-        raise UserError(
-            "job.attn_implementation",
-            attention,
-            "needs transformers' layers",
-            "model.transformer_impl=transformers, or --framework huggingface",
-        )
-    for field in ("use_liger_kernel", "tiled_mlp"):
-        if not getattr(config, field):
-            continue
-        if impl is not TransformerImpl.TRANSFORMERS:
-            raise UserError(
-                f"job.{field}",
-                True,
-                "needs transformers' layers",
-                "model.transformer_impl=transformers, or --framework huggingface",
-            )
-        if model.activation is not Activation.SWIGLU or not model.norm_placement.before:
-            raise UserError(
-                f"job.{field}",
-                True,
-                f"is modelled only for Llama, Mistral and Qwen, not for {model.name}",
-            )
-        if model.num_moe_experts is not None:
-            raise UserError(f"job.{field}", True, "is not modelled for MoE layers")
+    unfused = AttentionBackend.UNFUSED
+    reason = f"is not modelled for {asked.facts.framework}"
+    for field in run.__struct_fields__:
+        value, becomes = getattr(asked.model, field), getattr(run, field)
+        if field in asked.given and value != becomes:
+            nearest = f"model.{field}={spelled(becomes)}, or {asked.megatron}"
+            raise UserError(f"model.{field}", value, reason, nearest)
+    if "attention_backend" in asked.given and asked.model.attention_backend is unfused:
+        nearest = f"model.attention_backend=flash, or {asked.megatron}"
+        raise UserError("model.attention_backend", unfused, f"is Megatron's and {reason}", nearest)
 
 
 def data_parallel_layout(
