@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
+from tests.advisor.models.config_json.published import PUBLISHED
 from tests.fuzz.mutate import mutate, mutate_word
 from tests.harness.logs.snapshot_by_hand import recorded_by_hand
 
@@ -26,7 +27,7 @@ _GOLDEN: Final = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 _LOGS: Final = tuple(sorted((ROOT / "tests/harness/logs/recorded").glob("*.log")))
 _CLEAN: Final = tuple(sorted((ROOT / "tests/advisor/diagnose/logs").glob("*.log")))
 _SLOW_EVERY: Final = 20
-_DEGREES: Final = ("--tp", "1", "--pp", "2", "--cp", "1")
+_DEGREES: Final = "--tp 1 --pp 2 --cp 1"
 """Given, so that none is searched; where nothing fits on so few GPUs, few others are."""
 EXIT_CODES: Final = (0, 1, 2, 3, 4)
 
@@ -148,71 +149,45 @@ def targets(*, slow: bool) -> tuple[Target, ...]:
     return tuple(target for target in found if slow or not target.slow)
 
 
-def _advisor() -> tuple[Target, ...]:
-    model = (ROOT / "configs/model/llama3_8b.yaml").read_bytes()
-    asked = ("--gpus", "2xH100", "--top", "1", *_DEGREES)
-    config = {
-        "calibration/h100.yaml": (ROOT / "configs/calibration/h100.yaml").read_bytes(),
-        "hardware/H100-SXM-80GB.yaml": (ROOT / "configs/hardware/H100-SXM-80GB.yaml").read_bytes(),
-        "recipe/llama3_8b.csv": (ROOT / "configs/recipe/llama3_8b.csv").read_bytes(),
-        "model/llama3_8b.yaml": model,
-    }
-    return (
-        Target(
-            name="advise --model FILE.yaml",
-            run=_advise,
-            files={"m.yaml": model},
-            broken=("m.yaml",),
-            words=("--model", "{}/m.yaml", *asked),
-        ),
-        Target(
-            name="advise --model config.json",
-            run=_advise,
-            files={"config.json": json.dumps(_HUGGING_FACE, indent=1).encode()},
-            broken=("config.json",),
-            words=("--model", "{}", *asked),
-        ),
-        Target(
-            name="advise --config-dir",
-            run=_advise,
-            files=config,
-            broken=tuple(config),
-            words=("--config-dir", "{}", "--model", "llama3_8b", "--gpus", "8xH100", "--top", "1"),
-        ),
-        Target(
-            name="advise recipes",
-            run=_advise,
-            files=config,
-            broken=("recipe/llama3_8b.csv",),
-            words=("recipes", "llama3_8b", "--config-dir", "{}"),
-        ),
-        Target(
-            name="advise gpus",
-            run=_advise,
-            files=config,
-            broken=("hardware/H100-SXM-80GB.yaml",),
-            words=("gpus", "--config-dir", "{}"),
-        ),
+_PATHS: Final = {"@recorded": str(_RECORDED), "@golden": str(_GOLDEN)}
+
+
+def _target(
+    name: str, line: str = "", files: Mapping[str, bytes] | None = None, **more: Any
+) -> Target:
+    """A command, in the program that its name begins with; every file is broken where `broken` does
+    not say which."""
+    run = _advise if name.startswith("advise") else _harness
+    files = files or {}
+    return Target(
+        name=name,
+        words=tuple(_PATHS.get(word, word) for word in line.split()),
+        files=files,
+        **{"run": run, "broken": tuple(files)} | more,
     )
 
 
-_HUGGING_FACE: Final = {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "max_position_embeddings": 2048,
-    "num_attention_heads": 8,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 8,
-    "num_local_experts": 8,
-    "rope_theta": 1000000.0,
-    "router_aux_loss_coef": 0.02,
-    "sliding_window": None,
-    "tie_word_embeddings": False,
-    "vocab_size": 32000,
-}
+def _advisor() -> tuple[Target, ...]:
+    names = ("calibration/h100.yaml", "hardware/H100-SXM-80GB.yaml", "recipe/llama3_8b.csv")
+    config = {
+        name: (ROOT / "configs" / name).read_bytes() for name in (*names, "model/llama3_8b.yaml")
+    }
+    # no more layers and no wider ones than a fuzzed search takes in little time
+    small = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4}
+    small |= {"num_attention_heads": 8, "max_position_embeddings": 2048}
+    hugging_face = json.dumps(PUBLISHED["mixtral_8x7b"] | small, indent=1).encode()
+    asked = f"--gpus 2xH100 --top 1 {_DEGREES}"
+    model = {"m.yaml": config["model/llama3_8b.yaml"]}
+    whole = "--config-dir {} --model llama3_8b --gpus 8xH100 --top 1"
+    return (
+        _target("advise --model FILE.yaml", f"--model {{}}/m.yaml {asked}", model),
+        _target(
+            "advise --model config.json", f"--model {{}} {asked}", {"config.json": hugging_face}
+        ),
+        _target("advise --config-dir", whole, config),
+        _target("advise recipes", "recipes llama3_8b --config-dir {}", config, broken=names[2:]),
+        _target("advise gpus", "gpus --config-dir {}", config, broken=names[1:2]),
+    )
 
 
 def _lint() -> tuple[Target, ...]:
@@ -241,13 +216,7 @@ MODEL_ARGS:
 mixed_precision: bf16_with_fp8_current_scaling_mixed
 """
     return tuple(
-        Target(
-            name=f"advise lint {name}",
-            run=_advise,
-            files={name: content},
-            broken=(name,),
-            words=("lint", f"{{}}/{name}"),
-        )
+        _target(f"advise lint {name}", f"lint {{}}/{name}", {name: content})
         for name, content in (("a.sh", script), ("a.yaml", config), ("b.yaml", bridge))
     )
 
@@ -285,35 +254,17 @@ def _logs() -> tuple[Target, ...]:
     logs = {f"{path.stem}.log": path.read_bytes()[:20_000] for path in _LOGS}
     logs |= {"megatron.log": megatron, "nemo.log": nemo, "oom.log": oom}
     texts = {"clean.log": _CLEAN[0].read_bytes()[:20_000] + oom, "oom.log": oom}
-    diagnosed = tuple(
-        Target(
-            name="advise diagnose",
-            run=_advise,
-            files={name: content},
-            broken=(name,),
-            words=("diagnose", f"{{}}/{name}"),
-        )
+    diagnosed = (
+        _target("advise diagnose", f"diagnose {{}}/{name}", {name: content})
         for name, content in texts.items()
     )
-    parsed = tuple(
-        Target(
-            name=f"harness ingest {name}",
-            run=_ingest,
-            files={name: content},
-            broken=(name,),
-            words=(name,),
-        )
+    parsed = (
+        _target(f"harness ingest {name}", name, {name: content}, run=_ingest)
         for name, content in logs.items()
     )
-    whole = Target(
-        name="harness ingest",
-        run=_harness,
-        files={"megatron.log": megatron, "like.json": _result()},
-        broken=("megatron.log", "like.json"),
-        words=("ingest", "{}/megatron.log", "like={}/like.json", "runs={}/runs"),
-        slow=True,
-    )
-    return (*diagnosed, *parsed, whole)
+    line = "ingest {}/megatron.log like={}/like.json runs={}/runs"
+    both = {"megatron.log": megatron, "like.json": _result()}
+    return (*diagnosed, *parsed, _target("harness ingest", line, both, slow=True))
 
 
 def _ingest(folder: Path, words: Sequence[str]) -> int:
@@ -350,154 +301,63 @@ def _result() -> bytes:
 
 
 def _results() -> tuple[Target, ...]:
-    recorded = (_RECORDED / "selective_mlp/result.json").read_bytes()
     golden = _GOLDEN.read_bytes()
     run = {"run/plan.json": (_RUN / "plan.json").read_bytes(), f"run/{_TRIAL}": _result()}
-    both = {"r.json": recorded, "golden.json": golden}
-    found = [
-        Target(
-            name="harness compare",
-            run=_harness,
-            files=both,
-            broken=("r.json", "golden.json"),
-            words=("compare", "{}/r.json", "--golden", "{}/golden.json", "--allow-env-change"),
+    both = {
+        "r.json": (_RECORDED / "selective_mlp/result.json").read_bytes(),
+        "golden.json": golden,
+    }
+    update = "golden update --reason x {}/r.json --to {}/to"
+    compare = "compare {}/run --golden {}/golden.json"
+    beside = run | {"golden.json": golden}
+    return (
+        _target(
+            "harness compare", "compare {}/r.json --golden {}/golden.json --allow-env-change", both
         ),
-        Target(
-            name="harness golden show",
-            run=_harness,
-            files=both,
-            broken=("golden.json",),
-            words=("golden", "show", "{}/golden.json"),
-        ),
-        Target(
-            name="harness golden update",
-            run=_harness,
-            files=both,
-            broken=("r.json",),
-            words=("golden", "update", "--reason", "x", "{}/r.json", "--to", "{}/to"),
-        ),
-        Target(
-            name="harness report",
-            run=_harness,
-            files=run,
-            broken=tuple(run),
-            words=("report", "{}/run"),
-            slow=True,
-        ),
-        Target(
-            name="harness accuracy",
-            run=_harness,
-            files=run,
-            broken=tuple(run),
-            words=("accuracy", "{}/run"),
-            slow=True,
-        ),
-        Target(
-            name="harness compare of a run",
-            run=_harness,
-            files={**run, "golden.json": golden},
-            broken=tuple(run),
-            words=("compare", "{}/run", "--golden", "{}/golden.json"),
-        ),
-    ]
-    return tuple(found)
+        _target("harness golden show", "golden show {}/golden.json", both, broken=("golden.json",)),
+        _target("harness golden update", update, both, broken=("r.json",)),
+        _target("harness report", "report {}/run", run, slow=True),
+        _target("harness accuracy", "accuracy {}/run", run, slow=True),
+        _target("harness compare of a run", compare, beside, broken=tuple(run)),
+    )
+
+
+SPOKEN: Final = {
+    f"advise --model qwen3_30b_a3b --gpus 2xH200 --top 1 {_DEGREES}": (
+        "model.num_layers=48 model.hidden_size=2048 model.moe_layer_freq=1 model.kv_channels=128"
+        " layout.pipeline_model_parallel_layout=Et*24|t*24L layout.cp_comm_type=p2p"
+        " layout.data_parallel_size=1 job.seq_length=4096 job.moe_load_imbalance=1.2"
+        " job.memory_budget_bytes=70GiB job.mean_packed_length=512 job.main_grads_dtype=fp32"
+    ),
+    "advise --model llama3_8b --gpus 8xH100 --top 1": (
+        "--memory-budget=70GiB --seq-length=4096 --global-batch-size=64 --recompute=full:block:2"
+        " --gpus=8xH100 --framework-version=0.16 --tp=2 --top=3 --price-per-gpu-hour=2.5"
+        " --model=llama3_8b"
+    ),
+    "harness run --dry-run device=cpu backend=native": (
+        "job.seq_length=128 measure.repeats=1 measure.steps=3 recompute.settings=[none]"
+        " model.num_layers=2 layout.tensor_model_parallel_size=1 recompute.top=2 gpus=8xH100"
+    ),
+    "harness rehearse --dry-run model=llama3_70b gpus=32xH100": (
+        "layout=tp4_pp4_vpp5 stage=1 steps=3 gpus=32xH100 job.seq_length=4096 model.num_layers=80"
+        " recompute=[none,full:block:4]"
+    ),
+    "harness compare @recorded --golden @golden": "--limit=step_time_seconds=3%",
+}
+"""The last word of each of these commands is broken, one after another of those on the right."""
 
 
 def _spoken() -> tuple[Target, ...]:
-    asked = ("--model", "qwen3_30b_a3b", "--gpus", "2xH200", "--top", "1", *_DEGREES)
-    keys = [
-        "model.num_layers=48",
-        "model.hidden_size=2048",
-        "model.moe_layer_freq=1",
-        "model.kv_channels=128",
-        "layout.pipeline_model_parallel_layout=Et*24|t*24L",
-        "layout.cp_comm_type=p2p",
-        "layout.data_parallel_size=1",
-        "job.seq_length=4096",
-        "job.moe_load_imbalance=1.2",
-        "job.memory_budget_bytes=70GiB",
-        "job.mean_packed_length=512",
-        "job.main_grads_dtype=fp32",
-    ]
-    flags = [
-        "--memory-budget=70GiB",
-        "--seq-length=4096",
-        "--global-batch-size=64",
-        "--recompute=full:block:2",
-        "--gpus=8xH100",
-        "--framework-version=0.16",
-        "--tp=2",
-        "--top=3",
-        "--price-per-gpu-hour=2.5",
-        "--model=llama3_8b",
-    ]
-    overrides = [
-        "job.seq_length=128",
-        "measure.repeats=1",
-        "measure.steps=3",
-        "recompute.settings=[none]",
-        "model.num_layers=2",
-        "layout.tensor_model_parallel_size=1",
-        "recompute.top=2",
-        "gpus=8xH100",
-    ]
-    rehearsed = [
-        "layout=tp4_pp4_vpp5",
-        "stage=1",
-        "steps=3",
-        "gpus=32xH100",
-        "job.seq_length=4096",
-        "model.num_layers=80",
-        "recompute=[none,full:block:4]",
-    ]
-    gates = ("--limit=step_time_seconds=3%",)
-    told = tuple(
-        Target(
-            name=f"advise {key.partition('=')[0]}",
-            run=_advise,
-            words=(*asked, key),
-            spoken=(len(asked),),
+    return tuple(
+        _target(
+            f"{' '.join(line.split()[: 1 + line.startswith('harness')])} {word.partition('=')[0]}",
+            f"{line.partition(' ')[2]} {word}",
+            spoken=(len(line.split()) - 1,),
+            slow=line.startswith("harness run"),
         )
-        for key in keys
+        for line, words in SPOKEN.items()
+        for word in words.split()
     )
-    flagged = tuple(
-        Target(
-            name=f"advise {flag.partition('=')[0]}",
-            run=_advise,
-            words=("--model", "llama3_8b", "--gpus", "8xH100", "--top", "1", flag),
-            spoken=(6,),
-        )
-        for flag in flags
-    )
-    dry = tuple(
-        Target(
-            name=f"harness run {key.partition('=')[0]}",
-            run=_harness,
-            words=("run", "--dry-run", "device=cpu", "backend=native", key),
-            spoken=(4,),
-            slow=True,
-        )
-        for key in overrides
-    )
-    rehearse = tuple(
-        Target(
-            name=f"harness rehearse {key.partition('=')[0]}",
-            run=_harness,
-            words=("rehearse", "--dry-run", "model=llama3_70b", "gpus=32xH100", key),
-            spoken=(4,),
-        )
-        for key in rehearsed
-    )
-    limits = tuple(
-        Target(
-            name="harness compare --limit",
-            run=_harness,
-            words=("compare", str(_RECORDED), "--golden", str(_GOLDEN), gate),
-            spoken=(4,),
-        )
-        for gate in gates
-    )
-    return (*told, *flagged, *dry, *rehearse, *limits)
 
 
 def _folders() -> tuple[Target, ...]:
@@ -535,58 +395,32 @@ def _folders() -> tuple[Target, ...]:
     fitted = (ROOT / "results/measured/h200/calibrated/calibration/h200.yaml").read_bytes()
     plan = (ROOT / "research/campaign/lists/cpu.yaml").read_bytes()
     experiment = (ROOT / "configs/experiment/llama3_8b_1xh200.yaml").read_bytes()
+    ours = b"settings:\n  - none\n  - full:block:4\ntop: 3\n"
+    composed = "run --dry-run --config-dir {} device=cpu experiment=mine recompute=ours"
+    dead = {name: content for name, content in begun.items() if "job.json" not in name}
+    with_result = tuple(f"{mine}/{name}.json" for name in ("trial", "result"))
+    without = tuple(f"{mine}/{name}.json" for name in ("trial", "rank0", "state"))
     return (
-        Target(
-            name="harness run in a folder with a result",
-            run=_resume,
-            files=ended,
-            broken=(f"{mine}/trial.json", f"{mine}/result.json"),
+        _target(
+            "harness run in a folder with a result", "", ended, run=_resume, broken=with_result
         ),
-        Target(
-            name="harness run in a folder without one",
-            run=_resume,
-            files={name: content for name, content in begun.items() if "job.json" not in name},
-            broken=(f"{mine}/trial.json", f"{mine}/rank0.json", f"{mine}/state.json"),
-        ),
-        Target(
-            name="campaign",
-            run=_campaign,
-            files={"plan.yaml": plan, "campaign.jsonl": journal},
-            broken=("plan.yaml", "campaign.jsonl"),
-        ),
-        Target(
-            name="harness calibrate --refit",
-            run=_harness,
-            files={"h200.yaml": fitted, "h200.jsonl": samples},
-            broken=("h200.yaml", "h200.jsonl"),
-            words=("calibrate", "--refit", "{}/h200.yaml"),
+        _target("harness run in a folder without one", "", dead, run=_resume, broken=without),
+        _target("campaign", "", {"plan.yaml": plan, "campaign.jsonl": journal}, run=_campaign),
+        _target(
+            "harness calibrate --refit",
+            "calibrate --refit {}/h200.yaml",
+            {"h200.yaml": fitted, "h200.jsonl": samples},
             slow=True,
         ),
-        Target(
-            name="harness run --config-dir",
-            run=_harness,
-            files={
-                "experiment/mine.yaml": experiment,
-                "recompute/ours.yaml": b"settings:\n  - none\n  - full:block:4\ntop: 3\n",
-            },
-            broken=("experiment/mine.yaml", "recompute/ours.yaml"),
-            words=(
-                *("run", "--dry-run", "--config-dir", "{}", "device=cpu"),
-                *("experiment=mine", "recompute=ours"),
-            ),
+        _target(
+            "harness run --config-dir",
+            composed,
+            {"experiment/mine.yaml": experiment, "recompute/ours.yaml": ours},
             slow=True,
         ),
     )
 
 
 def _snapshots() -> tuple[Target, ...]:
-    content = pickle.dumps(recorded_by_hand())
-    return (
-        Target(
-            name="harness snapshot",
-            run=_harness,
-            files={"a.pickle": content},
-            broken=("a.pickle",),
-            words=("snapshot", "{}/a.pickle"),
-        ),
-    )
+    content = {"a.pickle": pickle.dumps(recorded_by_hand())}
+    return (_target("harness snapshot", "snapshot {}/a.pickle", content),)
