@@ -33,6 +33,13 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
     assert experts(moe_ffn_hidden_size=None).expert_ffn_hidden_size == LLAMA.ffn_hidden_size
 
 
+SINKHORN = {"moe_router_load_balancing_type": LoadBalancing.SINKHORN}
+
+
+def groups(number: int, topk: int) -> dict[str, int]:
+    return {"moe_router_num_groups": number, "moe_router_group_topk": topk}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -43,14 +50,8 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
         ({"moe_router_topk": 1}, "softmax is over one expert"),
         ({"moe_router_enable_expert_bias": True}, "sigmoid"),
         ({"moe_router_group_topk": 2}, "needs moe_router_num_groups"),
-        (
-            {"moe_router_group_topk": 2, "moe_router_num_groups": 3},
-            "num_groups = 3: must divide num_moe_experts = 8; nearest: 2 or 4",
-        ),
-        (
-            {"moe_router_group_topk": 3, "moe_router_num_groups": 2},
-            "must be between 1 and moe_router_num_groups = 2",
-        ),
+        (groups(3, 2), "num_groups = 3: must divide num_moe_experts = 8; nearest: 2 or 4"),
+        (groups(2, 3), "must be between 1 and moe_router_num_groups = 2"),
         ({"moe_pad_expert_input_to_capacity": True}, "needs moe_expert_capacity_factor"),
         ({"moe_expert_capacity_factor": 0.0}, "must be positive"),
         ({"moe_apply_probs_on_input": True}, "moe_router_topk = 1"),
@@ -59,17 +60,8 @@ def test_experts_are_as_wide_as_the_mlp_unless_said() -> None:
             {"moe_shared_expert_intermediate_size": 32, "moe_shared_expert_overlap": True},
             "alltoall",
         ),
-        (
-            {"moe_router_load_balancing_type": LoadBalancing.SINKHORN, "moe_aux_loss_coeff": 0.1},
-            "sinkhorn",
-        ),
-        (
-            {
-                "moe_router_load_balancing_type": LoadBalancing.SINKHORN,
-                "moe_expert_capacity_factor": 1.0,
-            },
-            "sinkhorn",
-        ),
+        (SINKHORN | {"moe_aux_loss_coeff": 0.1}, "sinkhorn"),
+        (SINKHORN | {"moe_expert_capacity_factor": 1.0}, "sinkhorn"),
     ],
 )
 def test_refusals(changes: dict[str, Any], words: str) -> None:

@@ -46,59 +46,46 @@ def test_multi_token_prediction_attends_as_the_last_layer_does() -> None:
     assert stages[-1].layers[-1] == QWEN.layer_kinds[3]._replace(role=Role.MULTI_TOKEN_PREDICTION)
 
 
+def stages_of(model: ModelSpec, pp: int, **more: Any) -> Any:
+    return pipeline_stages(model, ParallelLayout(pipeline_model_parallel_size=pp, **more))
+
+
+VPP = {"virtual_pipeline_model_parallel_size": 2}
+
+
 @pytest.mark.parametrize(
-    ("model", "layout", "layers"),
+    ("model", "pp", "more", "layers"),
     [
-        (NEMOTRON, {"pipeline_model_parallel_size": 4}, [[13]] * 4),
-        (PIPES, {"pipeline_model_parallel_size": 4}, [[2], [2], [1], [1]]),
-        (
-            PIPES,
-            {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
-            [[2, 1], [2, 1]],
-        ),
-        (
-            NEMOTRON,
-            {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 20},
-            [[20], [32]],
-        ),
+        (NEMOTRON, 4, {}, [[13]] * 4),
+        (PIPES, 4, {}, [[2], [2], [1], [1]]),
+        (PIPES, 2, VPP, [[2, 1], [2, 1]]),
+        (NEMOTRON, 2, {"num_layers_in_first_pipeline_stage": 20}, [[20], [32]]),
     ],
 )
 def test_stages_of_a_pattern(
-    model: ModelSpec, layout: dict[str, Any], layers: list[list[int]]
+    model: ModelSpec, pp: int, more: dict[str, Any], layers: list[list[int]]
 ) -> None:
-    stages = pipeline_stages(model, ParallelLayout(**layout))
+    stages = stages_of(model, pp, **more)
     assert [[chunk.num_layers for chunk in chunks] for chunks in stages] == layers
-    whole = [
-        stages[stage][chunk] for chunk in range(len(stages[0])) for stage in range(len(stages))
-    ]
+    whole = [stages[stage][chunk] for chunk in range(len(stages[0])) for stage in range(pp)]
     assert tuple(kind for chunk in whole for kind in chunk.layers) == model.layer_kinds
 
 
 @pytest.mark.parametrize(
-    ("model", "layout", "says"),
+    ("model", "pp", "more", "says"),
     [
-        (
-            NEMOTRON,
-            {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
-            "virtual_pipeline_model_parallel_size = 2: cannot be combined with hybrid",
-        ),
-        (NEMOTRON, {"pipeline_model_parallel_layout": "Et*52L"}, "cannot be combined with"),
-        (PIPES, {"pipeline_model_parallel_size": 3}, "has 4 segments, but PP x VPP = 3"),
-        (
-            PIPES,
-            {"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 1},
-            "cannot be combined with num_layers_in_first_pipeline_stage; give one",
-        ),
-        (
-            PIPES,
-            {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Ett|tt|t|tL"},
-            "cannot be combined with pipeline_model_parallel_layout; give one",
-        ),
+        (NEMOTRON, 2, VPP, "size = 2: cannot be combined with hybrid"),
+        (NEMOTRON, 1, {"pipeline_model_parallel_layout": "Et*52L"}, "cannot be combined with"),
+        (PIPES, 3, {}, "has 4 segments, but PP x VPP = 3"),
+        (PIPES, 4, {"num_layers_in_first_pipeline_stage": 1}, "first_pipeline_stage; give one"),
+        (PIPES, 4, {"pipeline_model_parallel_layout": "Ett|tt|t|tL"}, "parallel_layout; give one"),
     ],
 )
-def test_splits_that_are_refused(model: ModelSpec, layout: dict[str, Any], says: str) -> None:
+def test_splits_that_are_refused(
+    model: ModelSpec, pp: int, more: dict[str, Any], says: str
+) -> None:
     with pytest.raises(UserError, match=says):
-        pipeline_stages(model, ParallelLayout(**layout))
+        stages_of(model, pp, **more)
 
 
 def test_heads_are_cut_by_tp_and_cp() -> None:
@@ -118,28 +105,12 @@ def test_heads_are_cut_by_tp_and_cp() -> None:
         (QWEN, {"experimental_attention_variant": None}, "needs experimental_attention_variant"),
         (QWEN, {"linear_num_key_heads": 5}, "must divide linear_num_value_heads = 32"),
         (QWEN, {"linear_key_head_dim": 0}, "linear_key_head_dim = 0: must be between 1"),
-        (
-            QWEN,
-            {"linear_attention_freq": LayerPattern("[1,0]")},
-            "has 2 layers, but the model has 48",
-        ),
-        (
-            QWEN,
-            {"window_size": 64},
-            "window_size = 64: is not modelled together with linear attention",
-        ),
-        (
-            QWEN,
-            {"multi_latent_attention": True, "num_query_groups": 16},
-            "together with linear attention",
-        ),
+        (QWEN, {"linear_attention_freq": LayerPattern("[1,0]")}, "but the model has 48"),
+        (QWEN, {"window_size": 64}, "window_size = 64: is not modelled together with linear att"),
+        (QWEN, {"multi_latent_attention": True, "num_query_groups": 16}, "with linear attention"),
         (NEMOTRON, {"num_layers": 12}, "has 52 layers, but num_layers = 12"),
         (NEMOTRON, {"num_layers": 2, "hybrid_layer_pattern": "M+"}, "must not hold '[+]'"),
-        (
-            NEMOTRON,
-            {"mtp_num_layers": 1},
-            "mtp_num_layers = 1: is not modelled together with hybrid",
-        ),
+        (NEMOTRON, {"mtp_num_layers": 1}, "mtp_num_layers = 1: is not modelled together with hyb"),
         (NEMOTRON, {"mamba_num_groups": 5}, "must divide the 64 heads of Mamba"),
         (NEMOTRON, {"mamba_num_heads": None, "mamba_head_dim": 50}, "2 x hidden_size = 5376"),
     ],

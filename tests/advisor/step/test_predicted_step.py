@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.request.request import Request
@@ -16,23 +17,22 @@ UNEVEN = (
     "layout.num_layers_in_first_pipeline_stage=17",
     "layout.num_layers_in_last_pipeline_stage=19",
 )
+LLAMA = Request(model="llama3_70b", gpus="32xH100")
+DEEPSEEK = Request(model="deepseek_v3", gpus="1024xH100")
+SMALL = Request(model="llama3_8b", gpus="4xH100", framework="deepspeed", recompute=("none",))
 REQUESTS = {
-    "interleaved, whole and selective": Request(
-        model="llama3_70b",
-        gpus="32xH100",
-        recompute=("none", "selective:core_attn,mlp", "full:block:2", "full:uniform:4"),
+    "interleaved, whole and selective": replace(
+        LLAMA, recompute=("none", "selective:core_attn,mlp", "full:block:2", "full:uniform:4")
     ),
-    "offload, distributed inputs": Request(
-        model="llama3_70b",
-        gpus="32xH100",
+    "offload, distributed inputs": replace(
+        LLAMA,
         recompute=(
             "selective:mlp+offload=core_attn",
             "full:uniform:2+distribute_saved_activations",
         ),
     ),
-    "uneven stages": Request(
-        model="llama3_70b",
-        gpus="32xH100",
+    "uneven stages": replace(
+        LLAMA,
         tensor_model_parallel_size=8,
         pipeline_model_parallel_size=4,
         virtual_pipeline_model_parallel_size=1,
@@ -42,28 +42,15 @@ REQUESTS = {
     "A100": Request(
         model="gpt3_175b", gpus="64xA100-80GB", recompute=("none", "selective:core_attn")
     ),
-    "experts": Request(model="deepseek_v3", gpus="1024xH100", recompute=("selective:mla_up_proj",)),
-    "experts beside another microbatch": Request(
-        model="deepseek_v3", gpus="1024xH100", recompute=("none",), overrides=OVERLAP
-    ),
+    "experts": replace(DEEPSEEK, recompute=("selective:mla_up_proj",)),
+    "experts next to another microbatch": replace(DEEPSEEK, recompute=("none",), overrides=OVERLAP),
     "what replays of experts leave": Request(
         model="gpt_oss_120b", gpus="64xH100", recompute=("full:block:7",)
     ),
-    "graphs": Request(
-        model="llama3_70b",
-        gpus="32xH100",
-        recompute=("none",),
-        overrides=("job.cuda_graph_impl=local",),
-    ),
+    "graphs": replace(LLAMA, recompute=("none",), overrides=("job.cuda_graph_impl=local",)),
     "one GPU": Request(model="llama3_8b", gpus="1xH100", recompute=("none", "full:uniform:8")),
     "sharded parameters": Request(model="llama3_8b", gpus="8xH100", framework="torchtitan"),
-    "optimizer on the host": Request(
-        model="llama3_8b",
-        gpus="4xH100",
-        framework="deepspeed",
-        recompute=("none",),
-        overrides=("job.optimizer_cpu_offload=true",),
-    ),
+    "optimizer on the host": replace(SMALL, overrides=("job.optimizer_cpu_offload=true",)),
 }
 
 

@@ -47,74 +47,30 @@ def test_without_recompute_nothing_is_put_in() -> None:
     assert line("train {recompute} x", "") == "train  x"
 
 
+ONCE = "would set the same recompute in every trial"
+NOWHERE = "must contain {recompute}, where the harness inserts the setting"
+
+
 @pytest.mark.parametrize(
     ("template", "framework", "says"),
     [
         ("  ", "megatron_lm", "must be the command that trains"),
-        (
-            "train --recompute-granularity full",
-            "megatron_lm",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train --recompute-modules=mlp {recompute}",
-            "megatron_lm",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train --distribute-saved-activations",
-            "megatron_lm",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train model.recompute_modules=[mlp]",
-            "megatron_bridge",
-            "would set the same recompute in every trial",
-        ),
-        ("train -rl 5", "megatron_bridge", "would set the same recompute in every trial"),
-        (
-            "train --recompute_modules mlp",
-            "megatron_bridge",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train model.config.recompute_method=null",
-            "nemo",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train model.activations_checkpoint_method=block",
-            "nemo",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train --activation_checkpoint.mode=full",
-            "torchtitan",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "train activation_checkpoint:full",
-            "torchtitan",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "deepspeed x.py --deepspeed_config ds.json",
-            "deepspeed",
-            "would set the same recompute in every trial",
-        ),
-        (
-            "x.py --gradient_checkpointing True",
-            "huggingface",
-            "would set the same recompute in every trial",
-        ),
+        ("train --recompute-granularity full", "megatron_lm", ONCE),
+        ("train --recompute-modules=mlp {recompute}", "megatron_lm", ONCE),
+        ("train --distribute-saved-activations", "megatron_lm", ONCE),
+        ("train model.recompute_modules=[mlp]", "megatron_bridge", ONCE),
+        ("train -rl 5", "megatron_bridge", ONCE),
+        ("train --recompute_modules mlp", "megatron_bridge", ONCE),
+        ("train model.config.recompute_method=null", "nemo", ONCE),
+        ("train model.activations_checkpoint_method=block", "nemo", ONCE),
+        ("train --activation_checkpoint.mode=full", "torchtitan", ONCE),
+        ("train activation_checkpoint:full", "torchtitan", ONCE),
+        ("deepspeed x.py --deepspeed_config ds.json", "deepspeed", ONCE),
+        ("x.py --gradient_checkpointing True", "huggingface", ONCE),
         ("train {recompte}", "other", "{recompte}: is not a placeholder; did you mean recompute?"),
         ("train {rank}", "megatron_lm", "(for literal braces write {{rank}})"),
-        ("train", "other", "must contain {recompute}, where the harness inserts the setting"),
-        (
-            "train ${recompute}",
-            "other",
-            "must contain {recompute}, where the harness inserts the setting",
-        ),
+        ("train", "other", NOWHERE),
+        ("train ${recompute}", "other", NOWHERE),
     ],
 )
 def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:
@@ -138,14 +94,8 @@ def test_commands_that_can(template: str, framework: str) -> None:
 
 
 def test_frameworks() -> None:
-    assert frameworks() == (
-        "megatron_lm",
-        "megatron_bridge",
-        "nemo",
-        "torchtitan",
-        "deepspeed",
-        "huggingface",
-        "other",
+    assert " ".join(frameworks()) == (
+        "megatron_lm megatron_bridge nemo torchtitan deepspeed huggingface other"
     )
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")

@@ -67,33 +67,28 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         assert rejection.setting.spec not in legal
 
 
+TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
+
+
 @pytest.mark.parametrize(
     ("framework", "options", "words"),
     [
         (
             "deepspeed",
-            {"tensor_model_parallel_size": 2},
+            TENSOR,
             "(AutoTP): only data and context parallelism are modelled, with "
             "layout.data_parallel_sharding=full",
         ),
         (
             "deepspeed",
-            {"overrides": ("job.optimizer_offload_device=nvme",)},
+            "job.optimizer_offload_device=nvme",
             "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
             "job.optimizer_cpu_offload=true",
         ),
-        ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
+        ("torchtitan", PIPELINE, "is not modelled for torchtitan"),
         ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
-        (
-            "torchtitan",
-            {"tensor_model_parallel_size": 2, "sequence_parallel": False},
-            "uses sequence parallelism if TP",
-        ),
-        (
-            "torchtitan",
-            {"model": "mixtral_8x7b", "framework_version": "0.3"},
-            "--framework-version 0.",
-        ),
+        ("torchtitan", TENSOR | {"sequence_parallel": False}, "uses sequence parallelism if TP"),
+        ("torchtitan", {"model": "mixtral_8x7b", "framework_version": "0.3"}, "-version 0."),
         ("torchtitan", {"model": "gpt_oss_20b"}, "is not modelled with softmax_type"),
         ("huggingface", {"model": "deepseek_v2_lite"}, "is not modelled with transformers' layers"),
         (
@@ -106,41 +101,26 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
             {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)},
             "loop",
         ),
-        ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
-        ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
+        ("fsdp2", "job.sync_each_batch=true", "is an option of Accelerate"),
+        ("fsdp2", PIPELINE, "is not modelled for fsdp2"),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
         ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
-        ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
-        (
-            "fsdp2",
-            {"overrides": ("layout.data_parallel_sharding=optimizer",)},
-            "has no such sharding",
-        ),
-        ("fsdp2", {"overrides": ("model.transformer_impl=local",)}, "is Megatron's"),
-        (
-            "megatron_lm",
-            {"overrides": ("layout.data_parallel_sharding=full",)},
-            "shards with use_distributed_optimizer",
-        ),
-        (
-            "megatron_lm",
-            {"overrides": ("model.transformer_impl=torch",)},
-            "is not available in megatron_lm",
-        ),
+        ("fsdp2", "layout.use_distributed_optimizer=false", "option of Megatron"),
+        ("fsdp2", "layout.data_parallel_sharding=optimizer", "has no such sharding"),
+        ("fsdp2", "model.transformer_impl=local", "is Megatron's"),
+        ("megatron_lm", "layout.data_parallel_sharding=full", "with use_distributed_optimizer"),
+        ("megatron_lm", "model.transformer_impl=torch", "is not available in megatron_lm"),
         ("torchtitan", {"framework_version": "9"}, "is not a known version of torchtitan"),
-        ("fsdp2", {"overrides": ("job.optimizer_cpu_offload=true",)}, "is not modelled for fsdp2"),
-        (
-            "megatron_lm",
-            {"overrides": ("job.param_cpu_offload=true",)},
-            "is DeepSpeed's offload_param",
-        ),
+        ("fsdp2", "job.optimizer_cpu_offload=true", "is not modelled for fsdp2"),
+        ("megatron_lm", "job.param_cpu_offload=true", "is DeepSpeed's offload_param"),
     ],
 )
 def test_what_a_stack_cannot_run_is_one_line(
-    framework: str, options: dict[str, Any], words: str
+    framework: str, options: dict[str, Any] | str, words: str
 ) -> None:
+    """`options` may be one KEY=VALUE."""
     with pytest.raises(UserError) as error:
-        stack_job(framework, **options)
+        stack_job(framework, **({"overrides": (options,)} if isinstance(options, str) else options))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
