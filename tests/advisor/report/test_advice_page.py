@@ -17,6 +17,7 @@ from advisor.report.blocks import Block
 from advisor.report.header import layout_words, run_words
 from advisor.report.ranking_table import Gauge, Rows
 from advisor.report.text import Screen, plain_lines, printed
+from advisor.report.wording import verdict
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 
@@ -67,17 +68,15 @@ def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
 
 def test_a_narrow_page_leaves_out_what_matters_least(tight: Answer) -> None:
     heads = [plain(tight, width).split("\n\n")[1].splitlines()[0] for width in (100, 70, 60)]
-    assert [("TFLOP/s" in head, "overhead" in head, "fits" in head) for head in heads] == [
-        (True, True, True),
-        (False, True, True),
-        (False, True, True),
-    ]
+    assert ["TFLOP/s" in head for head in heads] == [True, False, False]
+    assert all("overhead" in head and "fits" in head for head in heads)
 
 
-def test_environment_is_never_cut(make_advice, make_evaluation) -> None:
+def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluation) -> None:
     setting = parse_setting("none+offload=core_attn,attn_proj")
-    text = plain(make_advice(make_evaluation(setting, 10)), 20)
-    assert "NVTE_CPU_OFFLOAD_V1=1" in text
+    advice = make_advice(make_evaluation(setting, 10))
+    assert "Environment      NVTE_CPU_OFFLOAD_V1=1" in plain(advice)
+    assert "NVTE_CPU_OFFLOAD_V1=1" in plain(advice, 20), "it is never cut"
 
 
 def test_long_names_and_large_numbers_still_fit(layouts: Answer) -> None:
@@ -143,18 +142,7 @@ def test_rows_show_the_figures(tight: Answer) -> None:
     rows = plain(tight).splitlines()
     assert "\n 1  selective:mlp        66.0 (0) █████████████▋       9.30" in "\n".join(rows)
     none = next(row for row in rows if re.match(r" 4  none", row))
-    assert none.split() == [
-        "4",
-        "none",
-        "85.0",
-        "(0)",
-        "█" * 16 + "▶",
-        "8.00",
-        "400",
-        "—",
-        "<1",
-        "%",
-    ]
+    assert " ".join(none.split()) == f"4 none 85.0 (0) {'█' * 16}▶ 8.00 400 — <1 %"
     uniform = next(row for row in rows if "full:uniform:1" in row)
     assert uniform.endswith("308   +30.0 %  >99 %")
 
@@ -168,18 +156,15 @@ def test_no_recompute_needed_is_the_plain_answer(roomy: Answer) -> None:
 def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Answer) -> None:
     text = plain(hopeless)
     said = " ".join(text.split())
+    assert verdict(hopeless) in said
     assert (
-        "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over the budget; "
-        "row 2 (none) is 58.0 GiB over the budget. "
-        "Other changes that help: "
+        "over the budget. Other changes that help: "
         "- VPP 10 instead of 5: -1.5 GiB, still 0.5 GiB over the budget, -0.8 % step time (less "
         "warm-up in flight). "
         "- micro batch 1 instead of 2: -1.5 GiB, still 0.5 GiB over the budget" in said
     )
-    assert (
-        "These changes are not enough: try another layout (--search layout), more GPUs, or GPUs"
-        in text
-    )
+    not_enough = "These changes are not enough: try another layout (--search layout), more GPUs, or"
+    assert f"{not_enough} GPUs" in text
     assert "Flags of row 1, which does not fit:\nMegatron-LM      --recompute-gran" in text
     assert "Faster still" not in text
 
@@ -246,12 +231,6 @@ def test_layout_flags_stand_before_the_settings(tight: Answer) -> None:
     assert re.search(r"--tensor-model-parallel-size .* --recompute-modules mlp\n", joined)
 
 
-def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluation) -> None:
-    setting = parse_setting("none+offload=core_attn,attn_proj")
-    text = plain(make_advice(make_evaluation(setting, 10)))
-    assert "Environment      NVTE_CPU_OFFLOAD_V1=1" in text
-
-
 def coloured(content: Block) -> str:
     """What a terminal of 100 columns gets."""
     return printed(content, Screen(100, colour=True))
@@ -312,34 +291,31 @@ def test_the_head_says_what_moves_the_step(tight: Answer) -> None:
     assert f"runs with    {words}\n" in text
 
 
-def test_run_words_of_experts() -> None:
-    job = resolve(Request(model="deepseek_v3", gpus="256xGB200", precision=Precision.MXFP8))
-    assert job.layout is not None
-    words = [
-        "one CUDA graph of the whole iteration",
-        "dispatcher flex (hybridep)",
-        "EP overlap with delayed weight gradients",
-    ]
-    assert run_words(job.job(job.layout)) == words
-    alone = resolve(Request(model="mixtral_8x7b", gpus="1xH200"))
-    assert alone.layout is not None
-    assert run_words(alone.job(alone.layout)) == []
-
-
-def test_run_words_of_torch() -> None:
-    compiled = ("job.torch_compile=true", "job.use_liger_kernel=true", FLASH)
-    found = resolve(
-        Request(model="llama3_8b", gpus="8xH100", framework="huggingface", overrides=compiled)
-    )
-    assert found.layout is not None
-    assert run_words(found.job(found.layout)) == [
-        "torch.compile",
-        "attn_implementation flash_attention_2",
-        "Liger kernels",
-    ]
-
-
 FLASH = "job.attn_implementation=flash_attention_2"
+LIGER = ("job.torch_compile=true", "job.use_liger_kernel=true", FLASH)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (
+            Request(model="deepseek_v3", gpus="256xGB200", precision=Precision.MXFP8),
+            [
+                "one CUDA graph of the whole iteration",
+                "dispatcher flex (hybridep)",
+                "EP overlap with delayed weight gradients",
+            ],
+        ),
+        (Request(model="mixtral_8x7b", gpus="1xH200"), []),
+        (
+            Request(model="llama3_8b", gpus="8xH100", framework="huggingface", overrides=LIGER),
+            ["torch.compile", "attn_implementation flash_attention_2", "Liger kernels"],
+        ),
+    ],
+)
+def test_run_words(request_: Request, words: list[str]) -> None:
+    found = resolve(request_)
+    assert run_words(found.job(found.layout)) == words
 
 
 def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,20 +342,12 @@ def test_layout_words() -> None:
     assert "last stage 1 layers" in layout_words(last)
 
 
-@pytest.mark.parametrize(
-    ("share", "drawn"),
-    [
-        (0, ""),
-        (1 / 32, "▏"),
-        (1 / 4, "█"),
-        (12 / 32, "█▌"),
-        (1, "████"),
-        (33 / 32, "████▶"),
-        (28, "████▶"),
-    ],
-)
-def test_bars_have_eighths_and_run_over_visibly(share: float, drawn: str) -> None:
-    assert plain_lines(Gauge("1.0 (0)", share, 4)) == [f"1.0 (0) {drawn}".rstrip()]
+BARS = {0: "", 1 / 32: "▏", 1 / 4: "█", 12 / 32: "█▌", 1: "████", 33 / 32: "████▶", 28: "████▶"}
+
+
+@pytest.mark.parametrize("share", BARS)
+def test_bars_have_eighths_and_run_over_visibly(share: float) -> None:
+    assert plain_lines(Gauge("1.0 (0)", share, 4)) == [f"1.0 (0) {BARS[share]}".rstrip()]
 
 
 def test_a_searched_layout_is_that_of_row_1(layouts: Answer) -> None:

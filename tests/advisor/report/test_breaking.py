@@ -30,11 +30,8 @@ def test_lists_break_between_their_parts() -> None:
 def test_specs_break_at_their_joints() -> None:
     spec = "selective:core_attn,mlp+offload=core_attn,attn_proj"
     assert spec_lines(spec, 60) == [spec]
-    assert spec_lines(spec, 24) == [
-        "selective:core_attn,mlp",
-        "  +offload=core_attn,",
-        "  attn_proj",
-    ]
+    broken = ["selective:core_attn,mlp", "  +offload=core_attn,", "  attn_proj"]
+    assert spec_lines(spec, 24) == broken
 
 
 @pytest.mark.parametrize("width", [20, 22, 28])
@@ -51,9 +48,6 @@ def test_broken_commands_are_one_to_a_shell() -> None:
     lines = command_lines(command, 40)
     assert lines[0] == "--recompute-modules core_attn mlp \\"
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
-    overrides = "'model.recompute_modules=[mlp]' model.recompute_method=null"
-    assert command_lines(overrides, 40) == [
-        "'model.recompute_modules=[mlp]' \\",
-        "model.recompute_method=null",
-    ]
+    modules, method = "'model.recompute_modules=[mlp]'", "model.recompute_method=null"
+    assert command_lines(f"{modules} {method}", 40) == [f"{modules} \\", method]
     assert command_lines("", 10) == [""]

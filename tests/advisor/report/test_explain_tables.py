@@ -12,11 +12,8 @@ from advisor.report.text import plain_lines
 
 def test_the_whole_explanation_fits_100_columns(tight: Answer, explained: tuple) -> None:
     _, memory, time = explained
-    long = replace(
-        memory[0],
-        name="a very long name of a tensor " * 3,
-        shape="[" + "1024 / cp / tp, " * 5 + "]",
-    )
+    name, shape = "a very long name of a tensor " * 3, "[" + "1024 / cp / tp, " * 5 + "]"
+    long = replace(memory[0], name=name, shape=shape)
     text = "\n".join(plain_lines(explanation(tight.candidates[0], (long, *memory[1:]), time)))
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith("\nRow 1, selective:mlp: memory of the worst rank (stage 0) at its peak")
@@ -25,31 +22,19 @@ def test_the_whole_explanation_fits_100_columns(tight: Answer, explained: tuple)
 
 def test_memory_ends_in_the_reserved_peak(explained: tuple) -> None:
     evaluation, memory, _ = explained
-    table = [line.split("  ") for line in plain_lines(memory_table(evaluation, memory))]
-    lines = [[cell.strip() for cell in line if cell.strip()] for line in table]
+    table = plain_lines(memory_table(evaluation, memory))
+    lines = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in table]
     assert ["total: the reserved peak", "66.000", "100.0 %"] in lines
-    assert ["activations", "21.000", "31.8 %"] in lines
     first = lines.index(["activations", "21.000", "31.8 %"]) + 1
     assert [line[0] for line in lines[first : first + 2]] == [
         "linear_qkv input",
         "linear_fc1 input",
     ]
     assert lines[first][1:] == ["[1024, 1, 8192]", "14.000", "21.2 %", "4 x 3.50 GiB"]
-
-
-def test_components_come_in_the_order_of_the_breakdown(explained: tuple) -> None:
-    evaluation, memory, _ = explained
-    table = plain_lines(memory_table(evaluation, memory))
-    heads = [line.split()[0] for line in table if re.match(r"  [a-z]+ ", line)]
-    assert heads == [
-        "tensor",
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "transient",
-        "overhead",
-    ]
+    heads = " ".join(line.split()[0] for line in table if re.match(r"  [a-z]+ ", line))
+    assert heads == "tensor weights gradients optimizer activations transient overhead"
+    assert "\n".join(table).count("[1] megatron-core 0.16.1 param_and_grad_buffer.py") == 1
+    assert "\n".join(table).count("[2] measured") == 1
 
 
 def test_subtotals_sum_to_the_total(explained: tuple) -> None:
@@ -62,13 +47,6 @@ def test_subtotals_sum_to_the_total(explained: tuple) -> None:
         numbers = [float(re.findall(r"\d+\.\d+", line)[0]) for line in heads]
         total = next(line for line in table if line.startswith("  total: "))
         assert sum(numbers) == pytest.approx(float(re.findall(r"\d+\.\d+", total)[0]))
-
-
-def test_sources_are_numbered_once(explained: tuple) -> None:
-    evaluation, memory, _ = explained
-    table = "\n".join(plain_lines(memory_table(evaluation, memory)))
-    assert table.count("[1] megatron-core 0.16.1 param_and_grad_buffer.py") == 1
-    assert table.count("[2] measured") == 1
 
 
 def test_time_ends_in_the_step(explained: tuple) -> None:
@@ -90,16 +68,5 @@ def test_stages_show_both_peaks_and_what_is_in_flight(explained: tuple) -> None:
     evaluation, *_ = explained
     head, *rows = plain_lines(stage_table(evaluation.stages))
     assert head.split()[-4:] == ["reserved", "allocated", "in", "flight"]
-    assert rows[0].split() == [
-        "0",
-        "9.0",
-        "18.0",
-        "13.0",
-        "21.0",
-        "2.0",
-        "3.0",
-        "66.0",
-        "63.0",
-        "4.6",
-    ]
+    assert " ".join(rows[0].split()) == "0 9.0 18.0 13.0 21.0 2.0 3.0 66.0 63.0 4.6"
     assert len(rows) == 4

@@ -22,10 +22,9 @@ def job(**request: object) -> Job:
 
 def test_changes_are_paths_and_values() -> None:
     assert changes(JOB, JOB) == {}
-    layout = replace(JOB.layout, virtual_pipeline_model_parallel_size=10)
     other = replace(
         JOB,
-        layout=layout,
+        layout=replace(JOB.layout, virtual_pipeline_model_parallel_size=10),
         config=replace(JOB.config, expandable_segments=True),
         model=replace(JOB.model, attention_dropout=0.1),
     )
@@ -64,13 +63,11 @@ def test_the_kind_of_context_parallelism_stands_beside_its_degree() -> None:
 
 def test_experts_cut_by_tensor_parallelism_have_a_column() -> None:
     base = job(model="qwen3_30b_a3b", gpus="16xH100")
-    whole = replace(base.layout, tensor_model_parallel_size=2, sequence_parallel=True)
-    layouts = (
-        replace(whole, data_parallel_size=8, expert_tensor_parallel_size=1),
-        replace(
-            whole, data_parallel_size=8, expert_tensor_parallel_size=2, expert_model_parallel_size=8
-        ),
+    whole = replace(
+        base.layout, tensor_model_parallel_size=2, sequence_parallel=True, data_parallel_size=8
     )
+    cut = replace(whole, expert_tensor_parallel_size=2, expert_model_parallel_size=8)
+    layouts = (replace(whole, expert_tensor_parallel_size=1), cut)
     jobs = [replace(base, layout=layout) for layout in layouts]
     columns = LayoutColumns(jobs, jobs[0])
     assert columns.titles == ("TP", "EP", "ETP", "DP", "mbs")

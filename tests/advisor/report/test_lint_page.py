@@ -14,11 +14,8 @@ def page(flags: str) -> list[str]:
 def test_errors_come_first_and_a_block_has_level_rule_reason_fix_and_source() -> None:
     lines = page("--recompute-activations --recompute-modules core_attn bogus")
     assert lines[0] == "command line: selective recompute of core_attn, bogus, megatron-core 0.19"
-    assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [
-        "ERROR",
-        "WARNING",
-        "NOTE",
-    ]
+    levels = [line.split()[0] for line in lines[1:] if not line.startswith(" ")]
+    assert levels == ["ERROR", "WARNING", "NOTE"]
     assert lines[1].split(maxsplit=2) == ["ERROR", "recompute_modules", "command line:1:55"]
     assert lines[2].strip() == "recompute_modules bogus: not accepted by megatron-core 0.19"
     fix = " ".join(" ".join(lines[3:6]).split())

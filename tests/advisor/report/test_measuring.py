@@ -29,10 +29,8 @@ def test_only_what_runs_say_more_of_is_told() -> None:
 
 def test_a_job_outside_of_what_was_measured() -> None:
     note = LearnedNote(sources=("runs/a",), trials=1, outside="TP 8, measured 1 to 4")
-    assert learned_words(note) == [
-        "1 trial of runs/a",
-        "not used for this job: TP 8, measured 1 to 4",
-    ]
+    outside = "not used for this job: TP 8, measured 1 to 4"
+    assert learned_words(note) == ["1 trial of runs/a", outside]
 
 
 def test_a_toss_ends_in_a_command_for_each_job() -> None:

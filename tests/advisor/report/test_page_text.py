@@ -56,30 +56,24 @@ NARROW.add_row("selective:mlp of all", "73.4", "1")
 
 
 @pytest.mark.parametrize(
-    ("width", "lines"),
+    ("width", "text"),
     [
         (
             50,
-            [
-                "name                  peak GiB  of it replayed",
-                "selective:mlp of all      73.4               1",
-            ],
+            "name                  peak GiB  of it replayed\n"
+            "selective:mlp of all      73.4               1",
         ),
         (
             30,
-            [
-                "name            peak     of it",
-                "                 GiB  replayed",
-                "selective:mlp   73.4         1",
-                "of all",
-            ],
+            "name            peak     of it\n                 GiB  replayed\n"
+            "selective:mlp   73.4         1\nof all",
         ),
-        (26, ["  peak GiB  of it replayed", "selective:mlp of all", f"{73.4:>10}{1:>16}"]),
-        (14, ["  peak GiB", "selective:mlp", "of all", "      73.4"]),
+        (26, f"  peak GiB  of it replayed\nselective:mlp of all\n{73.4:>10}{1:>16}"),
+        (14, "  peak GiB\nselective:mlp\nof all\n      73.4"),
     ],
 )
-def test_a_table_breaks_at_blanks_then_stacks_then_leaves_out(width: int, lines: list[str]) -> None:
-    assert plain_lines(NARROW, width) == lines
+def test_a_table_breaks_at_blanks_then_stacks_then_leaves_out(width: int, text: str) -> None:
+    assert plain_lines(NARROW, width) == text.splitlines()
 
 
 def test_fitted_lines_are_never_cut() -> None:

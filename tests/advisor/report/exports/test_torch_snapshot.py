@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import PREDICTED, Origin
@@ -18,20 +19,12 @@ from advisor.search.advise import advise
 pytestmark = pytest.mark.slow
 
 ORIGIN = Origin(request="advise --model m", row="row 1: none", version="1.0")
+LLAMA = Request(model="llama3_70b", gpus="32xH100")
 REQUESTS = {
-    "interleaved": Request(
-        model="llama3_70b", gpus="32xH100", recompute=("selective:mlp", "full:uniform:4")
-    ),
-    "offload": Request(
-        model="llama3_70b", gpus="32xH100", recompute=("selective:mlp+offload=core_attn",)
-    ),
+    "interleaved": replace(LLAMA, recompute=("selective:mlp", "full:uniform:4")),
+    "offload": replace(LLAMA, recompute=("selective:mlp+offload=core_attn",)),
     "experts": Request(model="gpt_oss_120b", gpus="64xH100", recompute=("full:block:7",)),
-    "graphs": Request(
-        model="llama3_70b",
-        gpus="32xH100",
-        recompute=("none",),
-        overrides=("job.cuda_graph_impl=local",),
-    ),
+    "graphs": replace(LLAMA, recompute=("none",), overrides=("job.cuda_graph_impl=local",)),
     "sharded parameters": Request(model="llama3_8b", gpus="8xH100", framework="torchtitan"),
     "many microbatches": Request(
         model="llama3_8b", gpus="1xH100", recompute=("none",), global_batch_size=512
@@ -86,18 +79,15 @@ def simulated(trace: list[dict[str, Any]]) -> tuple[int, int]:
 
 
 def test_frames_name_tensors_layers_and_passes(snapshot: dict[str, Any]) -> None:
-    stacks = [
+    stacks = (
         [frame["name"] for frame in event["frames"]]
         for event in snapshot["device_traces"][0]
         if event["action"] == "alloc" and event["category"] == "activation"
-    ]
+    )
     (first, *_) = (stack for stack in stacks if stack[0].startswith("query"))
     assert first[1] == "core_attention"
     assert first[2].startswith("layer 0 (")
     assert first[3] == "forward of microbatch 0"
-
-
-def test_it_says_that_it_is_predicted(snapshot: dict[str, Any]) -> None:
     assert snapshot["allocator_settings"]["what"] == PREDICTED
     assert snapshot["allocator_settings"]["blocks"] == "each block of kept memory is one tensor"
 

@@ -26,14 +26,15 @@ def test_a_picture_is_written(layouts: Answer, tmp_path: Path, suffix: str) -> N
     assert path.stat().st_size > 10_000
 
 
-def test_the_same_answer_gives_the_same_svg(tight: Answer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["ranking", "pareto"])
+def test_the_same_answer_gives_the_same_svg(tight: Answer, tmp_path: Path, kind: str) -> None:
     for name in ("a.svg", "b.svg"):
-        write_figure(tight, tmp_path / name, top=3)
+        write_figure(tight, tmp_path / name, kind, top=3)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = (tmp_path / "a.svg").read_text()
     assert "selective:mlp" in text
     assert "llama3_70b" in text
-    assert "selective:core_attn" not in text
+    assert kind == "pareto" or "selective:core_attn" not in text
 
 
 def test_scatter_has_units_names_and_the_budget(tight: Answer) -> None:
