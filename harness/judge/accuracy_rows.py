@@ -129,42 +129,24 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
     statuses = [result.status for _, result in tried]
     others = [result for _, result in tried if result.status is not TrialStatus.OK]
     # the prediction made before the first process ran
-    prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or _NOTHING
+    prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or Prediction()
     steps = [median(result.times.seconds) for result in good if result.times]
+    likely = prediction.fit_probability
     return SettingRow(
         cell=cell,
         setting=setting,
         status=TrialStatus.OK if good else statuses[0],
         processes=len(good),
-        kept=Pair(
-            predicted=prediction.saved_bytes_per_layer,
-            measured=_largest(sized, "saved_bytes_per_layer"),
-        ),
-        allocated=Pair(
-            predicted=prediction.peak_allocated_bytes, measured=_largest(sized, "allocated")
-        ),
-        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_taken(sized)),
-        step=Pair(
-            predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
-        ),
-        predicted_fits=None
-        if prediction.fit_probability is None
-        else prediction.fit_probability >= LIKELY,
+        kept=Pair(prediction.saved_bytes_per_layer, _largest(sized, "saved_bytes_per_layer")),
+        allocated=Pair(prediction.peak_allocated_bytes, _largest(sized, "allocated")),
+        reserved=Pair(prediction.peak_reserved_bytes, _taken(sized)),
+        step=Pair(prediction.step_time_seconds, median(steps) if steps else None),
+        predicted_fits=None if likely is None else likely >= LIKELY,
         measured_fits=_measured_fits(statuses),
         calibration=prediction.calibration,
         overhead=Pair(),
         why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, others)))),
     )
-
-
-_NOTHING = Prediction(
-    step_time_seconds=None,
-    peak_allocated_bytes=None,
-    peak_reserved_bytes=None,
-    saved_bytes_per_layer=None,
-    replayed_flops_per_layer=None,
-    calibration="none",
-)
 
 
 def _taken(sized: Sequence[TrialResult]) -> int | None:
@@ -196,8 +178,8 @@ def _overhead(step: Pair, base: Pair | None) -> Pair:
     if base is None:
         return Pair()
     return Pair(
-        predicted=_ratio_less_one(step.predicted, base.predicted),
-        measured=_ratio_less_one(step.measured, base.measured),
+        _ratio_less_one(step.predicted, base.predicted),
+        _ratio_less_one(step.measured, base.measured),
     )
 
 

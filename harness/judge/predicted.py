@@ -14,12 +14,13 @@ from advisor.report.text import on_screen
 from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.trial import Prediction
 
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _FEWEST_RANKS: Final = 3
 
 
-class Pair(Struct, frozen=True, kw_only=True):
+class Pair(Struct, frozen=True):
     """A number as predicted and as measured; None where there is none."""
 
     predicted: float | None = None
@@ -71,7 +72,7 @@ def outcomes(plan: RunPlan, results: Mapping[str, TrialResult]) -> tuple[Setting
 
 
 def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult]) -> SettingOutcome:
-    prediction = setting.trial.prediction
+    prediction = setting.trial.prediction or Prediction()
     worst = next((r for r in results if r.status not in _TIMED), None)
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
@@ -81,22 +82,12 @@ def _outcome(setting: PlannedSetting, name: str, results: Sequence[TrialResult])
         setting=setting,
         name=name,
         status=worst.status,
-        step_time=Pair(
-            predicted=prediction.step_time_seconds if prediction else None,
-            measured=median(steps) if steps else None,
-        ),
-        peak_allocated=Pair(
-            predicted=prediction.peak_allocated_bytes if prediction else None,
-            measured=most(peaks, "allocated"),
-        ),
+        step_time=Pair(prediction.step_time_seconds, median(steps) if steps else None),
+        peak_allocated=Pair(prediction.peak_allocated_bytes, most(peaks, "allocated")),
         saved_per_layer=Pair(
-            predicted=prediction.saved_bytes_per_layer if prediction else None,
-            measured=most(peaks, "saved_bytes_per_layer"),
+            prediction.saved_bytes_per_layer, most(peaks, "saved_bytes_per_layer")
         ),
-        replayed_flops=Pair(
-            predicted=prediction.replayed_flops_per_layer if prediction else None,
-            measured=max(replayed, default=None),
-        ),
+        replayed_flops=Pair(prediction.replayed_flops_per_layer, max(replayed, default=None)),
         reason=_reason(worst),
     )
 

@@ -12,27 +12,12 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import torch
-from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from harness.trial.result import Phase, TimelinePoint
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-
-
-class AllocatorPeaks(Struct, frozen=True, kw_only=True):
-    """Peaks of the CUDA caching allocator since it was reset, in bytes, and its mishaps since.
-
-    allocated: blocks in use. active: those, and freed ones that a stream still reads. reserved:
-    what was taken from the driver. retries: allocations that first had to give cached blocks back,
-    which stops the device.
-    """
-
-    allocated: int
-    active: int
-    reserved: int
-    retries: int
 
 
 class CudaAllocator:
@@ -48,15 +33,14 @@ class CudaAllocator:
         torch.cuda.reset_peak_memory_stats(self._device)
         self._before = self._stats()
 
-    def peaks(self) -> AllocatorPeaks:
-        """Since the last reset."""
+    def peaks(self) -> dict[str, int]:
+        """Since the last reset, as fields of MemoryPeak. active: blocks in use, and freed ones that
+        a stream still reads. allocator_retries: allocations that first had to give cached blocks
+        back, which stops the device."""
         stats = self._stats()
-        return AllocatorPeaks(
-            allocated=stats.get("allocated_bytes.all.peak", 0),
-            active=stats.get("active_bytes.all.peak", 0),
-            reserved=stats.get("reserved_bytes.all.peak", 0),
-            retries=self._since(stats, "num_alloc_retries"),
-        )
+        kinds = ("allocated", "active", "reserved")
+        peaks = {kind: stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds}
+        return peaks | {"allocator_retries": self._since(stats, "num_alloc_retries")}
 
     def allocated(self) -> int:
         """Bytes of blocks in use now."""

@@ -2,11 +2,13 @@
 allocator's), where its time goes, and how far the processor is ahead of the GPU.
 """
 
+from collections.abc import Callable
 from itertools import accumulate
 from operator import sub
-from typing import Final, Protocol
+from typing import Final
 
 import torch
+from msgspec import Struct
 
 from harness.base.collections import grouped
 from harness.measure.memory import StorageMeter
@@ -16,41 +18,25 @@ from harness.trial.result import Phase, PhaseTime
 PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
-class Gauge(Protocol):
-    """Knows the highest number of bytes since it was last restarted."""
+class Gauge(Struct, frozen=True):
+    """Knows the highest number of bytes since it was last restarted. `restart` counts from what is
+    allocated now."""
 
-    def peak(self) -> int:
-        """The highest since then."""
-
-    def restart(self) -> None:
-        """Count from what is allocated now."""
+    peak: Callable[[], int]
+    restart: Callable[[], None]
 
 
-class MeterGauge:
+def meter_gauge(meter: StorageMeter) -> Gauge:
     """Of storages that a dispatch mode follows."""
 
-    def __init__(self, meter: StorageMeter) -> None:
-        self._meter = meter
+    def restart() -> None:
+        meter.peak_bytes = meter.live_bytes
 
-    def peak(self) -> int:
-        """The highest number of live bytes."""
-        return self._meter.peak_bytes
-
-    def restart(self) -> None:
-        """Count from what is live now."""
-        self._meter.peak_bytes = self._meter.live_bytes
+    return Gauge(lambda: meter.peak_bytes, restart)
 
 
-class CudaGauge:
-    """Of the caching allocator: what torch.cuda.max_memory_allocated says."""
-
-    def peak(self) -> int:
-        """The highest number of allocated bytes."""
-        return torch.cuda.max_memory_allocated()
-
-    def restart(self) -> None:
-        """Forget the peak."""
-        torch.cuda.reset_peak_memory_stats()
+CUDA_GAUGE: Final = Gauge(torch.cuda.max_memory_allocated, torch.cuda.reset_peak_memory_stats)
+"""Of the caching allocator."""
 
 
 class PhasePeaks:

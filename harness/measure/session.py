@@ -151,15 +151,7 @@ def _cuda_memory(
     """
     peaks = allocator.peaks()
     used = None if gpu is None else gpu.reading().used_bytes
-    memory = MemoryPeak(
-        rank=_rank(),
-        stage=step.stage,
-        allocated=peaks.allocated,
-        active=peaks.active,
-        reserved=peaks.reserved,
-        nvml_used=used,
-        allocator_retries=peaks.retries,
-    )
+    memory = MemoryPeak(rank=_rank(), stage=step.stage, nvml_used=used, **peaks)
     if not plan.memory_timeline:
         return memory, ()
     timeline = Timeline(allocator.allocated)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -13,25 +13,11 @@ HOST: Final = "host"
 CUDA_EVENT: Final = "cuda_event"
 
 
-class Stopwatch(Protocol):
-    """Marks moments of a stream of work and tells the seconds between them."""
+class Stopwatch:
+    """Marks moments of a stream of work and tells the seconds between them: by perf_counter, as on
+    a CPU the work is done when the call returns."""
 
-    clock: str
-
-    def mark(self) -> None:
-        """Now, as the device sees it; does not wait for the device."""
-
-    def laps(self) -> tuple[float, ...]:
-        """Seconds between successive marks, by `clock`; waits for the device, forgets the marks."""
-
-    def host_laps(self) -> tuple[float, ...]:
-        """The same by the host clock, as of the last `laps`."""
-
-
-class HostStopwatch:
-    """perf_counter: on a CPU the work is done when the call returns."""
-
-    clock = HOST
+    clock: str = HOST
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -39,20 +25,20 @@ class HostStopwatch:
         self._laps: tuple[float, ...] = ()
 
     def mark(self) -> None:
-        """Now."""
+        """Now, as the device sees it; does not wait for the device."""
         self._marks.append(self._now())
 
     def laps(self) -> tuple[float, ...]:
-        """Seconds between successive marks."""
+        """Seconds between successive marks, by `clock`; waits for the device, forgets the marks."""
         self._laps, self._marks = differences(self._marks), []
         return self._laps
 
     def host_laps(self) -> tuple[float, ...]:
-        """As `laps`."""
+        """The same by the host clock, as of the last `laps`."""
         return self._laps
 
 
-class CudaStopwatch:
+class CudaStopwatch(Stopwatch):
     """CUDA events on the current stream, and the host clock beside them.
 
     An event is passed when all work queued before it is done: laps of steps queued ahead of the
@@ -62,7 +48,7 @@ class CudaStopwatch:
     clock = CUDA_EVENT
 
     def __init__(self) -> None:
-        self._host = HostStopwatch()
+        super().__init__()
         self._events: list[Any] = []
 
     def mark(self) -> None:
@@ -70,23 +56,19 @@ class CudaStopwatch:
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
-        self._host.mark()
+        super().mark()
 
     def laps(self) -> tuple[float, ...]:
         """Seconds between successive events; resolution about half a microsecond."""
         torch.cuda.synchronize()
         events, self._events = self._events, []
-        self._host.laps()
+        super().laps()
         return tuple(start.elapsed_time(end) * 1e-3 for start, end in pairwise(events))
-
-    def host_laps(self) -> tuple[float, ...]:
-        """Seconds between the calls of `mark`."""
-        return self._host.host_laps()
 
 
 def stopwatch(device: Device) -> Stopwatch:
     """The clock that times of `device` are taken with."""
-    return CudaStopwatch() if device is Device.CUDA else HostStopwatch()
+    return CudaStopwatch() if device is Device.CUDA else Stopwatch()
 
 
 def differences(marks: Sequence[float]) -> tuple[float, ...]:

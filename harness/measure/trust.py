@@ -1,6 +1,6 @@
 """Reasons to distrust a measurement. A fatal one makes it unstable: neither a pass nor a fail."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import comb
 from statistics import median, quantiles
@@ -117,117 +117,75 @@ def drift(seconds: Sequence[float]) -> float:
     return median(slopes) * (len(seconds) - 1) / median(seconds)
 
 
+_ADVICE: Final = {
+    "spread": "look for other load on the machine; measure more steps",
+    "drift": "warm up longer (measure.min_warmup_steps); check temperature and clocks",
+    "few_steps": "raise measure.steps: the spread of so few steps says little",
+    "warmup": "raise measure.max_warmup_steps or measure.warmup_tolerance",
+    "clocks_disagree": "the window is short, or work runs on streams that the events do not see",
+    "clock_range": "warm up longer; lock the clocks",
+    "allocator_retries": "memory is so tight that steps wait for the driver: use a setting that "
+    "needs less, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "other_processes": "measure on a GPU of your own",
+    "ecc_errors": "have the GPU checked",
+    "throttling": "cool the GPU or check its power supply, then measure again",
+    "power_cap": "compare only with runs under the same power limit",
+}
+_FATAL: Final = ("allocator_retries", "other_processes", "throttling")
+_OF_TIMES: Final = ("spread", "drift")
+
+
+def _concern(name: str, seen: str, limit: float | str, times_count: bool = True) -> Concern:
+    """Where times do not count, those that are about times alone are no reason for anything."""
+    of_times = name in _OF_TIMES
+    return Concern(
+        name=name,
+        seen=seen,
+        limit=limit if isinstance(limit, str) else _percent(limit),
+        advice=_NO_MEASURE if of_times and not times_count else _ADVICE[name],
+        fatal=name in _FATAL or (of_times and times_count),
+    )
+
+
 def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterator[Concern]:
-    seconds = seen.seconds
+    seconds, judged = seen.seconds, limits.times_count
     scatter, moved = spread(seconds), drift(seconds)
     if scatter > limits.spread:
-        yield Concern(
-            name="spread",
-            seen=f"IQR {_percent(scatter)} of the median",
-            limit=_percent(limits.spread),
-            fatal=limits.times_count,
-            advice="look for other load on the machine; measure more steps"
-            if limits.times_count
-            else _NO_MEASURE,
-        )
+        yield _concern("spread", f"IQR {_percent(scatter)} of the median", limits.spread, judged)
     if abs(moved) > limits.drift:
-        yield Concern(
-            name="drift",
-            seen=f"{moved * 100:+.1f} % over the window",
-            limit=_percent(limits.drift),
-            fatal=limits.times_count,
-            advice="warm up longer (measure.min_warmup_steps); check temperature and clocks"
-            if limits.times_count
-            else _NO_MEASURE,
-        )
+        yield _concern("drift", f"{moved * 100:+.1f} % over the window", limits.drift, judged)
     if len(seconds) < limits.least_steps:
-        yield Concern(
-            name="few_steps",
-            seen=f"{len(seconds)} steps",
-            limit=str(limits.least_steps),
-            advice="raise measure.steps: the spread of so few steps says little",
-        )
+        yield _concern("few_steps", f"{len(seconds)} steps", str(limits.least_steps))
     warmup = seen.warmup_seconds
-    most = limits.times_count and len(warmup) >= plan.max_warmup_steps
+    most = judged and len(warmup) >= plan.max_warmup_steps
     if most and not settled(warmup, plan.warmup_tolerance):
-        yield Concern(
-            name="warmup",
-            seen=f"the last of {len(warmup)} warm-up steps do not agree",
-            limit=_percent(plan.warmup_tolerance),
-            advice="raise measure.max_warmup_steps or measure.warmup_tolerance",
-        )
-    yield from _of_clocks(seen, limits)
-
-
-def _of_clocks(seen: Evidence, limits: Limits) -> Iterator[Concern]:
+        late = f"the last of {len(warmup)} warm-up steps do not agree"
+        yield _concern("warmup", late, plan.warmup_tolerance)
     total = sum(seen.host_seconds)
-    if not total:
-        return
-    difference = sum(seen.seconds) / total - 1
+    difference = sum(seconds) / total - 1 if total else 0.0
     if abs(difference) > limits.host_difference:
-        yield Concern(
-            name="clocks_disagree",
-            seen=f"events {difference * 100:+.1f} % against the host clock",
-            limit=_percent(limits.host_difference),
-            advice="the window is short, or work runs on streams that the events do not see",
-        )
+        apart = f"events {difference * 100:+.1f} % against the host clock"
+        yield _concern("clocks_disagree", apart, limits.host_difference)
 
 
 def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
-    yield from _throttling(seen.readings)
+    """Heat and power brakes spoil times; the power cap is how a GPU at full load runs."""
+    reasons = {reason for reading in seen.readings for reason in reading.throttle_reasons or ()}
+    if damaging := sorted(reasons & _DAMAGING):
+        yield _concern("throttling", ", ".join(damaging), "none")
+    if mild := sorted(reasons - _DAMAGING - HARMLESS_REASONS):
+        yield _concern("power_cap", ", ".join(mild), "none")
     clocks = [r.sm_clock_mhz for r in seen.readings if r.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > limits.clock_range:
-        yield Concern(
-            name="clock_range",
-            seen=f"SM clock {min(clocks)} to {max(clocks)} MHz",
-            limit=_percent(limits.clock_range),
-            advice="warm up longer; lock the clocks",
-        )
+        between = f"SM clock {min(clocks)} to {max(clocks)} MHz"
+        yield _concern("clock_range", between, limits.clock_range)
     if seen.allocator_retries:
-        yield Concern(
-            name="allocator_retries",
-            seen=str(seen.allocator_retries),
-            limit="0",
-            fatal=True,
-            advice="memory is so tight that steps wait for the driver: use a setting that needs "
-            "less, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )
+        yield _concern("allocator_retries", str(seen.allocator_retries), "0")
     if seen.other_processes:
-        yield Concern(
-            name="other_processes",
-            seen=f"{seen.other_processes} on the same GPU",
-            limit="0",
-            advice="measure on a GPU of your own",
-            fatal=True,
-        )
+        yield _concern("other_processes", f"{seen.other_processes} on the same GPU", "0")
     if seen.uncorrected_ecc_errors:
-        yield Concern(
-            name="ecc_errors",
-            seen=f"{seen.uncorrected_ecc_errors} uncorrected since boot",
-            limit="0",
-            advice="have the GPU checked",
-        )
-
-
-def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
-    """Heat and power brakes spoil times; the power cap is how a GPU at full load runs."""
-    seen = {reason for reading in readings for reason in reading.throttle_reasons or ()}
-    damaging, mild = sorted(seen & _DAMAGING), sorted(seen - _DAMAGING - HARMLESS_REASONS)
-    if damaging:
-        yield Concern(
-            name="throttling",
-            seen=", ".join(damaging),
-            limit="none",
-            fatal=True,
-            advice="cool the GPU or check its power supply, then measure again",
-        )
-    if mild:
-        yield Concern(
-            name="power_cap",
-            seen=", ".join(mild),
-            limit="none",
-            advice="compare only with runs under the same power limit",
-        )
+        errors = f"{seen.uncorrected_ecc_errors} uncorrected since boot"
+        yield _concern("ecc_errors", errors, "0")
 
 
 def _percent(ratio: float) -> str:

@@ -3,6 +3,8 @@
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
@@ -24,22 +26,15 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
     saved, replayed = _layer_predictions(workload)
     _check_size(workload, saved, "keep", "bytes")
     _check_size(workload, replayed, "replay", "FLOPs")
+    of_layer = Prediction(saved_bytes_per_layer=saved, replayed_flops_per_layer=replayed)
     if evaluation is None or workload.device is Device.CPU:
-        return Prediction(
-            step_time_seconds=None,
-            peak_allocated_bytes=None,
-            peak_reserved_bytes=None,
-            saved_bytes_per_layer=saved,
-            replayed_flops_per_layer=replayed,
-            calibration="none",
-        )
+        return of_layer
     other_seconds = _other_seconds(workload, evaluation)
-    return Prediction(
+    return replace(
+        of_layer,
         step_time_seconds=evaluation.step_time_seconds + other_seconds,
         peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
         peak_reserved_bytes=evaluation.peak_reserved_bytes,
-        saved_bytes_per_layer=saved,
-        replayed_flops_per_layer=replayed,
         calibration=evaluation.calibration.name,
         fit_probability=evaluation.fit_probability,
         peak_stage=evaluation.peak.stage,

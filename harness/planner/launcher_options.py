@@ -61,35 +61,23 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
         for name in ("node_rank", "nodes", "gpus_per_node", "cpus_per_task", "max_requeues"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must not be negative")
-        _check(
-            "node_rank",
-            self.node_rank,
-            self.node_rank < self.nnodes,
-            f"must be below launcher.nnodes = {self.nnodes}",
-        )
+        below = f"must be below launcher.nnodes = {self.nnodes}"
+        _check("node_rank", self.node_rank, self.node_rank < self.nnodes, below)
         _check("poll_seconds", self.poll_seconds, self.poll_seconds > 0, "must be positive")
         if self.nnodes > 1:
             self.endpoint()
         if self.time:
             minutes(self.time)
+        spelt = "must be KEY or KEY=VALUE, as sbatch spells it, without dashes"
         for entry in self.sbatch:
-            _check(
-                "sbatch",
-                entry,
-                re.match(r"[a-z][\w-]*(=|$)", entry) is not None,
-                "must be KEY or KEY=VALUE, as sbatch spells it, without dashes",
-            )
+            _check("sbatch", entry, bool(re.match(r"[a-z][\w-]*(=|$)", entry)), spelt)
 
     def endpoint(self) -> tuple[str, int]:
         """Host and port of `rendezvous`; UserError where it is neither."""
         host, _, port = self.rendezvous.rpartition(":")
         legal = bool(host) and 0 < (whole(port) or 0) < 2**16
-        _check(
-            "rendezvous",
-            self.rendezvous or "(none)",
-            legal,
-            "must be HOST:PORT of node 0, with a free port",
-        )
+        wanted = "must be HOST:PORT of node 0, with a free port"
+        _check("rendezvous", self.rendezvous or "(none)", legal, wanted)
         return host.strip("[]"), int(port)
 
 
@@ -102,13 +90,9 @@ def _check_kind(options: LauncherOptions) -> None:
     for name in LauncherOptions.__struct_fields__[1:]:
         value = getattr(options, name)
         owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
-        _check(
-            name,
-            value,
-            value == usual[name] or owner is options.kind,
-            f"has no effect with launcher={options.kind}",
-            f"launcher={owner}",
-        )
+        legal = value == usual[name] or owner is options.kind
+        relation = f"has no effect with launcher={options.kind}"
+        _check(name, value, legal, relation, f"launcher={owner}")
 
 
 def _check(name: str, value: object, legal: bool, relation: str, hint: str = "") -> None:
@@ -183,23 +167,20 @@ class SweepOptions(Struct, frozen=True, kw_only=True):
     worker_timeout_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        sizes = ["micro_batch_sizes"] if self.micro_batch_sizes else []
-        for name in ("trials", "repeats", "batch", *sizes):
-            value = getattr(self, name)
-            if min(value if isinstance(value, tuple) else (value,)) < 1:
-                raise UserError(f"sweep.{name}", value, "must be at least 1")
-        if self.first < 0:
-            raise UserError("sweep.first", self.first, "must not be negative")
-        if self.worker_timeout_seconds <= 0:
-            raise UserError(
-                "sweep.worker_timeout_seconds", self.worker_timeout_seconds, "must be positive"
-            )
-        if not 0.0 <= self.min_fit_probability <= 1.0:
-            raise UserError(
-                "sweep.min_fit_probability", self.min_fit_probability, "must be between 0 and 1"
-            )
+        for name in ("trials", "repeats", "batch"):
+            self._check(name, getattr(self, name) >= 1, "must be at least 1")
+        sizes = self.micro_batch_sizes
+        self._check("micro_batch_sizes", min(sizes, default=1) >= 1, "must be at least 1")
+        self._check("first", self.first >= 0, "must not be negative")
+        self._check("worker_timeout_seconds", self.worker_timeout_seconds > 0, "must be positive")
+        likely = 0.0 <= self.min_fit_probability <= 1.0
+        self._check("min_fit_probability", likely, "must be between 0 and 1")
         self.budget_bytes()
         self.budget_seconds()
+
+    def _check(self, name: str, legal: bool, relation: str) -> None:
+        if not legal:
+            raise UserError(f"sweep.{name}", getattr(self, name), relation)
 
     def budget_bytes(self) -> int | None:
         """`memory_budget` in bytes; None where none is given."""

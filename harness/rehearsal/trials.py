@@ -272,11 +272,8 @@ def _planned(
     on_gpu = workload.device is Device.CUDA
     reserved = reserved_alone(evaluator, spec, stages) if on_gpu else ()
     prediction = Prediction(
-        step_time_seconds=None,
         peak_allocated_bytes=max(one.peak for one in peaks),
         peak_reserved_bytes=max(one.total for one in reserved) if reserved else None,
-        saved_bytes_per_layer=None,
-        replayed_flops_per_layer=None,
         calibration="none" if here is None else here.calibration.name,
         fit_probability=min(
             (one.fit_probability(job.gpu.memory_bytes) for one in reserved), default=None

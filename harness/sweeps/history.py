@@ -10,6 +10,7 @@ from harness.base.collections import known
 from harness.execution.runner import FAILED, MEASURED
 from harness.sweeps.space import Point, Space
 from harness.trial.result import TrialResult, TrialStatus, reason
+from harness.trial.trial import Prediction
 
 
 class Expected(Struct, frozen=True, kw_only=True):
@@ -114,12 +115,12 @@ def expectations(space: Space) -> dict[Point, Expected]:
     """What is expected of every point of a space, in its order."""
     found = {}
     for point, planned in space.planned.items():
-        told = planned.trial.prediction
+        predicted = planned.trial.prediction or Prediction()
         found[point] = Expected(
             rank=planned.rank,
-            step_seconds=told.step_time_seconds if told else None,
-            peak_bytes=told.peak_reserved_bytes if told else None,
-            fit_probability=told.fit_probability if told else None,
+            step_seconds=predicted.step_time_seconds,
+            peak_bytes=predicted.peak_reserved_bytes,
+            fit_probability=predicted.fit_probability,
             skip=planned.skip,
         )
     return found

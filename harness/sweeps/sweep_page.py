@@ -102,16 +102,12 @@ def _names(space: Space, point: Point) -> list[Block]:
     return [place, point.layout, str(point.micro_batch_size), spec_cell(point.recompute)]
 
 
-def _predicted(told: Prediction | None) -> list[str]:
+def _predicted(predicted: Prediction | None) -> tuple[str, str, str]:
     """Step, peak and probability to fit."""
-    if told is None:
-        return [DASH] * len(_FORECAST)
-    fits = told.fit_probability
-    return [
-        _milliseconds(told.step_time_seconds),
-        _bytes(told.peak_reserved_bytes),
-        DASH if fits is None else percent(fits),
-    ]
+    predicted = predicted or Prediction()
+    step, peak = predicted.step_time_seconds, predicted.peak_reserved_bytes
+    fits = predicted.fit_probability
+    return _milliseconds(step), _bytes(peak), DASH if fits is None else percent(fits)
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -135,12 +135,12 @@ class Prediction(Struct, frozen=True, kw_only=True):
     stages: those that a rehearsal runs.
     """
 
-    step_time_seconds: float | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    saved_bytes_per_layer: int | None
-    replayed_flops_per_layer: int | None
-    calibration: str
+    step_time_seconds: float | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    saved_bytes_per_layer: int | None = None
+    replayed_flops_per_layer: int | None = None
+    calibration: str = "none"
     fit_probability: float | None = None
     peak_stage: int | None = None
     peak_memory_bytes: MemoryBreakdown | None = None

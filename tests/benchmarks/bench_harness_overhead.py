@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.measure.session import _Silent, _time, measure
-from harness.measure.training_step import Recorder
+from harness.measure.session import _time, measure
+from harness.measure.training_step import Recorder, Silent
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, MeasurementPlan
 
@@ -62,7 +62,7 @@ class SmallStep(EmptyStep):
 
 def bare() -> float:
     """Seconds of an empty step in a loop that does nothing else."""
-    step, recorder = EmptyStep(), _Silent()
+    step, recorder = EmptyStep(), Silent()
     before = time.perf_counter()
     for _ in range(STEPS):
         step.run(recorder)

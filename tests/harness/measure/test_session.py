@@ -14,7 +14,7 @@ from torch import nn
 from harness.measure import session
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
-from harness.measure.timing import HostStopwatch
+from harness.measure.timing import Stopwatch
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, MeasurementPlan
@@ -189,7 +189,7 @@ def test_a_step_that_is_clearly_slower_than_a_limit_is_timed_no_longer() -> None
 def test_phases_are_of_one_more_step_whose_failure_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session, "stopwatch", lambda _: HostStopwatch())
+    monkeypatch.setattr(session, "stopwatch", lambda _: Stopwatch())
     assert [one.phase for one in session.phases(Step())] == list(PHASES)
 
     def out_of_memory(phase: Phase) -> None:

@@ -1,12 +1,12 @@
 """The clocks."""
 
-from harness.measure.timing import HOST, HostStopwatch, differences, slowest_rank, stopwatch
+from harness.measure.timing import HOST, Stopwatch, differences, slowest_rank, stopwatch
 from harness.trial.trial import Device
 
 
 def test_laps_are_the_distances_of_marks() -> None:
     ticks = iter([10.0, 10.5, 12.0, 20.0, 21.0])
-    watch = HostStopwatch(lambda: next(ticks))
+    watch = Stopwatch(lambda: next(ticks))
     for _ in range(3):
         watch.mark()
     assert watch.laps() == (0.5, 1.5)

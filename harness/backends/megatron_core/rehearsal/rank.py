@@ -27,7 +27,7 @@ from harness.backends.megatron_core.trainer import MegatronTraining, NextBatch, 
 from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
-from harness.measure.phases import CudaGauge, MeterGauge, PhasePeaks, PhaseTimes
+from harness.measure.phases import CUDA_GAUGE, PhasePeaks, PhaseTimes, meter_gauge
 from harness.measure.timing import stopwatch
 from harness.measure.training_step import Recorder, Silent
 from harness.trial.result import Phase, PhaseTime, Rehearsed, StagePeaks
@@ -147,7 +147,7 @@ def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
             meter.exclude(tensors)
         sizes = {name: storage_bytes(tensors) for name, tensors in resident.items()}
         with meter.measuring():
-            peaks = PhasePeaks(MeterGauge(meter))
+            peaks = PhasePeaks(meter_gauge(meter))
             _step(training, lambda _: batch, peaks)
             peaks.close()
         training.close()
@@ -221,7 +221,7 @@ def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, 
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
     """Peaks of one more step."""
     if device is Device.CUDA:
-        peaks = PhasePeaks(CudaGauge())
+        peaks = PhasePeaks(CUDA_GAUGE)
         _step(training, batches, peaks)
         peaks.close()
         return peaks
@@ -229,7 +229,7 @@ def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> P
     meter = StorageMeter()
     meter.count_existing()
     with meter.measuring():
-        peaks = PhasePeaks(MeterGauge(meter))
+        peaks = PhasePeaks(meter_gauge(meter))
         _step(training, batches, peaks)
         peaks.close()
     return peaks

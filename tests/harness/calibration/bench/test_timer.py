@@ -46,9 +46,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def module_watch(gpu: Heating) -> Any:
-    from harness.measure.timing import HostStopwatch
+    from harness.measure.timing import Stopwatch
 
-    return HostStopwatch(lambda: gpu.now)
+    return Stopwatch(lambda: gpu.now)
 
 
 def test_the_second_half_is_what_counts(gpu: Any) -> None:
