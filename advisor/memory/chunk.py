@@ -11,7 +11,7 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layers.weights import embedding_weights
-from advisor.memory.chunk_units import Unit, keeps_input, kept_by_copy, unit_of, units_of
+from advisor.memory.chunk_units import Unit, keeps_input, kept_by_copy, units_of
 from advisor.memory.events import Peak, Segment, in_a_row, taken
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
@@ -164,7 +164,7 @@ def _chunk(
     return _Chunk(
         rows=[*_rows(units_of(shape, plan, first, last, working_set))],
         last=last,
-        received=0 if last or in_pool else _sent_bytes(shape, plan),
+        received=0 if last or in_pool else sent_bytes(shape, plan),
         tied=tied_weight_gradient(shape) if first and last else 0,
         predicted=_copied_embedding_gradient(shape) if first and _predicts(plan) else 0,
     )
@@ -184,21 +184,6 @@ def _rows(units: list[tuple[Unit, int]]) -> Iterator[_Row]:
 
 
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
-
-
-@lru_cache(maxsize=8192)
-def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> Peak:
-    """The highest backward of a layer of the chunk if all that layers and embedding keep stays
-    meanwhile."""
-    kept = sum(unit.kept * copies for unit, copies in units_of(shape, plan, first, False))
-    waiting = 0 if last else _sent_bytes(shape, plan)
-    if first and last:
-        waiting = tied_weight_gradient(shape)
-    highest = Peak()
-    for segment in plan.segments:
-        peak = unit_of(shape, segment).backward.peak
-        highest = highest.or_higher(peak.num_bytes + kept + waiting, peak.point)
-    return highest
 
 
 @lru_cache(maxsize=8192)
@@ -244,7 +229,7 @@ def _keeps_mask(plan: RecomputePlan) -> bool:
     )
 
 
-def _sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
+def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that go on to the next chunk: hidden states, those of every depth of multi-token
     prediction together."""
     hidden = shape.hidden(LAYER_INPUT).num_bytes

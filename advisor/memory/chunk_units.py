@@ -7,12 +7,13 @@ backward, and ends with what it keeps: what it hands on is the next one's.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.layers.operators import Module
+from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
     LAYER_INPUT,
@@ -22,7 +23,6 @@ from advisor.layers.transformer import (
 )
 from advisor.memory.events import Peak, Segment, at_point, fold, in_a_row, taken
 from advisor.memory.liveness import (
-    LayerFootprint,
     events_without_grad,
     footprint,
     gradients_before_replay,
@@ -40,6 +40,9 @@ from advisor.plan.recompute_plan import (
 )
 from advisor.plan.recompute_plan import Segment as Layers
 
+Row = str | Layers
+"""What a unit is: an end of the model by its name, or layers under one regime."""
+
 
 class Unit(Struct, frozen=True, kw_only=True):
     """A unit's passes, folded: bytes of one rank and one microbatch.
@@ -53,6 +56,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     gradient_left: of what the backward leaves until the unit's next forward, the gradient that it
     hands on. A token dispatcher holds the probabilities of its last forward, and with them the
     graph they came from: in a replay that begins with the checkpoint's input, whose gradient stays.
+    stays: bytes of gathered parameters that come with its forward and go with its backward.
     """
 
     name: str
@@ -85,19 +89,20 @@ class Unit(Struct, frozen=True, kw_only=True):
     def gathered(self, overhead: ShardingOverhead) -> "Unit":
         """This unit next to what is gathered and reduced for it."""
         stays, left = self.layers * overhead.stays, self.layers * overhead.left
-        forward = (
+        there = (
             taken(stays),
             self.forward.around(overhead.forward),
-            at_point(self.entry + overhead.entry - self.forward.net, "all-gather" + self.place),
+            at_point(self.entry + overhead.entry - self.forward.net, f"all-gather{self.place}"),
         )
+        changed = replace(self, forward=in_a_row(there), stays=stays)
         if self.layers > 1:  # gathers one layer after another in between
-            return replace(self, forward=in_a_row(forward), stays=stays)
-        reduces = at_point(self.entry + overhead.exit, "reduce-scatter" + self.place)
+            return changed
+        reduces = at_point(self.entry + overhead.exit, f"reduce-scatter{self.place}")
         backward, held = (
             in_a_row((one.around(overhead.backward), reduces, taken(left - stays)))
             for one in (self.backward, self.held)
         )
-        return replace(self, forward=in_a_row(forward), backward=backward, held=held, stays=stays)
+        return replace(changed, backward=backward, held=held)
 
     @property
     def place(self) -> str:
@@ -117,18 +122,14 @@ _PLACES: Final = {
 """Units whose operators say where they are, and one that has no article."""
 
 
-def _unit(
-    name: str, kept: int, forward: Peak, backward: Peak, held: Peak, *, left: int = 0
-) -> Unit:
-    """Of what a unit keeps and the most in its passes, all above what units before it keep."""
-    place = _PLACES.get(name, f" in a {name}")
-    return Unit(
-        name=name,
-        kept=kept,
-        forward=Segment(kept, forward.above(0, place)),
-        backward=Segment(left - kept, backward.above(-kept, place)),
-        held=Segment(left - kept, held.above(-kept, place)),
-    )
+def rows_of(
+    shape: RankShape, plan: RecomputePlan, first: bool, last: bool
+) -> list[tuple[Row, int]]:
+    """The units of a chunk in order, and how many equal ones follow each other; `first` holds the
+    embedding, `last` norm, head and loss."""
+    rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
+    rows += [(layers, layers.copies) for layers in plan.segments]
+    return rows + ([(name, 1) for name, _ in head_groups(shape)] if last else [])
 
 
 def units_of(
@@ -138,68 +139,34 @@ def units_of(
     last: bool,
     working_set: WorkingSet | None = None,
 ) -> list[tuple[Unit, int]]:
-    """The units of a chunk in order, and how many equal ones follow each other; `first` holds the
-    embedding, `last` norm, head and loss."""
+    """The units of those rows, next to what is gathered for each."""
+    rows = rows_of(shape, plan, first, last)
     if working_set is None:
-        units = [(unit_of(shape, layers), layers.copies) for layers in plan.segments]
-    else:
-        units = _gathered_layers(shape, plan, working_set)
-    if first:
-        beside = working_set and working_set.embedding
-        units.insert(0, (_end(shape, "embedding", beside), 1))
-    if last:
-        named = {"head": working_set.head, "loss": working_set.loss} if working_set else {}
-        units += [(_end(shape, name, named.get(name)), 1) for name, _ in head_groups(shape)]
-    return units
+        return [(unit_of(shape, row), copies) for row, copies in rows]
+    each = [row for row, copies in rows for _ in range(copies)]
+    alike = groupby(zip(each, working_set.of_each(each), strict=True))
+    return [(unit_of(shape, *row), sum(1 for _ in equal)) for row, equal in alike]
 
 
-def _gathered_layers(
-    shape: RankShape, plan: RecomputePlan, found: WorkingSet
-) -> list[tuple[Unit, int]]:
-    """The first and the last unit of layers have an overhead of their own."""
-    total = sum(layers.copies for layers in plan.segments)
-    units, done = [], 0
-    for layers in plan.segments:
-        for number in _split(layers.copies, starts=done == 0, ends=done + layers.copies == total):
-            ends = {1: found.first_layer, total: found.last_layer}
-            overhead = ends[done + 1] if done + 1 in ends and number == 1 else found.layer
-            units.append((unit_of(shape, layers, overhead), number))
-            done += number
-    return units
-
-
-def _split(copies: int, *, starts: bool, ends: bool) -> Iterator[int]:
-    """`copies` with the first and the last of all by themselves."""
-    alone = min(copies, starts + ends)
-    if starts and alone:
-        yield 1
-    if copies > alone:
-        yield copies - alone
-    if ends and alone - starts > 0:
-        yield 1
+def end_operators(shape: RankShape, name: str) -> tuple[Operator, ...]:
+    """The operators of an end of the model."""
+    return embedding_operators(shape) if name == "embedding" else dict(head_groups(shape))[name]
 
 
 @lru_cache(maxsize=8192)
-def _end(shape: RankShape, name: str, overhead: ShardingOverhead | None) -> Unit:
-    groups = {"embedding": embedding_operators(shape)} if name == "embedding" else None
-    layer = footprint((groups or dict(head_groups(shape)))[name], ())
-    unit = _unit(name, layer.kept, layer.forward, layer.backward, layer.held_backward)
-    if name == "head":
-        unit = replace(unit, entry=shape.hidden(LAYER_INPUT).num_bytes)
-    return unit if overhead is None else unit.gathered(overhead)
-
-
-@lru_cache(maxsize=8192)
-def unit_of(shape: RankShape, layers: Layers, overhead: ShardingOverhead | None = None) -> Unit:
-    """One copy of `layers`, by itself or next to what is gathered for it: a layer whose runs are
-    replayed, or a checkpoint around all.
+def unit_of(shape: RankShape, row: Row, overhead: ShardingOverhead | None = None) -> Unit:
+    """One unit, by itself or next to what is gathered for it: an end of the model, a layer whose
+    runs are replayed, or a checkpoint around all.
 
     A checkpoint keeps its input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]
     in the type of the activations; a layer what its operators save and no run replays, less what is
     offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and transformer_block.py,
     torch 2.13 utils/checkpoint.py.
     """
-    unit = _checkpoint(shape, layers, overhead) if layers.whole else _layer(shape, layers)
+    if isinstance(row, str):
+        unit = _end(shape, row)
+    else:
+        unit = _checkpoint(shape, row, overhead) if row.whole else _layer(shape, row)
     return unit if overhead is None else unit.gathered(overhead)
 
 
@@ -208,8 +175,7 @@ def kept_by_copy(shape: RankShape, layers: Layers) -> int:
     a walk through its passes."""
     if layers.whole:
         return kept_input(shape, layers)
-    (kind,) = layers.layers
-    operators = transformer_layer(shape, kind)
+    operators = transformer_layer(shape, layers.layers[0])
     kept = layer_kept_bytes(operators, layers.runs)
     if layers.moves_to_host:
         kept -= offloaded_bytes(operators, layers.runs, layers.offloaded)
@@ -226,6 +192,19 @@ def kept_input(shape: RankShape, layers: Layers) -> int:
     return -(-hidden // shape.tp) if layers.shards_input else hidden
 
 
+def keeps_input(shape: RankShape, layers: Layers) -> bool:
+    """Whether the input of its first layer stays on the device until the backward."""
+    if layers.whole:
+        return not layers.input.offloaded
+    return LAYER_INPUT in kept_tensors(transformer_layer(shape, layers.layers[0]), layers.runs)
+
+
+def _end(shape: RankShape, name: str) -> Unit:
+    found = footprint(end_operators(shape, name), ())
+    entry = shape.hidden(LAYER_INPUT).num_bytes if name == "head" else 0
+    return _unit(name, found.kept, found.forward, found.backward, found.held_backward, entry=entry)
+
+
 def _layer(shape: RankShape, layers: Layers) -> Unit:
     """A layer by itself. What its modules offload has as much again on its way in either pass; what
     its runs do is on its way while the next layer runs."""
@@ -236,16 +215,32 @@ def _layer(shape: RankShape, layers: Layers) -> Unit:
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
     predicts = kind.role is Role.MULTI_TOKEN_PREDICTION
     replays_router = any(Module.ROUTER in run.modules for run in runs)
-    unit = _unit(
+    return _unit(
         _NAMES[kind.role],
         found.kept - by_runs - by_modules,
         found.forward.above(by_modules),
         (found.held_backward if predicts else found.backward).above(by_modules),
         found.held_backward.above(by_modules),
         left=2 * hidden if replays_router and _holds_graph(shape, layers) else 0,
+        entry=hidden,
+        away=by_runs,
+        joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
     )
-    joined = (shape.model.mtp_num_layers or 0) * hidden if predicts else 0
-    return replace(unit, entry=hidden, away=by_runs, joined=joined)
+
+
+def _unit(
+    name: str, kept: int, forward: Peak, backward: Peak, held: Peak, left: int = 0, **more: int
+) -> Unit:
+    """Of what a unit keeps and the most in its passes, all above what units before it keep."""
+    place = _PLACES.get(name, f" in a {name}")
+    return Unit(
+        name=name,
+        kept=kept,
+        forward=Segment(kept, forward.above(0, place)),
+        backward=Segment(left - kept, backward.above(-kept, place)),
+        held=Segment(left - kept, held.above(-kept, place)),
+        **more,
+    )
 
 
 def _holds_graph(shape: RankShape, layers: Layers) -> bool:
@@ -258,34 +253,29 @@ def _checkpoint(shape: RankShape, layers: Layers, overhead: ShardingOverhead | N
     """One checkpoint around all of `layers`."""
     hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
     reentrant = layers.checkpoint is Checkpoint.REENTRANT
-    cached = sum(_cast_bytes(shape, kind) for kind in layers.layers) if shape.autocast else 0
     left = hidden if reentrant and _holds_graph(shape, layers) else 0
-    unit = Unit(
-        name=f"checkpoint of {number} layer{'s' * (number != 1)}",
-        kept=kept_input(shape, layers),
-        forward=Segment(),
-        backward=Segment(),
-        held=Segment(),
-        layers=1 if reentrant else number,
+    name = f"checkpoint of {number} layer{'s' * (number != 1)}"
+    kept, one_by_one = kept_input(shape, layers), not reentrant and number > 1
+    gathers = overhead if one_by_one else None
+    cached = sum(_cast_bytes(shape, kind) for kind in layers.layers) if shape.autocast else 0
+    forward = in_a_row((taken(cached), *_without_grad(shape, layers), taken(kept)))
+    backward, held = (
+        in_a_row((*_again(shape, layers, gathers, held=held), taken(2 * left)))
+        for held in (reentrant, True)
+    )
+    forward, backward, held = (
+        Segment(one.net, one.peak.above(0, f" in a {name}")) for one in (forward, backward, held)
+    )
+    return Unit(
+        name=name,
+        kept=kept,
+        forward=forward,
+        backward=backward,
+        held=held,
+        layers=number if one_by_one else 1,
         entry=hidden,
         gradient_left=left,
     )
-    forward = in_a_row((*_without_grad(shape, layers), taken(unit.kept)))
-    if reentrant:
-        held = backward = in_a_row((*_reentrant(shape, layers), taken(2 * left)))
-    else:
-        ways = (in_a_row(_hooked(shape, layers, overhead, held=held)) for held in (False, True))
-        backward, held = ways
-    return replace(
-        unit,
-        forward=in_a_row((taken(cached), _placed(forward, unit, layers.input.beside * hidden))),
-        backward=_placed(backward, unit),
-        held=_placed(held, unit),
-    )
-
-
-def _placed(segment: Segment, unit: Unit, beside: int = 0) -> Segment:
-    return Segment(segment.net, segment.peak.above(beside, unit.place))
 
 
 def _cast_bytes(shape: RankShape, kind: LayerKind) -> int:
@@ -297,93 +287,63 @@ def _cast_bytes(shape: RankShape, kind: LayerKind) -> int:
 
 def _without_grad(shape: RankShape, layers: Layers) -> Iterator[Segment]:
     """The forward of a checkpoint, which keeps nothing of its layers; its input is alive next to
-    all but the first."""
+    all but the first, or next to all where a copy of it is on its way to the host."""
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     for index, kind in enumerate(layers.layers):
         peak = fold(events_without_grad(transformer_layer(shape, kind))).peak
-        yield Segment(0, peak.above(hidden if index else 0))
+        yield at_point(peak.num_bytes + hidden * ((index > 0) + layers.input.beside), peak.point)
 
 
-def _layers_of(shape: RankShape, layers: Layers) -> list[LayerFootprint]:
-    return [footprint(transformer_layer(shape, kind), ()) for kind in layers.layers]
-
-
-def _input_beside(shape: RankShape, kind: LayerKind) -> int:
-    """Bytes of a checkpoint's input that its first layer does not keep itself."""
-    kept = kept_tensors(transformer_layer(shape, kind), ())
-    return 0 if LAYER_INPUT in kept else shape.hidden(LAYER_INPUT).num_bytes
-
-
-def _reentrant(shape: RankShape, layers: Layers) -> Iterator[Segment]:
-    """The backward of a checkpoint that is an autograd function (tensor_parallel/random.py
-    CheckpointFunction, torch utils/checkpoint.py CheckpointFunction).
-
-    The gathered input replaces what was kept of it. The forward of all layers runs again, while the
-    incoming gradient waits; they then keep everything. The replayed output and the incoming
-    gradient are held to the end, and the layers go back.
-    """
-    hidden, beside = shape.hidden(LAYER_INPUT).num_bytes, _input_beside(shape, layers.layers[0])
-    again = _layers_of(shape, layers)
-    yield taken(-kept_input(shape, layers))
-    for index, layer in enumerate(again):
-        yield Segment(layer.kept, Peak(layer.forward.num_bytes + hidden, "replay"))
-        if index == 0:
-            yield taken(beside)
-    for layer in reversed(again):
-        yield Segment(-layer.kept, layer.held_backward.above(hidden - layer.kept))
-    yield taken(-beside)
-
-
-def _hooked(
+def _again(
     shape: RankShape, layers: Layers, overhead: ShardingOverhead | None, *, held: bool
 ) -> Iterator[Segment]:
-    """The backward of a checkpoint by saved-tensor hooks, which keeps its input until it is
-    through.
+    """The backward of a checkpoint: all layers run forward again, and then keep everything.
 
-    The first tensor that is needed has all layers run forward again, the last one up to its last
-    saved tensor where the replay stops early, while the gradients wait that came so far; neither
-    the output nor its gradient is held by the checkpoint itself.
+    One that is an autograd function (Checkpoint.REENTRANT: tensor_parallel/random.py
+    CheckpointFunction, torch utils/checkpoint.py CheckpointFunction) replays while the incoming
+    gradient waits, what it kept of its input replaced by the gathered input, and holds the replayed
+    output and the incoming gradient to the end.
+
+    One by saved-tensor hooks keeps its input until it is through, and replays when the first tensor
+    is needed, next to the gradients that came so far, the last layer up to its last saved tensor
+    where the replay stops early. It holds neither output nor gradient itself.
 
     Around several layers that are gathered one after another: the last one's parameters are there
     already, the all-gather of the one before has begun, that of the running one lives to the
     layer's end, and parameters stay until their layer has gone back. Source: torch 2.13
     distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_forward, wait_for_unshard).
     """
-    hidden, beside = shape.hidden(LAYER_INPUT).num_bytes, _input_beside(shape, layers.layers[0])
-    again, number = _layers_of(shape, layers), layers.num_layers
-    found = overhead if overhead and number > 1 else ShardingOverhead()
+    hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
+    reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
+    again = [footprint(transformer_layer(shape, kind), ()) for kind in layers.layers]
+    first = kept_tensors(transformer_layer(shape, layers.layers[0]), ())
+    beside, output = 0 if LAYER_INPUT in first else hidden, hidden * reentrant
     alone = found.backward - found.ahead
-    yield taken(beside - kept_input(shape, layers))
-    for index, layer in enumerate(again):
-        runs_last = index == number - 1
-        gathered = alone + found.again * (min(index + 3, number) - runs_last)
-        replay, waiting = layer.forward, hidden
-        if runs_last:
-            replay, waiting = _last_replay(shape, layers)
-        yield Segment(layer.kept, Peak(replay.num_bytes + waiting + gathered, "replay"))
+    yield taken(beside * (not reentrant) - kept_input(shape, layers))
+    for index, replay in enumerate(_replays(shape, layers)):
+        gathered = alone + found.again * (min(index + 3, number) - (index == number - 1))
+        yield Segment(again[index].kept, Peak(replay + gathered, "replay"))
+        if reentrant and index == 0:
+            yield taken(beside)
     for index in range(number - 1, -1, -1):
         layer, ahead = again[index], index * found.again + (0 if index else found.ahead)
         back = layer.held_backward if held else layer.backward
-        yield Segment(-layer.kept, back.above(alone + ahead - layer.kept))
-        if found is overhead:
+        yield Segment(-layer.kept, back.above(alone + ahead + output - layer.kept))
+        if overhead is not None:
             yield at_point(hidden + found.exit - found.ahead + ahead, "reduce-scatter")
             yield taken(found.left - found.stays)
     yield taken(-beside)
 
 
-def _last_replay(shape: RankShape, layers: Layers) -> tuple[Peak, int]:
-    """Of the last layer of a checkpoint by hooks the replay, up to its last saved tensor where it
-    stops early, and the gradients that came before it."""
-    operators = transformer_layer(shape, layers.layers[-1])
-    waiting = gradients_before_replay(operators)
-    if layers.checkpoint is not Checkpoint.EARLY_STOP:
-        return footprint(operators, ()).forward, waiting
-    kept = kept_tensors(operators, ())
-    return fold(walk_forward(computed_until_stop(operators), kept).events).peak, waiting
-
-
-def keeps_input(shape: RankShape, layers: Layers) -> bool:
-    """Whether the input of its first layer stays on the device until the backward."""
-    if layers.whole:
-        return not layers.input.offloaded
-    return LAYER_INPUT in kept_tensors(transformer_layer(shape, layers.layers[0]), layers.runs)
+def _replays(shape: RankShape, layers: Layers) -> list[int]:
+    """The most bytes of each layer's replay, next to the gradients that wait: that of the output,
+    or in the last layer of a checkpoint by hooks those that came before it."""
+    hidden, each = shape.hidden(LAYER_INPUT), [transformer_layer(shape, k) for k in layers.layers]
+    found = [footprint(one, ()).forward.num_bytes + hidden.num_bytes for one in each]
+    if layers.checkpoint is not Checkpoint.REENTRANT:
+        last = footprint(each[-1], ()).forward
+        if layers.checkpoint is Checkpoint.EARLY_STOP:
+            kept = kept_tensors(each[-1], ())
+            last = fold(walk_forward(computed_until_stop(each[-1]), kept).events).peak
+        found[-1] = last.num_bytes + gradients_before_replay(each[-1])
+    return found

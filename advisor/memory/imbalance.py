@@ -11,13 +11,14 @@ in every layer others, so that their sums differ less.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import erf, sqrt
+from math import erf, inf, sqrt
 from operator import mul
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.job.job import Job
 from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -144,3 +145,15 @@ def largest_of(number: int) -> float:
         below = 0.5 * (1 + erf(middle / sqrt(2))) < wanted
         low, high = (middle, high) if below else (low, middle)
     return low
+
+
+def most_uneven(job: Job) -> float:
+    """The largest excess over the mean that a rank's experts may get: none where routing is forced
+    to balance, padded to capacity or given, and no more than capacity allows."""
+    model, config = job.model, job.config
+    if job.layout.expert_model_parallel_size == 1 or config.moe_load_imbalance != 1.0:
+        return 0.0
+    if config.moe_router_force_load_balancing or model.moe_pad_expert_input_to_capacity:
+        return 0.0
+    factor = model.moe_expert_capacity_factor
+    return inf if factor is None else max(0.0, factor - 1.0)

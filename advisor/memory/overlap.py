@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
-from advisor.memory.chunk import ChunkFootprint
-from advisor.memory.chunk_units import unit_of
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.memory.chunk import ChunkFootprint, sent_bytes, tied_weight_gradient
+from advisor.memory.chunk_units import unit_of, units_of
 from advisor.memory.events import Peak
 from advisor.models.layer_kind import FeedForward
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
@@ -58,13 +58,35 @@ def beside_forward(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delaye
     )
 
 
-def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int) -> ChunkFootprint:
-    """`footprint` where the backward of each layer, at most `layers`, has `layer` bytes more, in
-    turns with the forward of another microbatch, and that of the ends the `hidden` states that
+def overlapped(
+    alone: ChunkFootprint,
+    shape: RankShape,
+    plan: RecomputePlan,
+    ends: tuple[bool, bool],
+    layer: int,
+) -> ChunkFootprint:
+    """`alone`, the footprint of a chunk, where the backward of each layer has `layer` bytes more,
+    in turns with the forward of another microbatch, and that of the ends the hidden states that
     begin it."""
+    layers, hidden = layers_backward(shape, plan, *ends), shape.hidden(LAYER_INPUT).num_bytes
     point = f"{layers.point}, during the forward of another microbatch"
-    backward = footprint.backward.above(hidden).or_higher(layers.num_bytes + layer, point)
-    return replace(footprint, backward=backward)
+    backward = alone.backward.above(hidden).or_higher(layers.num_bytes + layer, point)
+    return replace(alone, backward=backward)
+
+
+@lru_cache(maxsize=8192)
+def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> Peak:
+    """The highest backward of a layer of the chunk if all that layers and embedding keep stays
+    meanwhile."""
+    kept = sum(unit.kept * copies for unit, copies in units_of(shape, plan, first, False))
+    waiting = 0 if last else sent_bytes(shape, plan)
+    if first and last:
+        waiting = tied_weight_gradient(shape)
+    highest = Peak()
+    for segment in plan.segments:
+        peak = unit_of(shape, segment).backward.peak
+        highest = highest.or_higher(peak.num_bytes + kept + waiting, peak.point)
+    return highest
 
 
 @lru_cache(maxsize=1024)

@@ -74,12 +74,7 @@ def _beside_each(
 ) -> Iterator[tuple[ShardingOverhead, int, int]]:
     """Of each unit what is gathered for it, the gathered parameters of later units, which static
     memory has throughout though they are not there yet, and what later units have left."""
-    named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
-    layers = [index for index, unit in enumerate(units) if unit.name not in named]
-    ends = {layers[0]: found.first_layer, layers[-1]: found.last_layer}
-    each = [
-        named.get(unit.name) or ends.get(index, found.layer) for index, unit in enumerate(units)
-    ]
+    each = found.of_each([unit.name for unit in units])
     for index, one in enumerate(each):
         later = each[index + 1 :]
         yield one, sum(other.stays for other in later), sum(other.left for other in later)

@@ -1,6 +1,8 @@
 """Parameters and gradients that come and go with the units, where data-parallel ranks cut them or
 one device has them alone."""
 
+from collections.abc import Hashable, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -48,3 +50,18 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
         if dtype is None and not adds:
             return shape
         return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
+
+    def of_each(self, units: Sequence[Hashable]) -> list[ShardingOverhead]:
+        """Of units in order, ends by their names: layers all have one, but the first and the last
+        have their own."""
+        ends: dict[Hashable, ShardingOverhead] = {
+            "embedding": self.embedding,
+            "head": self.head,
+            "loss": self.loss,
+        }
+        found = [ends.get(unit, self.layer) for unit in units]
+        layers = [number for number, unit in enumerate(units) if unit not in ends]
+        if layers:
+            found[layers[0]] = self.first_layer
+            found[layers[-1]] = self.last_layer
+        return found

@@ -188,7 +188,7 @@ class Evaluator:
         budget = self.budget_bytes
         return [
             stage.reserved.fit_probability(budget) > 1 - CLEAR
-            and self.memory.at_best(stage).fit_probability(budget) >= LIKELY
+            and self.memory.with_unused(stage, 0).reserved.fit_probability(budget) >= LIKELY
             for stage in self.memory.each_stage(self.plans(setting))
         ]
 

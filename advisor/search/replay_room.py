@@ -72,7 +72,7 @@ def may_fit_within(evaluator: Evaluator, seconds: float) -> bool:
     kept = [kept_bytes(shape, plan) for plan in none]
     stages = range(evaluator.job.layout.pipeline_model_parallel_size)
     held = [sum(kept[group] * n for group, n in memory.in_flight(stage)) for stage in stages]
-    worst = max(stages, key=lambda stage: memory.fixed_of(stage) + held[stage])
+    worst = max(stages, key=lambda stage: memory.fixed[stage].total + held[stage])
     made = [
         one.times(layers, number)
         for group, number in memory.in_flight(worst)

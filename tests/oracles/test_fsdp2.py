@@ -27,9 +27,13 @@ from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.caching_allocator import Block  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.memory.simulation import Held, Rank, simulate  # noqa: E402
+from advisor.memory.simulation import (  # noqa: E402
+    Held,
+    Rank,
+    chunk_trace,
+    simulate,
+)
 from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402
-from advisor.memory.trace import chunk_trace  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402

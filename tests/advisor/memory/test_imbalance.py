@@ -10,11 +10,17 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, largest_of, uneven_stage
+from advisor.memory.imbalance import (
+    EVEN,
+    RoutedBytes,
+    Unevenness,
+    largest_of,
+    most_uneven,
+    uneven_stage,
+)
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
-from advisor.search.job_memory import most_uneven
 from advisor.search.rank_shape import rank_shape
 
 MIXTRAL = replace(load_model("mixtral_8x7b"), num_layers=4)

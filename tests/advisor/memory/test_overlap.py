@@ -14,10 +14,10 @@ from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, embedding_operators, transformer_layer
-from advisor.memory.chunk import ChunkFootprint, layers_backward
+from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.events import Peak
 from advisor.memory.liveness import footprint
-from advisor.memory.overlap import beside_forward, overlapped
+from advisor.memory.overlap import beside_forward, layers_backward, overlapped
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
@@ -39,10 +39,15 @@ def plan(kind: LayerKind) -> RecomputePlan:
 
 
 def test_layers_have_more_and_the_ends_a_hidden_state() -> None:
-    """By hand: 80 in the head and 60 in a layer; 30 more there are 90, 15 more leave the head."""
-    alone = ChunkFootprint(kept=50, forward=Peak(55), backward=Peak(80, "loss"))
-    assert overlapped(alone, Peak(60), 30, 5).backward.num_bytes == 90
-    assert overlapped(alone, Peak(60), 15, 5).backward == Peak(85, "loss")
+    """30 bytes above the highest layer, or a hidden state above the head, whichever is more."""
+    ends = (True, True)
+    layers = layers_backward(SHAPE, plan(MOE), *ends).num_bytes
+    low, high = (
+        ChunkFootprint(kept=50, forward=Peak(55), backward=Peak(layers + n - HIDDEN, "loss"))
+        for n in (29, 31)
+    )
+    assert overlapped(low, SHAPE, plan(MOE), ends, 30).backward.num_bytes == layers + 30
+    assert overlapped(high, SHAPE, plan(MOE), ends, 30).backward == Peak(layers + 31, "loss")
 
 
 def test_a_layer_goes_back_beside_all_that_is_kept() -> None:

@@ -9,9 +9,8 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
-from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, simulate
+from advisor.memory.simulation import ChunkTrace, GraphTraces, Held, SimulatedPeaks, simulate
 from advisor.memory.static import StaticMemory
-from advisor.memory.trace import ChunkTrace
 from advisor.models.presets import load_model
 from advisor.request.recipes import load_experiment
 from advisor.search.evaluate import Evaluator

@@ -5,8 +5,8 @@ import pytest
 
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsdp_working_set
 from advisor.hardware.calibration import load_calibration
+from advisor.memory.simulation import chunk_trace
 from advisor.memory.static import layer_elements
-from advisor.memory.trace import _STAYS, chunk_trace
 from advisor.models.layer_kind import DENSE
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
 from advisor.search.evaluate import Evaluator
@@ -39,13 +39,9 @@ def test_parameters_that_stay_come_with_the_forward_and_go_with_the_backward(
     sharding = Sharding(ranks=8, reshards=False, root_holds_ends=root_holds_ends)
     working_set = fsdp_working_set(SHAPE, sharding)
     trace = chunk_trace(SHAPE, _plan(each), True, True, working_set)
-    come = [
-        (place, size)
-        for place, requests in trace.forward
-        for number, size in requests
-        if number == _STAYS and size
-    ]
-    gone = [place for place, requests in trace.backward if (_STAYS, 0) in requests]
+    second = [(place, *requests[1]) for place, requests in trace.forward[1:-1]]
+    come = [(place, size) for place, _, size in second if size]
+    gone = [place for place, requests in trace.backward if (second[0][1], 0) in requests]
     first, last = (EMBEDDING + HEAD, 0) if root_holds_ends else (EMBEDDING, HEAD)
     sizes = [2 * first, *[2 * each * LAYER] * (LAYERS // each), *([2 * last] if last else [])]
     assert [size for _, size in come] == sizes
