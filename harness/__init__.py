@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from harness.api.calibrating import calibrate
     from harness.api.comparing import compare
     from harness.api.ingesting import ingest
-    from harness.api.result_schema import json_schema
     from harness.api.running import RunOutcome, rehearse, run
-    from harness.api.stored import load_run, update_goldens
+    from harness.api.stored import json_schema, load_run, update_goldens
     from harness.api.sweeping import SweepOutcome, sweep
     from harness.judge.comparison import Comparison
     from harness.trial.result import TrialResult, TrialStatus
@@ -54,7 +53,7 @@ _MODULES: Final = {
     "calibrate": "harness.api.calibrating",
     "compare": "harness.api.comparing",
     "ingest": "harness.api.ingesting",
-    "json_schema": "harness.api.result_schema",
+    "json_schema": "harness.api.stored",
     "load_run": "harness.api.stored",
     "rehearse": "harness.api.running",
     "run": "harness.api.running",

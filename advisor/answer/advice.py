@@ -24,7 +24,7 @@ from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
 from advisor.base.errors import UserError, require
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.plain_json import from_text, to_plain, to_text
 from advisor.base.units import GIB, amount, percent, rate_words, signed_percent
 from advisor.hardware.gpu import GpuFields
@@ -403,7 +403,7 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
         "num_gpus": job.gpus.count,
         **{name: getattr(candidate.layout, name) for name in _COLUMNS},
         "micro_batch_size": candidate.micro_batch_size,
-        "changes": key_values(candidate.changes),
+        "changes": join_key_values(candidate.changes),
         "recompute": candidate.recompute.spec,
         "fits": candidate.fits,
         "pareto": candidate.pareto,
@@ -454,7 +454,7 @@ def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
     said = {f"layout.{name}" for name in (*_DEGREES.values(), "sequence_parallel")}
     said.add("job.micro_batch_size")
     rest = {path: value for path, value in candidate.changes.items() if path not in said}
-    words += [f"mbs {candidate.micro_batch_size}", key_values(rest)]
+    words += [f"mbs {candidate.micro_batch_size}", join_key_values(rest)]
     return " ".join(filter(None, words))
 
 

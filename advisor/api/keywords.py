@@ -1,12 +1,11 @@
 """Keywords of a Python call as a Request: short names, Python types, overrides as a mapping."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, optional_type, show
+from advisor.base.fields import convert, field_types, optional_type, show, spelled
 from advisor.base.units import nearest_names
 from advisor.models.presets import ModelSource
 from advisor.request.given import GROUPS
@@ -142,17 +141,6 @@ def _takes_one(key: str) -> bool:
     group, _, name = key.partition(".")
     kind = field_types(GROUPS[group]).get(name) if group in GROUPS else None
     return (optional_type(kind) or kind) in (int, float, bool)
-
-
-def spelled(value: object) -> str:
-    """A Python value as a command line spells it: ``true``, ``none``, ``8,2``."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return ",".join(spelled(item) for item in value)
-    return value.value if isinstance(value, StrEnum) else str(value)
 
 
 def _folder(value: object, name: str) -> Path:

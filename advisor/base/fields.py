@@ -213,11 +213,6 @@ def spelled(value: object) -> str:
     return "null" if value is None else str(value).lower() if value in (True, False) else str(value)
 
 
-def key_values(values: Mapping[str, object]) -> str:
-    """``layout.data_parallel_sharding=full job.torch_compile=true``: what a command line takes."""
-    return " ".join(f"{path}={spelled(value)}" for path, value in values.items())
-
-
 def _scalar(value: object, annotation: Any, where: str) -> Any:
     if annotation not in _KINDS:
         raise TypeError(f"no reader for {annotation}")

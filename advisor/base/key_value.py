@@ -1,9 +1,9 @@
 """KEY=VALUE: the one grammar of overrides, environment variables and words of a command."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.fields import show, spelled
 
 
 def split_key_value(text: str, field: str = "argument") -> tuple[str, str]:
@@ -24,6 +24,11 @@ def key_of(text: str) -> str:
     return text.partition("=")[0]
 
 
-def key_values(pairs: Iterable[str], field: str = "argument") -> dict[str, str]:
+def split_key_values(pairs: Iterable[str], field: str = "argument") -> dict[str, str]:
     """Values by key, of a key given twice the last; UserError as for `split_key_value`."""
     return dict(split_key_value(pair, field) for pair in pairs)
+
+
+def join_key_values(values: Mapping[str, object]) -> str:
+    """``layout.data_parallel_sharding=full job.torch_compile=true``: what a command line takes."""
+    return " ".join(f"{key}={spelled(value)}" for key, value in values.items())

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
-from advisor.cli.help import RANKING, SUBCOMMANDS
+from advisor.cli.help import RANKING, SUBCOMMANDS, WRITTEN
 from advisor.report.command_help import Command, Flag, Kind
 from advisor.request.request import Request, SearchScope
 
@@ -97,8 +97,6 @@ def parse(arguments: Sequence[str]) -> Options:
             raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
     wanted = set(Request.__struct_fields__)
     request = {k: v for k, v in values.items() if k in wanted and v is not None}
-    request["recompute"] = tuple(request.get("recompute", ()))
-    request["calibration"] = tuple(map(Path, request.get("calibration", ())))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
     shown["arguments"] = tuple(arguments)
@@ -167,11 +165,8 @@ def _reading(flag: Flag) -> dict[str, Any]:
         on = not flag.names[0].startswith("--no-")
         both = flag.name == "sequence_parallel"
         return {"action": "store_true" if on else "store_false", "default": None if both else False}
-    if flag.kind is Kind.OPTIONAL:
-        return {"nargs": "?", "action": _OptionalNumber, "default_value": flag.default}
-    if flag.repeated:
-        return {"action": _Repeated}
-    return {"action": _ALONE.get(flag.name) or _ACTIONS.get(flag.kind, _Text)}
+    nargs = {"nargs": "?"} if flag.kind is Kind.OPTIONAL else {}
+    return {"action": _Value, "flag": flag, **nargs}
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -228,117 +223,74 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{names.partition('/')[0]}: {rest}")
 
 
-class _Text(argparse.Action):
-    """A value that is not empty; paths become Path."""
+class _Value(argparse.Action):
+    """The value of a flag as what it means; of a repeated flag all of them. KEY=VALUE after a flag
+    that needs no value is left an override."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        if not values.strip():
-            raise UserError(option or self.dest, repr(values), "must not be empty")
-        if self.dest == "written" and values == "-":
-            values = None
-        is_path = self.dest in _PATHS and values
-        setattr(namespace, self.dest, Path(values) if is_path else values)
-
-
-class _Repeated(_Text):
-    """A flag that may be given again; all values are kept."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        earlier = getattr(namespace, self.dest) or ()
-        super().__call__(parser, namespace, values, option)
-        setattr(namespace, self.dest, (*earlier, values))
-
-
-class _Once(_Text):
-    """Only one of them: an answer is compared with one other."""
+    def __init__(self, *, flag: Flag, **options: Any) -> None:
+        super().__init__(**options)
+        self._flag = flag
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         earlier = getattr(namespace, self.dest)
-        super().__call__(parser, namespace, values, option)
-        if earlier is not None:
-            raise UserError(
-                f"{option}", values, f"cannot be combined with {option} {earlier}", "give one"
-            )
-
-
-class _Integer(argparse.Action):
-    """A whole number of at least one."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        setattr(namespace, self.dest, positive(option or self.dest, values))
-
-
-class _Price(argparse.Action):
-    """A positive decimal number."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        from advisor.api.answering import checked_price
-
-        flag = option or self.dest
-        try:
-            value = float(values)
-        except ValueError:
-            hint = f"write e.g. {flag} 2.5"
-            raise UserError(flag, values, "is not a decimal number", hint) from None
-        setattr(namespace, self.dest, checked_price(value, flag))
-
-
-class _OptionalNumber(argparse.Action):
-    """A number, the default where none is given; a KEY=VALUE behind it is left an override."""
-
-    def __init__(self, *args: Any, default_value: int, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._default_value = default_value
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        if values is not None and "=" in values:
+        found: Any = self._flag.default
+        if self._flag.kind is Kind.OPTIONAL and values is not None and "=" in values:
             namespace.overrides = (*getattr(namespace, "overrides", ()), values)
-            values = None
-        number = self._default_value if values is None else positive(f"--{self.dest}", values)
-        setattr(namespace, self.dest, number)
+        elif values is not None:
+            found = _meant(self._flag, values, option or self.dest)
+        if self._flag.repeated:
+            found = (*(earlier or ()), found)
+        elif self.dest in _ONE_ALONE and earlier not in (None, found):
+            relation = f"cannot be combined with {option} {earlier}"
+            raise UserError(f"{option}", values, relation, "give one")
+        setattr(namespace, self.dest, found)
 
 
-class _Choice(argparse.Action):
+def _meant(flag: Flag, text: str, option: str) -> Any:
+    """What `text` means after a flag that is spelled `option`; UserError where that is nothing."""
+    match flag.kind:
+        case Kind.NUMBER | Kind.OPTIONAL:
+            return positive(option, text)
+        case Kind.DECIMAL:
+            return _price(option, text)
+        case Kind.CHOICE:
+            return _choice(option, text, flag.name)
+    if not text.strip():
+        raise UserError(option, repr(text), "must not be empty")
+    if flag.kind not in (Kind.FILE, Kind.FOLDER) or flag.name == "source":
+        return text
+    return None if flag is WRITTEN and text == "-" else Path(text)
+
+
+def _price(option: str, text: str) -> float:
+    from advisor.api.answering import checked_price
+
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(
+            option, text, "is not a decimal number", f"write e.g. {option} 2.5"
+        ) from None
+    return checked_price(value, option)
+
+
+def _choice(option: str, text: str, field: str) -> Any:
     """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        names = [str(name) for name in choices(self.dest)]
-        value = values.lower()
-        if value not in names:
-            raise _not_a_choice(option or self.dest, values, names)
-        setattr(namespace, self.dest, _ENUMS.get(self.dest, str)(value))
-
-
-class _Scope(_Choice):
-    """Only one of them: each is a search of its own."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        earlier = getattr(namespace, self.dest)
-        super().__call__(parser, namespace, values, option)
-        if earlier not in (None, getattr(namespace, self.dest)):
-            raise UserError(
-                "--search", values, f"cannot be combined with --search {earlier}", "give one"
-            )
-
-
-def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
     from advisor.base.units import nearest_names
 
-    return UserError(option, value, "is unknown", nearest_names(value, names))
+    names = [str(name) for name in choices(field)]
+    if text.lower() not in names:
+        raise UserError(option, text, "is unknown", nearest_names(text, names))
+    return _ENUMS.get(field, str)(text.lower())
 
 
-_PATHS: Final = ("config_dir", "plot", "written", "trace", "memory_snapshot")
-_ACTIONS: Final[dict[Kind, type[argparse.Action]]] = {
-    Kind.NUMBER: _Integer,
-    Kind.DECIMAL: _Price,
-    Kind.CHOICE: _Choice,
-}
+_ONE_ALONE: Final = ("search", "against")
+"""Each is a search, or a comparison, of its own."""
 _SUFFIXES: Final = {
     ".html": OutputFormat.HTML,
     ".json": OutputFormat.JSON,
     ".csv": OutputFormat.CSV,
 }
-_ALONE: Final[dict[str, type[argparse.Action]]] = {"search": _Scope, "against": _Once}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import Options, OutputFormat, choices, parse
-from advisor.cli.exit_codes import FITS, INTERRUPTED, NOTHING_FITS, WRONG
 from advisor.cli.help import RANKING, SHORT, SUBCOMMANDS
-from advisor.cli.outcome import Outcome
+from advisor.cli.outcome import FITS, INTERRUPTED, NOTHING_FITS, WRONG, Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation
@@ -90,7 +87,7 @@ def rank(options: Options) -> Outcome:
         exit_code = INTERRUPTED
     outcome = Outcome(text="", exit_code=exit_code, talk=talk)
     if options.written is None:
-        return replace(outcome, text=_render(advice, options))
+        return outcome._replace(text=_render(advice, options))
     from advisor.cli.writing import into_file
 
     return into_file(outcome, options.written, lambda: _render(advice, options))

@@ -109,7 +109,7 @@ _SEARCH: Final = Topic(
         ),
     ),
 )
-_WRITTEN: Final = Flag(
+WRITTEN: Final = Flag(
     "-o, --output FILE",
     "write the answer to FILE (- is stdout); without --format, the ending .html, .json or .csv "
     "sets the format",
@@ -127,7 +127,7 @@ _OUTPUT: Final = Topic(
             Kind.CHOICE,
             "output",
         ),
-        _WRITTEN,
+        WRITTEN,
         Flag(
             "--top N",
             "show the N best rows. Default: a table shows the 10 best, without dominated rows and "
@@ -249,7 +249,7 @@ SUBCOMMANDS: Final = {
                         "output",
                         choices=("table", "json"),
                     ),
-                    _WRITTEN,
+                    WRITTEN,
                 ),
             ),
         ),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from advisor.cli.exit_codes import FAULT, INTERRUPTED, STDOUT_IS_CLOSED, WRONG
+from advisor.cli.outcome import FAULT, INTERRUPTED, STDOUT_IS_CLOSED, WRONG
 
 
 def command() -> int:

@@ -7,13 +7,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from advisor.base.errors import UserError
 from advisor.base.output_file import check_output_file
 from advisor.cli.arguments import OutputFormat, UsageError
-from advisor.cli.exit_codes import STDOUT_IS_CLOSED
-from advisor.cli.outcome import Outcome
+from advisor.cli.outcome import STDOUT_IS_CLOSED, Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
@@ -40,7 +37,7 @@ def into_file(outcome: Outcome, path: Path, render: Callable[[], str]) -> Outcom
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError("-o", path, f"cannot be written: {error.strerror}") from None
-    return replace(outcome, talk=(*outcome.talk, f"advise: wrote {path}"))
+    return outcome._replace(talk=(*outcome.talk, f"advise: wrote {path}"))
 
 
 def check_files(options: "Options") -> None:

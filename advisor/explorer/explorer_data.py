@@ -9,7 +9,7 @@ from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.units import human_count
 from advisor.explorer.nearby import Grid
 from advisor.explorer.step_numbers import (
@@ -157,7 +157,7 @@ class _Page(Struct, frozen=True):
 
     def _options(self, job: Job) -> str:
         own = options_apart(job, self.grid.own)
-        return key_values({k: v for k, v in own.items() if k != _LENGTH}) or "the answer's"
+        return join_key_values({k: v for k, v in own.items() if k != _LENGTH}) or "the answer's"
 
     def _measuring_command(self, job: Job) -> list[str]:
         """``harness run …`` before and after its settings, and which options it sets otherwise;
@@ -165,7 +165,7 @@ class _Page(Struct, frozen=True):
         try:
             model, folder = str(self.request.model), self.request.config_dir
             line = harness_line(job, (_SPEC,), model, self.answer.recipe, folder)
-            lost = key_values(lost_options(job))
+            lost = join_key_values(lost_options(job))
         except UserError:
             return []
         before, _, after = line.partition(f"'recompute.settings=[{_SPEC}]'")

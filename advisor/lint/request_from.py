@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
-from advisor.base.key_value import key_of, key_values
+from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import nearest_divisors, parse_gpus
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
@@ -137,7 +137,7 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     }
     if "hidden_size" not in fields:
         return ""
-    for key, text in key_values(given.get("overrides", ())).items():
+    for key, text in split_key_values(given.get("overrides", ())).items():
         if key.startswith("model."):
             name = key.removeprefix("model.")
             fields[name] = int(text) if text.isdigit() else text

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
@@ -56,7 +56,7 @@ def page(
         _notes(
             shown,
             told=_told(advice, rows),
-            shared=key_values(shared),
+            shared=join_key_values(shared),
             folded=rows.folded_words(advice.candidates),
             overhead=overhead_words(advice.candidates, shown),
             with_degrees=_with_degrees(advice, shared),
@@ -206,7 +206,7 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
     from advisor.report.job_changes import untold
 
     beside = untold(advice.beside_degrees)
-    lost = key_values({path: value for path, value in beside.items() if path not in shared})
+    lost = join_key_values({path: value for path, value in beside.items() if path not in shared})
     return f"degrees given as flags turn off the recipe; then also give {lost}" if lost else ""
 
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.fields import key_values, spelled
+from advisor.base.fields import spelled
+from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH
 from advisor.job.job import Job
 from advisor.job.layout import EVEN
@@ -110,7 +111,7 @@ def layout_cells(job: Job) -> dict[str, str]:
 def apart(job: Job, other: Job) -> str:
     """``PP 2, VPP 8, micro batch 2``: what `job` has that `other` has not; empty where they are the
     same. DP is left out, which follows."""
-    rest = key_values(options_apart(job, other))
+    rest = join_key_values(options_apart(job, other))
     return ", ".join(filter(None, [*degrees_apart(job, other), rest]))
 
 

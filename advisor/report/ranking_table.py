@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, field
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.units import percent, signed_percent
 from advisor.report.blocks import Block, Column, Indented, Line, Span, Table, Text, group, table
 from advisor.report.breaking import spec_cell
@@ -111,7 +111,7 @@ def remarks(
         others = columns.others(candidate.evaluation.job) if columns else {}
         own = {path: value for path, value in others.items() if path not in common}
         lines = [
-            *([f"with {key_values(own)}"] if own else []),
+            *([f"with {join_key_values(own)}"] if own else []),
             *([_alike(candidate, twins[candidate.rank])] if candidate.rank in twins else []),
         ]
         if lines:

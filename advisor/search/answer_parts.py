@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy, Toss
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
@@ -128,9 +128,9 @@ def command_for(
         return "", str(error)
     apart = {path: value for path, value in lost.items() if path in changed(one, two)}
     if apart:
-        differ, sets = ", ".join(apart), f"harness run always sets {key_values(apart)}"
+        differ, sets = ", ".join(apart), f"harness run always sets {join_key_values(apart)}"
         return "", f"no harness command: the rows differ in {differ}, and {sets}"
-    beside = f"harness run differs from the rows: it sets {key_values(lost)}" if lost else ""
+    beside = f"harness run differs from the rows: it sets {join_key_values(lost)}" if lost else ""
     return " && ".join(lines), beside
 
 

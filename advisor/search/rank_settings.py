@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import SAME_TIME, Answer, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.base.fields import key_values
+from advisor.base.key_value import join_key_values
 from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
@@ -60,7 +60,7 @@ def other_job(found: Evaluation, best: Evaluation) -> Remedy:
         words.append(f"micro batch {batch}")
     idle = {f"layout.{name}" for name in layout.idle_overlaps}
     options = changed(best.job, found.job)
-    words.append(key_values({k: value for k, value in options.items() if k not in idle}))
+    words.append(join_key_values({k: value for k, value in options.items() if k not in idle}))
     change = ", ".join(filter(None, words))
     why = "no single change is enough; the best combination found"
     return _remedy(Neighbour(change, why, found.job), found, best)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
-from harness.api.interrupt import stops_as_usual
 from harness.calibration.conclusion import Outcome
+from harness.execution.signals import stops_as_usual
 from harness.trial.trial import Device
 
 

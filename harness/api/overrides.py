@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import Final, TypeAlias
 
 from advisor.base.errors import UserError
-from advisor.base.fields import show
+from advisor.base.fields import show, spelled
 
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
@@ -64,8 +63,4 @@ def _hydra(value: object) -> str:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_word, value))}]"
-    return value.value if isinstance(value, StrEnum) else str(value)
+    return f"[{spelled(value)}]" if isinstance(value, list | tuple) else spelled(value)

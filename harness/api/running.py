@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError, require
 from advisor.base.fields import convert
-from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
 from harness.backends import lone_ranks
 from harness.execution.launch import make_runner
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress, say
 from harness.execution.runner import UNMEASURED, Runner, exit_code
+from harness.execution.signals import stops_as_usual
 from harness.planner.planning import check_request, machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.rehearsal.trials import parse_asked, rehearsal_plan

@@ -1,11 +1,19 @@
-"""`harness.load_run`, `harness.update_goldens`: what lies in folders, without running anything."""
+"""`harness.load_run`, `.update_goldens`, `.json_schema`: what lies in folders; nothing is run."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
+from advisor.base.json_schema import json_schema as schema_of
 from harness.api.comparing import Results, loaded_of
 from harness.api.running import RunOutcome
 from harness.judge.update import FOLDER, plan_update, write
+from harness.trial.result import TrialResult
+
+_LOSS: Final = {
+    "type": "array",
+    "items": {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]},
+}
 
 
 def load_run(folder: str | Path) -> RunOutcome:
@@ -40,3 +48,9 @@ def update_goldens(
     changes = plan_update(loaded_of(results).results, reason, Path(to))
     write(changes)
     return tuple(change.path for change in changes)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a trial's result.json; the same text is shipped as
+    harness/api/result.schema.json. A loss that is no number is text, as in Megatron's own files."""
+    return schema_of(TrialResult, title="result.json, schema_version 1", instead={"loss": _LOSS})

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides
 from harness.api.running import hand_over, run_folder, statuses_of
 from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
+from harness.execution.signals import stops_as_usual
 from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep

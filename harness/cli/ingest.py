@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from advisor.base.key_value import key_of, key_values
+from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     made.add_argument("words", nargs="*")
     given = made.read(argv)
     pairs = [word for word in given.words if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
-    own = key_values(pairs)
+    own = split_key_values(pairs)
     asked = AskedLogs(
         logs=tuple(word for word in given.words if word not in pairs),
         overrides=tuple(word for word in pairs if key_of(word) not in _OWN),

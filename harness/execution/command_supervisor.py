@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 from typing import Final
 
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from harness.execution.launchers.local import descendants, group_leaders, kill_groups
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.trial.store import TrialFolder
@@ -43,7 +43,7 @@ def supervise(command: Command, plan: MeasurementPlan, folder: TrialFolder) -> i
 
 def _environment(command: Command, folder: TrialFolder) -> dict[str, str]:
     """Ours, with what the setting needs; what the user has set stands."""
-    return {**key_values(command.variables), **os.environ, FOLDER: str(folder.path.resolve())}
+    return {**split_key_values(command.variables), **os.environ, FOLDER: str(folder.path.resolve())}
 
 
 def _end_all() -> None:

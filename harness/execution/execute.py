@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from harness.backends.command_flags import OTHER
 from harness.execution.launchers.local import Exit, Launcher, LocalLauncher, Running
 from harness.execution.launchers.torchrun import TorchrunLauncher
@@ -121,7 +121,7 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
 def _environment(command: Command) -> dict[str, Any]:
     """What is known of where it ran: the GPU, and what the setting needed."""
     gpus = [{"name": command.gpu}] if command.gpu else []
-    return {"gpus": gpus, "variables": key_values(command.variables)}
+    return {"gpus": gpus, "variables": split_key_values(command.variables)}
 
 
 def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:

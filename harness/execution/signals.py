@@ -67,3 +67,15 @@ class StopSignals:
             self._held -= 1
         if not self._held and self.count > before:
             raise Stop(self._received[-1])
+
+
+@contextmanager
+def stops_as_usual() -> Iterator[None]:
+    """Inside, Ctrl-C ends in KeyboardInterrupt and SIGTERM in SystemExit; what is finished is on
+    disk by then, and the same call goes on from there."""
+    try:
+        yield
+    except Stop as stop:
+        if stop.number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise SystemExit(stop.exit_code) from None

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from harness.base.collections import Scalar, flatten
 from harness.trial.result import TrialResult
 from harness.trial.trial import Workload, world_size
@@ -91,7 +91,7 @@ def place_of(result: TrialResult) -> Place:
     """
     environment, workload = result.environment, result.trial["workload"]
     if not environment:
-        environment = {"variables": key_values(map(str, result.trial.get("variables", ())))}
+        environment = {"variables": split_key_values(map(str, result.trial.get("variables", ())))}
     flat = flatten(environment)
     if str(workload.get("device", "cuda")) == CPU:
         return Place(gpus=CPU, environment=flat)

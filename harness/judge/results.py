@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from advisor.base.record import as_dict
 from advisor.base.units import parse_gpus
 from advisor.job.layout import ParallelLayout
@@ -131,7 +131,9 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
             f"framework={trial.command.framework}",
             f"command={trial.command.template}",
         ]
-    variables = [f"{name}={quote(value)}" for name, value in key_values(trial.variables).items()]
+    variables = [
+        f"{name}={quote(value)}" for name, value in split_key_values(trial.variables).items()
+    ]
     return " ".join([*variables, "harness run", *(quote(word) for word in words)])
 
 

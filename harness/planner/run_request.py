@@ -26,7 +26,7 @@ from advisor.base.fields import (
     read_record,
     show,
 )
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from advisor.base.units import likely_names, nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -174,7 +174,7 @@ def _check_backend(name: object) -> None:
 def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) -> dict[str, str]:
     """Values by key; UserError for a key that nobody reads, and for a choice that no folder has or
     whose file is broken."""
-    given = key_values((override.lstrip("+") for override in overrides), "override")
+    given = split_key_values((override.lstrip("+") for override in overrides), "override")
     inner = [f"{group}.{name}" for group, kind in groups.items() for name in field_types(kind)]
     choices = [name for name in _CHOICES if name in ("experiment", *groups)]
     presets = [] if "sweep" in groups else ["model"]

@@ -14,7 +14,7 @@ from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from advisor.base.numbers import whole
 from advisor.base.units import nearest_names
 from advisor.frameworks.registry import parts_of
@@ -84,7 +84,7 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
     """KEY=VALUE arguments; UserError with the nearest key for one that is not known."""
     given: dict[str, str] = {}
     overrides = []
-    for key, value in key_values(pairs, "override").items():
+    for key, value in split_key_values(pairs, "override").items():
         if key.startswith(_GROUPS):
             overrides.append(f"{key}={value}")
         elif key in _OWN_KEYS:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -173,12 +173,12 @@ class Command(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        key_values(self.words, "command.words")
-        key_values(self.variables, "command.variables")
+        split_key_values(self.words, "command.words")
+        split_key_values(self.variables, "command.variables")
 
     def line(self, plan: MeasurementPlan) -> str:
         """The line of a trial: the setting in its place, else at the end."""
-        words = key_values(self.words)
+        words = split_key_values(self.words)
         words |= {"steps": str(plan.max_warmup_steps + plan.steps), "seed": str(plan.seed)}
         filled = _PLACEHOLDER.sub(
             lambda match: words.get(match[1], "") if match[1] else match[0][1:-1], self.template
@@ -226,7 +226,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     limit_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        key_values(self.variables, "variables")
+        split_key_values(self.variables, "variables")
 
     @property
     def name(self) -> str:
@@ -236,7 +236,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     @property
     def environment(self) -> dict[str, str]:
         """`variables` by name."""
-        return key_values(self.variables)
+        return split_key_values(self.variables)
 
 
 def layout_name(layout: ParallelLayout) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.key_value import key_values
+from advisor.base.key_value import split_key_values
 from research.rows.bridge_runs import BridgeRun, bridge_job
 from research.rows.row import (
     PACKED_SEQUENCE,
@@ -93,7 +93,7 @@ def _work(row: Row) -> tuple[str, ...]:
 
 
 def _target(row: Row, seconds: float) -> Target:
-    extras = key_values(filter(None, row["recipe_extras"].split("; ")))
+    extras = split_key_values(filter(None, row["recipe_extras"].split("; ")))
     if row["zero_or_fsdp"].startswith(_SHARDED):
         extras["use_megatron_fsdp"] = "True"
     packed = row["task"] == "SFT"

@@ -8,11 +8,10 @@ import jsonschema
 import pytest
 
 import harness
-from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import hydra_overrides, plain_overrides
 from harness.api.running import statuses_of
 from harness.execution.runner import UNMEASURED
-from harness.execution.signals import Stop
+from harness.execution.signals import Stop, stops_as_usual
 from harness.planner.run_request import compose
 
 RECORDED = Path(__file__).parent / "fixtures" / "recorded_regression"

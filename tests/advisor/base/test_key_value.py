@@ -3,12 +3,12 @@
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.base.key_value import key_of, key_values, split_key_value
+from advisor.base.key_value import key_of, split_key_value, split_key_values
 
 
 def test_a_value_may_hold_more_equals_signs() -> None:
     assert split_key_value("sbatch=[comment=a]") == ("sbatch", "[comment=a]")
-    assert key_values(["a=1", "b=", "a=2"]) == {"a": "2", "b": ""}
+    assert split_key_values(["a=1", "b=", "a=2"]) == {"a": "2", "b": ""}
     assert [key_of(word) for word in ("--retry=oom", "--retry")] == ["--retry"] * 2
 
 
