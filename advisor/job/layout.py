@@ -25,6 +25,10 @@ class DataParallelSharding(StrEnum):
     FULL = "full"
 
 
+SHARDED_GRADIENTS: Final = frozenset({DataParallelSharding.GRADIENTS, DataParallelSharding.FULL})
+"""No rank keeps whole gradients."""
+
+
 class ParallelLayout(Struct, frozen=True, kw_only=True):
     """Degrees of parallelism of one job; their product is the number of GPUs.
 

@@ -26,14 +26,14 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.search.changed_options import Root
-from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import micro_batches, of_group
 from advisor.search.rank_shape import rank_shape
 from advisor.time.communication import waiting_share
-from advisor.time.job_time import hidden_beside
-from advisor.time.machine import machine
+from advisor.time.machine import machine_of
+from advisor.time.optimizer_time import least_optimizer_seconds
 from advisor.time.passes import end_times, part_times
 from advisor.time.rank_links import Network, network
+from advisor.time.stage_times import hidden_beside
 
 
 class Sequence(Struct, frozen=True):
@@ -66,17 +66,11 @@ class Floors:
         self._job, self._calibration = job, calibration
         self._batch = job.config.global_batch_size
         self._shape = rank_shape(job)
-        self._chip = machine(
-            job.gpu,
-            calibration,
-            job.config.precision,
-            eager=job.model.transformer_impl.is_eager,
-            compiled=job.config.torch_compile,
-        )
+        self._chip = machine_of(job, calibration)
         held = pipeline_stages(job.model, job.layout)
         self._kinds = Counter(k for chunks in held for chunk in chunks for k in chunk.layers)
         self._waits = (1 + waiting_share(job.num_gpus, calibration.speed_spread)) * (1 - _ROUNDED)
-        self.optimizer = Evaluator(job, calibration).time.least_optimizer_seconds
+        self.optimizer = least_optimizer_seconds(job, self._chip)
         self._outside: dict[tuple[object, ...], Sequence] = base._outside if base else {}
         self._experts: dict[tuple[int, int, int], dict[LayerKind, float]] = {}
         self._splits: dict[tuple[object, ...], tuple[_Stage, ...]] = base._splits if base else {}

@@ -39,6 +39,8 @@ from advisor.search.layouts import (
     with_experts,
 )
 from advisor.search.near_changes import Climb
+from advisor.time.machine import machine_of
+from advisor.time.optimizer_time import least_optimizer_seconds
 
 NEAR: Final = 0.02
 """Share above the best step time up to which all layouts are looked at (a judgement)."""
@@ -180,7 +182,7 @@ class Search:
         self._lighter += [range(0)] * (len(every) - len(bases))
         self._roots = tuple(every)
         self._optimizer = [
-            Evaluator(root.template, self._calibration).time.least_optimizer_seconds
+            least_optimizer_seconds(root.template, machine_of(root.template, self._calibration))
             for root in every
         ]
         self._floors: list[Floors] = []

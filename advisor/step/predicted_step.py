@@ -14,8 +14,9 @@ from advisor.memory.events import Peak
 from advisor.memory.resident import NamedBytes
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail, StagePasses
-from advisor.time.job_time import Directions, StepTail
+from advisor.time.job_time import StepTail
 from advisor.time.passes import PassTimes
+from advisor.time.stage_times import Directions
 
 
 class PassSeconds(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
+from advisor.job.job import Job
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
@@ -57,6 +58,13 @@ for the largest value, before it casts (TE common/cast, recipe/current_scaling.c
 and makes the columns' copy of a Hadamard transform, by a kernel of its own (TE common/hadamard).
 Scales of blocks (1/128 or 1/32 of the elements) are left out. Transformer Engine's own table of
 B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 and 7 bytes."""
+
+
+def machine_of(job: Job, calibration: Calibration, host: Host | None = None) -> Machine:
+    """The job's GPU, at its precision and with its layers."""
+    eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
+    precision = job.config.precision
+    return machine(job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host)
 
 
 @lru_cache(maxsize=64)

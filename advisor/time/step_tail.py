@@ -1,6 +1,7 @@
-"""What comes after the passes of a step: gradients reduced and parameters gathered by data
-parallelism, as far as no kernel hides them, and the optimizer."""
+"""What data parallelism adds to the passes of a step: gradients reduced and parameters gathered, as
+far as no kernel hides them, and gradients added up on the host."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from msgspec import Struct
@@ -9,14 +10,15 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
-from advisor.job.layout import ParallelLayout
+from advisor.job.job import Job, Optimizer
+from advisor.job.layout import SHARDED_GRADIENTS, DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
-from advisor.memory.muon_shares import MuonShare
 from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.time.communication import Link, collective_seconds
 from advisor.time.machine import Machine
+from advisor.time.passes import PassTimes
 from advisor.time.rank_links import data_parallel_link, expert_data_parallel_link
 
 
@@ -76,7 +78,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     def exposed_seconds(
         self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
     ) -> float:
-        """What is left of both beside one microbatch's `forward` and `backward` on this stage.
+        """What is left of both next to one microbatch's `forward` and `backward` on this stage.
 
         Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
         the first one goes forward. `beside`: work on other buffers, one after another. Source:
@@ -157,56 +159,6 @@ class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
         return seconds - self.hidden_fraction * min(seconds, kernels)
 
 
-_OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
-"""fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
-parameter and two moments and writes three; a copy brings the parameter to 16 bit."""
-
-_GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction reads and writes it
-
-
-def optimizer_seconds(
-    elements: int, shards: int, gradient_itemsize: int, machine: Machine, *, on_host: float = 0.0
-) -> float:
-    """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
-    bandwidth bound."""
-    traffic = float(optimizer_traffic(elements, shards, gradient_itemsize))
-    traffic -= on_host * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
-    return traffic / machine.optimizer_bytes_per_second
-
-
-def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int:
-    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer: every
-    tensor once for each kernel that reads or writes it (megatron-core 0.16.1 distrib_optimizer.py,
-    clip_grads.py; TE FusedAdam). Caches are left out: shards are far larger."""
-    shard = -(-elements // shards)
-    return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
-
-
-def muon_seconds(
-    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
-) -> float:
-    """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
-    traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
-    muon_fp32_matmul_prec "medium")."""
-    traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
-    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
-    return traffic / machine.optimizer_bytes_per_second + share.flops / machine.bf16_flops
-
-
-_HOST_ADAM_BYTES_PER_ELEMENT = 28
-"""fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
-
-
-def host_optimizer_seconds(
-    elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
-) -> float:
-    """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
-    back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
-    copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
-    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / machine.host_memory_bytes_per_second
-    return max(copies, update) if overlapped else copies + update
-
-
 def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
     """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
     but the first brings the sum to the device, and each takes it back. One microbatch alone goes
@@ -216,3 +168,85 @@ def host_accumulation_seconds(elements: float, microbatches: int, machine: Machi
         return 0.0
     copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
     return copied / machine.host_bytes_per_second
+
+
+_LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
+_READ_READ_WRITTEN = 3
+"""Of an addition in place: both tensors are read, one is written."""
+
+
+def data_parallel_work(
+    job: Job,
+    chunks: tuple[ModelChunk, ...],
+    parameters: Sequence[ParameterGroup],
+    machine: Machine,
+    calibration: Calibration,
+    reductions: int,
+) -> tuple[DataParallelWork, ...] | ShardedWork:
+    """Of a rank of a stage that holds these `chunks`; `reductions` of a step's microbatches reduce
+    gradients of sharded parameters."""
+    layout, itemsize = job.layout, job.config.main_grads_dtype.itemsize
+    sharding = layout.data_parallel_sharding
+    if sharding in SHARDED_GRADIENTS:
+        shard = sum(part.elements / part.ranks for part in parameters) * DType.BF16.itemsize
+        whole = sum(part.elements for part in parameters) * DType.BF16.itemsize
+        away = shard / machine.host_bytes_per_second
+        return ShardedWork(
+            groups=tuple((part.elements, part.ranks, part.joined) for part in parameters),
+            gradient_itemsize=itemsize,
+            microbatches=job.num_microbatches,
+            reductions=reductions,
+            gathers_again=sharding is DataParallelSharding.FULL,
+            hidden_fraction=calibration.hidden_fraction,
+            collectives=sum(len(chunk.layers) for chunk in chunks),
+            from_host=away if job.config.param_cpu_offload else 0.0,
+            added=_READ_READ_WRITTEN * whole / machine.memory_bytes_per_second,
+        )
+    sharded = layout.use_distributed_optimizer
+    if sharding is not None:
+        sharded = sharding is DataParallelSharding.OPTIMIZER
+    return tuple(
+        DataParallelWork(
+            elements=part.elements,
+            gradient_itemsize=itemsize,
+            ranks=part.ranks,
+            sharded=sharded,
+            overlap_grad_reduce=layout.overlap_grad_reduce,
+            overlap_param_gather=layout.overlap_param_gather,
+            joined=part.joined,
+            gathers_after=job.config.optimizer is Optimizer.DIST_MUON,
+            buckets=_buckets(part) if layout.overlap_grad_reduce else 1,
+        )
+        for part in parameters
+    )
+
+
+def _buckets(part: ParameterGroup) -> int:
+    """Collectives of one pass over a gradient buffer with overlap, one a bucket of the size that
+    Megatron gives it by default (megatron-core 0.16.1 distributed_data_parallel.py)."""
+    return -(-part.elements // max(_LEAST_BUCKET, _BUCKET_OF_A_RANK * part.ranks))
+
+
+def reduced_seconds(work: tuple[DataParallelWork, ...] | ShardedWork, pace: PassTimes) -> float:
+    """What the passes of a microbatch of `pace` do not hide of the work."""
+    late = 1 + (pace.host + pace.exposed) / (pace.forward + pace.backward)
+    forward, backward = pace.forward * late, pace.backward * late  # while no kernel runs, it does
+    if isinstance(work, ShardedWork):
+        return work.exposed_seconds(forward, backward)
+    first, *others = work
+    return first.exposed_seconds(forward, backward, tuple(others))
+
+
+def accumulation_seconds(
+    job: Job, parameters: Sequence[ParameterGroup], machine: Machine, pace: PassTimes
+) -> float:
+    """Gradients summed on the host, where DeepSpeed's optimizer is: at the same time as the
+    backward in stage 3, on the stream of the kernels in the others."""
+    sharding = job.layout.data_parallel_sharding
+    if sharding is None or not job.config.optimizer_cpu_offload:
+        return 0.0
+    shard = sum(part.elements / part.ranks for part in parameters)
+    copies = host_accumulation_seconds(shard, job.num_microbatches, machine)
+    if sharding is DataParallelSharding.FULL:
+        return max(0.0, copies - job.num_microbatches * pace.backward)
+    return copies

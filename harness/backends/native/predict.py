@@ -24,7 +24,7 @@ from advisor.models.options import (
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
-from advisor.time.step_tail import optimizer_traffic
+from advisor.time.optimizer_time import optimizer_traffic
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
 from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.trial.trial import Workload

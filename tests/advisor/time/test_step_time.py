@@ -22,6 +22,7 @@ from advisor.time.attention import AttentionRates, Reached
 from advisor.time.communication import Link, collective_seconds, pipeline_transfer_seconds
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
+from advisor.time.optimizer_time import host_optimizer_seconds, optimizer_seconds
 from advisor.time.passes import (
     PassTimes,
     chunk_times,
@@ -32,12 +33,7 @@ from advisor.time.passes import (
 )
 from advisor.time.rank_links import Network
 from advisor.time.roofline import backward_seconds, forward_seconds
-from advisor.time.step_tail import (
-    DataParallelWork,
-    ShardedWork,
-    host_optimizer_seconds,
-    optimizer_seconds,
-)
+from advisor.time.step_tail import DataParallelWork, ShardedWork
 
 MACHINE = Machine(
     linear=GemmRates(

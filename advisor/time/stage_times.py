@@ -1,0 +1,148 @@
+"""Seconds of one microbatch through each pipeline stage, and what other microbatches hide of the
+experts' exchange in it."""
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
+from advisor.layers.operators import Collective, CollectiveKind, Group
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT
+from advisor.plan.recompute_plan import RecomputePlan
+from advisor.plan.schedule import num_warmup_passes
+from advisor.time.communication import pipeline_transfer_seconds
+from advisor.time.machine import Machine
+from advisor.time.passes import PassTimes, chunk_times, end_times
+from advisor.time.rank_links import Network, neighbour_link
+
+_NCCL_SMS: Final = 32
+"""Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
+
+
+def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+    """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
+    that it leaves them; 0 where none runs beside it.
+
+    Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
+    """
+    if not job.layout.overlap_moe_expert_parallel_comm:
+        return 0.0
+    taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
+    return calibration.exchange_hidden_fraction * (1 - taken)
+
+
+class ExchangeOverlap(Struct, frozen=True):
+    """What hides the experts' exchange of a job: `beside` is the part that the kernels of another
+    microbatch do, where there is one."""
+
+    beside: float
+    pp: int
+    vpp: int
+    microbatches: int
+
+    def shown_seconds(self, stage: int, pace: PassTimes) -> float:
+        """Seconds of the exchange in a step that nothing hides, of a stage that takes `pace` for a
+        microbatch: all of it, unless as long kernels of another microbatch run at the time."""
+        if not (pace.exchange and self.beside):
+            return self.microbatches * pace.exchange
+        hidden = self.hidden_share(stage) * min(1.0, pace.kernels / pace.exchange)
+        return self.microbatches * pace.exchange * (1 - hidden)
+
+    def hidden_share(self, stage: int) -> float:
+        """Of the exchange, what kernels of another microbatch can hide: what fills the pipeline has
+        no other microbatch."""
+        passes = self.microbatches * self.vpp
+        alone = 1 + num_warmup_passes(self.pp, self.vpp, self.microbatches, stage)
+        return self.beside * max(0, passes - alone) / passes
+
+
+Directions = tuple[PassTimes, PassTimes]
+"""One microbatch through a chunk: forward, and backward with its replay."""
+
+
+class StageTimes:
+    """One microbatch through the stages of a job, under plans of each group of layers of its
+    `pipeline`."""
+
+    def __init__(
+        self,
+        job: Job,
+        shape: RankShape,
+        stages: Stages,
+        pipeline: Pipeline,
+        calibration: Calibration,
+        machine: Machine,
+        network: Network,
+    ) -> None:
+        self._shape, self._stages, self._pipeline = shape, stages, pipeline
+        self._rates = machine, network
+        self._transfer = _pipeline_transfer(job, shape, calibration, network)
+        self._sent = self._transfer.times(0.5 / job.layout.virtual_pipeline_model_parallel_size)
+        self._ends = pipeline.of_each_stage(self._end_times)
+
+    def of(self, plans: list[RecomputePlan]) -> list[PassTimes]:
+        """Seconds of one microbatch through all chunks of every stage, with what it sends to the
+        next; chunks of a stage run one after another."""
+        passes = [chunk_times(self._shape, *self._rates, plan) for plan in plans]
+
+        def stage_times(stage: int) -> PassTimes:
+            total = self._ends[stage]
+            for group, count in self._pipeline.stages[stage].groups:
+                total += passes[group].times(count)
+            return total
+
+        return self._pipeline.of_each_stage(stage_times)
+
+    def directions(self, plans: list[RecomputePlan], shown: float) -> list[list[Directions]]:
+        """Of every stage, one microbatch through each of its chunks, with what it sends to the
+        next; of the experts' exchange the part `shown`, which no other pass hides. Where nothing
+        hides any of it, the chunks of a stage sum to `of`."""
+        layers = dict(zip(self._pipeline.groups, plans, strict=True))
+
+        def of_stage(stage: int) -> list[Directions]:
+            chunks = self._stages[stage]
+            return [self._directions(chunk, layers[chunk.layers], shown) for chunk in chunks]
+
+        return self._pipeline.of_each_stage(of_stage)
+
+    def _directions(self, chunk: ModelChunk, plan: RecomputePlan, shown: float) -> Directions:
+        from advisor.time.directions import chunk_forward, ends_forward
+
+        ends = chunk.embedding, chunk.head
+        there = chunk_forward(self._shape, *self._rates, plan)
+        there += ends_forward(self._shape, *self._rates, *ends) + self._sent
+        both = chunk_times(self._shape, *self._rates, plan)
+        both += end_times(self._shape, *self._rates, *ends)
+        back = both + self._sent.times(2) + there.times(-1)
+        return (
+            replace(there, exchange=there.exchange * shown),
+            replace(back, exchange=back.exchange * shown),
+        )
+
+    def _end_times(self, stage: int) -> PassTimes:
+        """One microbatch through the ends of the model that a stage holds, and its transfers."""
+        first = any(chunk.embedding for chunk in self._stages[stage])
+        last = any(chunk.head for chunk in self._stages[stage])
+        return self._transfer + end_times(self._shape, *self._rates, first, last)
+
+
+def _pipeline_transfer(
+    job: Job, shape: RankShape, calibration: Calibration, network: Network
+) -> PassTimes:
+    """What a stage sends to the next and gets from it, of one microbatch."""
+    layout = job.layout
+    if layout.pipeline_model_parallel_size == 1:
+        return PassTimes()
+    vpp = layout.virtual_pipeline_model_parallel_size
+    joined = neighbour_link(job.gpu, calibration, job.num_gpus)
+    hidden, gathered = shape.hidden(LAYER_INPUT).num_bytes, 0.0
+    if layout.scatters_stage_outputs:
+        kind = CollectiveKind.ALL_GATHER
+        gathered = network.seconds(Collective(kind, Group.TENSOR, hidden))
+        hidden = -(-hidden // shape.tp)
+    sent = pipeline_transfer_seconds(hidden, vpp, joined, calibration.hidden_fraction)
+    return PassTimes(exposed=sent + 2 * vpp * gathered)
