@@ -4,30 +4,18 @@ from typing import Any
 
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
 
-from .prediction import tensor_parallel
+from .prediction import shaped, tensor_parallel
 
-MIXTRAL = OracleCase(
-    num_layers=4,
-    hidden_size=4096,
-    ffn_hidden_size=14336,
-    num_attention_heads=32,
-    num_query_groups=8,
-    kv_channels=128,
-    seq_length=4096,
+MIXTRAL = shaped(
+    "mixtral_8x7b",
     vocab_size=32000,
     num_moe_experts=8,
     moe_ffn_hidden_size=14336,
     moe_token_dispatcher_type="alltoall",
 )
-QWEN3_MOE = OracleCase(
-    num_layers=4,
-    hidden_size=2048,
-    ffn_hidden_size=6144,
-    num_attention_heads=32,
-    num_query_groups=4,
-    kv_channels=128,
+QWEN3_MOE = shaped(
+    "qwen3_30b_a3b",
     qk_layernorm=True,
-    seq_length=4096,
     vocab_size=151936,
     num_moe_experts=128,
     moe_ffn_hidden_size=768,

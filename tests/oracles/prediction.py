@@ -20,11 +20,9 @@ from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
-    Normalization,
-    PositionEmbedding,
-    RopeType,
     TransformerImpl,
 )
+from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from harness.backends.megatron_core.installed import installed_revision
 
@@ -43,77 +41,27 @@ _GPT: dict[str, Any] = {
     "seq_length": 2048,
     "num_layers": 4,
 }
-LLAMA3_8B = OracleCase(
-    num_layers=4,
-    hidden_size=4096,
-    ffn_hidden_size=14336,
-    num_attention_heads=32,
-    num_query_groups=8,
-    kv_channels=128,
-    seq_length=8192,
-    vocab_size=129024,
-    micro_batch_size=2,
-)
-LLAMA3_70B = OracleCase(
-    num_layers=4,
-    hidden_size=8192,
-    ffn_hidden_size=28672,
-    num_attention_heads=64,
-    num_query_groups=8,
-    kv_channels=128,
-    seq_length=4096,
-    vocab_size=129024,
-)
-GPT_22B = OracleCase(
-    hidden_size=6144,
-    ffn_hidden_size=24576,
-    num_attention_heads=64,
-    num_query_groups=64,
-    kv_channels=96,
-    micro_batch_size=4,
-    **_GPT,
-)
-GPT_175B = OracleCase(
-    hidden_size=12288,
-    ffn_hidden_size=49152,
-    num_attention_heads=96,
-    num_query_groups=96,
-    kv_channels=128,
-    **_GPT,
-)
-QWEN3_32B = OracleCase(
-    num_layers=4,
-    hidden_size=5120,
-    ffn_hidden_size=25600,
-    num_attention_heads=64,
-    num_query_groups=8,
-    kv_channels=128,
-    qk_layernorm=True,
-    seq_length=4096,
-    vocab_size=152064,
-)
-QWEN25_7B = OracleCase(
-    num_layers=4,
-    hidden_size=3584,
-    ffn_hidden_size=18944,
-    num_attention_heads=28,
-    num_query_groups=4,
-    kv_channels=128,
-    add_qkv_bias=True,
-    seq_length=4096,
-    vocab_size=152064,
-)
-NEMOTRON4_15B = OracleCase(
-    num_layers=4,
-    hidden_size=6144,
-    ffn_hidden_size=24576,
-    num_attention_heads=48,
-    num_query_groups=8,
-    kv_channels=128,
+
+
+def shaped(name: str, **changes: Any) -> OracleCase:
+    """Four layers as wide as those of a preset; published vocabularies are padded for any TP."""
+    spec = load_model(name)
+    fields = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+    widths = {field: getattr(spec, field) for field in (*fields, "kv_channels")}
+    return OracleCase(**({"num_layers": 4, "seq_length": 4096} | widths | changes))
+
+
+LLAMA3_8B = shaped("llama3_8b", seq_length=8192, vocab_size=129024, micro_batch_size=2)
+LLAMA3_70B = shaped("llama3_70b", vocab_size=129024)
+GPT_22B = shaped("gpt3_22b", micro_batch_size=4, **_GPT)
+GPT_175B = shaped("gpt3_175b", **_GPT)
+QWEN3_32B = shaped("qwen3_32b", qk_layernorm=True, vocab_size=152064)
+QWEN25_7B = shaped("qwen2.5_7b", add_qkv_bias=True, vocab_size=152064)
+NEMOTRON4_15B = shaped(
+    "nemotron4_15b",
     activation=Activation.SQUARED_RELU,
     bias_activation_fusion=False,
     normalization="LayerNorm",
-    seq_length=4096,
     vocab_size=256000,
 )
 
@@ -137,47 +85,32 @@ def tensor_parallel(size: int, sequence_parallel: bool) -> dict[str, Any]:
     return {"tensor_model_parallel_size": size, "sequence_parallel": sequence_parallel}
 
 
+_SAME = (
+    "num_layers hidden_size ffn_hidden_size num_attention_heads vocab_size normalization activation"
+    " add_bias_linear add_qkv_bias qk_layernorm attention_output_gate multi_latent_attention"
+    " q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type mtp_num_layers"
+    " share_embeddings_and_output_weights position_embedding_type hidden_dropout attention_dropout"
+    " attention_softmax_in_fp32 bias_activation_fusion bias_dropout_fusion"
+)
+
+
 def model_spec(case: OracleCase) -> ModelSpec:
     """The model of `case` on the local layer spec."""
     unfused = case.attention is CoreAttention.UNFUSED
-    heads = case.num_attention_heads
+    heads, types = case.num_attention_heads, field_types(ModelSpec)
+    same = {name: convert(getattr(case, name), types[name], "", name) for name in _SAME.split()}
     return ModelSpec(
         name="oracle",
-        num_layers=case.num_layers,
-        hidden_size=case.hidden_size,
-        ffn_hidden_size=case.ffn_hidden_size,
-        num_attention_heads=heads,
         num_query_groups=case.num_query_groups or heads,
         kv_channels=case.kv_channels or case.hidden_size // heads,
-        vocab_size=case.vocab_size,
         make_vocab_size_divisible_by=1,
         max_position_embeddings=case.seq_length,
-        normalization=Normalization(case.normalization),
-        activation=Activation(case.activation),
-        add_bias_linear=case.add_bias_linear,
-        add_qkv_bias=case.add_qkv_bias,
-        qk_layernorm=case.qk_layernorm,
-        attention_output_gate=case.attention_output_gate,
-        multi_latent_attention=case.multi_latent_attention,
-        q_lora_rank=case.q_lora_rank,
-        kv_lora_rank=case.kv_lora_rank,
-        qk_head_dim=case.qk_head_dim,
-        qk_pos_emb_head_dim=case.qk_pos_emb_head_dim,
-        v_head_dim=case.v_head_dim,
-        rope_type=RopeType(case.rope_type),
-        mtp_num_layers=case.mtp_num_layers,
-        share_embeddings_and_output_weights=case.share_embeddings_and_output_weights,
-        position_embedding_type=PositionEmbedding(case.position_embedding_type),
-        hidden_dropout=case.hidden_dropout,
-        attention_dropout=case.attention_dropout,
         transformer_impl=TransformerImpl.LOCAL,
         attention_backend=AttentionBackend.UNFUSED if unfused else AttentionBackend.FLASH,
-        attention_softmax_in_fp32=case.attention_softmax_in_fp32,
         masked_softmax_fusion=False,
-        bias_activation_fusion=case.bias_activation_fusion,
-        bias_dropout_fusion=case.bias_dropout_fusion,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
+        **same,
         **_experts(case),
     )
 
@@ -196,16 +129,13 @@ def _experts(case: OracleCase) -> dict[str, Any]:
 
 def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
     """Local sizes of one rank of `case`, with fields of the model that no case has."""
-    shape = RankShape(
-        model=replace(model_spec(case), **variant),
-        seq_length=case.seq_length,
-        micro_batch_size=case.micro_batch_size,
-        tensor_model_parallel_size=case.tensor_model_parallel_size,
-        sequence_parallel=case.sequence_parallel,
-        context_parallel_size=case.context_parallel_size,
-        expert_model_parallel_size=case.expert_model_parallel_size,
-        expert_tensor_parallel_size=case.expert_tensor_parallel_size,
+    degrees = (
+        f"{kind}_parallel_size"
+        for kind in ("tensor_model", "context", "expert_model", "expert_tensor")
     )
+    names = ("seq_length", "micro_batch_size", "sequence_parallel", *degrees)
+    same = {name: getattr(case, name) for name in names}
+    shape = RankShape(model=replace(model_spec(case), **variant), **same)
     return of_release(shape, RELEASE, overlaps_exchange=False)
 
 

@@ -14,6 +14,7 @@ from .megatron import (  # noqa: E402
     saved_bytes_per_layer,
 )
 from .megatron.peak import activation_peak  # noqa: E402
+from .prediction import full, selective  # noqa: E402
 
 LLAMA3_70B = OracleCase(
     num_layers=80,
@@ -56,18 +57,6 @@ TOY = OracleCase(
     tensor_model_parallel_size=2,
     sequence_parallel=True,
 )
-
-
-def selective(*modules: str) -> dict[str, Any]:
-    return {"recompute_granularity": "selective", "recompute_modules": modules}
-
-
-def full(method: str, num_layers: int) -> dict[str, Any]:
-    return {
-        "recompute_granularity": "full",
-        "recompute_method": method,
-        "recompute_num_layers": num_layers,
-    }
 
 
 @pytest.mark.parametrize(
