@@ -34,24 +34,38 @@ def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
     return [(setting, stack, job) for setting in stack.settings.candidates(job)]
 
 
-@pytest.mark.parametrize("sharding", ["full", "gradients"])
-def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
+def _words(stack: Any, job: Any, setting: Setting) -> list[str]:
+    layout, own = stack.spelling.layout_flags(job), stack.spelling.setting_flags(setting, job)
+    return shlex.split(f"{layout} {own}")
+
+
+def _titan_config(words: list[str]) -> Any:
     pytest.importorskip("tyro")
     from .stacks.titan import import_titan
 
-    manager = import_titan("config.manager").ConfigManager
+    return import_titan("config.manager").ConfigManager().parse_args(words)
+
+
+def _trainer(words: list[str]) -> Any:
+    transformers = pytest.importorskip("transformers")
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    (read,) = parser.parse_args_into_dataclasses(
+        [*words, *shlex.split("--output_dir out --use_cpu True")]
+    )
+    return read
+
+
+@pytest.mark.parametrize("sharding", ["full", "gradients"])
+def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
     override = (f"layout.data_parallel_sharding={sharding}",)
     found = _settings("torchtitan", framework_version="0.2", overrides=override)
     extra = [(budget(0.25), *found[0][1:])]
     for setting, stack, job in found + extra:
-        words = shlex.split(
-            f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(setting, job)}"
-        )
-        config = manager().parse_args(words)
+        config = _titan_config(_words(stack, job, setting))
         if sharding == "gradients":
             file = tmp_path / "train.toml"
             file.write_text(stack.spelling.config_file(setting, job))
-            from_file = manager().parse_args([f"--job.config_file={file}"])
+            from_file = _titan_config([f"--job.config_file={file}"])
             assert from_file == replace(config, job=replace(config.job, config_file=str(file)))
         read = config.activation_checkpoint
         modes = {Granularity.OP: "selective", Granularity.BUDGET: "memory_budget"}
@@ -63,52 +77,42 @@ def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
         if setting.granularity is Granularity.BUDGET:
             assert config.compile.enable
             assert read.memory_budget == 0.25
-        assert config.training.local_batch_size == 2
-        assert config.training.global_batch_size == 16
-        assert config.training.seq_len == 8192
+        training = config.training
+        assert (training.local_batch_size, training.global_batch_size) == (2, 16)
+        assert training.seq_len == 8192
         assert config.parallelism.data_parallel_shard_degree == 8
         never = sharding == "gradients"
         assert config.parallelism.fsdp_reshard_after_forward == ("never" if never else "default")
 
 
-def test_torchtitan_reads_tensor_and_expert_parallelism(tmp_path: Path) -> None:
-    """From the command line and from the file; ParallelDims, which asserts, takes the degrees."""
-    pytest.importorskip("tyro")
-    from .stacks.titan import import_titan
-
-    manager = import_titan("config.manager").ConfigManager
-    for layout, etp in (
+@pytest.mark.parametrize(
+    ("layout", "etp"),
+    [
         ({"expert_model_parallel_size": 8}, 1),
         ({}, 1),
         ({"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}, 2),
-    ):
-        stack, job = stack_job(
-            "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
-        )
-        assert not stack.settings.check(FULL, job)
-        ep = layout.get("expert_model_parallel_size", 1)
-        config = manager().parse_args(shlex.split(stack.spelling.layout_flags(job)))
-        file = tmp_path / "train.toml"
-        file.write_text(stack.spelling.config_file(FULL, job))
-        written = manager().parse_args([f"--job.config_file={file}"])
-        for read in (config.parallelism, written.parallelism):
-            degrees = (
-                read.data_parallel_shard_degree,
-                read.tensor_parallel_degree,
-                read.expert_parallel_degree,
-                read.expert_tensor_parallel_degree,
-            )
-            assert degrees == (4, 2, ep, etp)
-            import_titan("distributed.parallel_dims").ParallelDims(
-                dp_replicate=1,
-                dp_shard=degrees[0],
-                cp=1,
-                tp=degrees[1],
-                pp=1,
-                ep=ep,
-                etp=etp,
-                world_size=8,
-            )
+    ],
+)
+def test_torchtitan_reads_tensor_and_expert_parallelism(
+    layout: dict[str, int], etp: int, tmp_path: Path
+) -> None:
+    """From the command line and from the file; ParallelDims, which asserts, takes the degrees."""
+    stack, job = stack_job(
+        "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
+    )
+    assert not stack.settings.check(FULL, job)
+    ep = layout.get("expert_model_parallel_size", 1)
+    config = _titan_config(shlex.split(stack.spelling.layout_flags(job)))
+    file = tmp_path / "train.toml"
+    file.write_text(stack.spelling.config_file(FULL, job))
+    from .stacks.titan import import_titan
+
+    dims = import_titan("distributed.parallel_dims").ParallelDims
+    for one in (config, _titan_config([f"--job.config_file={file}"])):
+        read = one.parallelism
+        assert (read.data_parallel_shard_degree, read.tensor_parallel_degree) == (4, 2)
+        assert (read.expert_parallel_degree, read.expert_tensor_parallel_degree) == (ep, etp)
+        dims(dp_replicate=1, dp_shard=4, cp=1, tp=2, pp=1, ep=ep, etp=etp, world_size=8)
 
 
 def test_torchtitan_0_3_has_subcommands() -> None:
@@ -210,27 +214,12 @@ def test_deepspeed_reads_options_and_offloading() -> None:
 
 def test_trainer_reads_a_deepspeed_file() -> None:
     pytest.importorskip("deepspeed")
-    transformers = pytest.importorskip("transformers")
     override = ("model.transformer_impl=transformers",)
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=override)
-    words = shlex.split(stack.spelling.setting_flags(FULL, job))
-    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    words = stack.spelling.setting_flags(FULL, job)
+    batch = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8"
     with pytest.warns(FutureWarning):  # the old name, which 4.x and 5.x both read
-        (read,) = parser.parse_args_into_dataclasses(
-            [
-                *words,
-                "--output_dir",
-                "out",
-                "--use_cpu",
-                "True",
-                "--bf16",
-                "True",
-                "--per_device_train_batch_size",
-                "2",
-                "--gradient_accumulation_steps",
-                "8",
-            ]
-        )
+        read = _trainer(shlex.split(f"{words} --bf16 True {batch}"))
     assert read.activation_checkpointing
     assert read.activation_checkpointing_kwargs == {"use_reentrant": False}
     assert read.hf_deepspeed_config.get_value("zero_optimization.stage") == 3
@@ -255,28 +244,16 @@ def test_accelerate_reads_its_file(spec: str, tmp_path: Path) -> None:
 
 def test_trainer_reads_sync_each_batch() -> None:
     """Of the accelerator's configuration, which Trainer asks for it before each microbatch."""
-    transformers = pytest.importorskip("transformers")
     stack, job = stack_job("huggingface", overrides=("job.sync_each_batch=true",), gpus="1xH200")
-    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-    words = shlex.split(stack.spelling.layout_flags(job))
-    (read,) = parser.parse_args_into_dataclasses(
-        [*words, "--output_dir", "out", "--use_cpu", "True"]
-    )
+    read = _trainer(shlex.split(stack.spelling.layout_flags(job)))
     assert read.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
 
 
 @pytest.mark.parametrize("gpus", ["1xH200", "8xH100"])
-def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_reads_every_setting(gpus: str) -> None:
     pytest.importorskip("accelerate")
-    transformers = pytest.importorskip("transformers")
     for setting, stack, job in _settings("huggingface", gpus=gpus):
-        words = shlex.split(
-            f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(setting, job)}"
-        )
-        parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-        (read,) = parser.parse_args_into_dataclasses(
-            [*words, "--output_dir", "out", "--use_cpu", "True"]
-        )
+        read = _trainer(_words(stack, job, setting))
         assert read.bf16
         assert read.per_device_train_batch_size == 2
         assert read.gradient_accumulation_steps * 2 * job.num_gpus == 16
@@ -476,26 +453,17 @@ def test_accelerates_file_compiles(tmp_path: Path) -> None:
 
 
 def test_torchtitan_reads_float8_compile_and_the_optimizer(tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
-    from .stacks.titan import import_titan
-
-    manager = import_titan("config.manager").ConfigManager
     overrides = (
-        "job.precision=fp8_current",
-        "job.torch_compile=true",
-        "job.optimizer_implementation=foreach",
-        "job.optimizer_in_backward=true",
+        *("job.precision=fp8_current", "job.torch_compile=true"),
+        *("job.optimizer_implementation=foreach", "job.optimizer_in_backward=true"),
     )
     stack, job = stack_job(
         "torchtitan", framework_version="0.2", overrides=overrides, global_batch_size=None
     )
-    words = shlex.split(
-        f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(NONE, job)}"
-    )
     file = tmp_path / "train.toml"
     file.write_text(stack.spelling.config_file(NONE, job))
-    for words_given in (words, [f"--job.config_file={file}"]):
-        config = manager().parse_args(words_given)
+    for words in (_words(stack, job, NONE), [f"--job.config_file={file}"]):
+        config = _titan_config(words)
         assert config.model.converters == ["quantize.linear.float8"]
         assert config.quantize.linear.float8.filter_fqns == ["output"]
         assert config.compile.enable
@@ -574,14 +542,7 @@ def test_accelerate_reads_context_parallelism(
 
 
 def test_torchtitan_reads_context_parallelism() -> None:
-    pytest.importorskip("tyro")
-    from .stacks.titan import import_titan
-
     stack, job = stack_job("torchtitan", framework_version="0.2", context_parallel_size=4)
-    manager = import_titan("config.manager").ConfigManager
-    words = shlex.split(
-        f"{stack.spelling.layout_flags(job)} {stack.spelling.setting_flags(FULL, job)}"
-    )
-    read = manager().parse_args(words).parallelism
+    read = _titan_config(_words(stack, job, FULL)).parallelism
     assert (read.context_parallel_degree, read.data_parallel_shard_degree) == (4, 2)
     assert read.context_parallel_rotate_method == "allgather"

@@ -4,49 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import Precision
-from advisor.job.layout import ParallelLayout
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    Normalization,
-    PositionEmbedding,
-    TokenDispatcher,
-)
+from advisor.models.options import AttentionBackend, TokenDispatcher
 from advisor.models.spec import ModelSpec
-from harness.trial.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Workload
+from tests.harness.backends.native import cases
 
-LLAMA = ModelSpec(
-    name="llama",
-    num_layers=4,
-    hidden_size=64,
-    ffn_hidden_size=96,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=128,
-    max_position_embeddings=64,
-    attention_backend=AttentionBackend.FLASH,
-)
-GPT = ModelSpec(
-    name="gpt",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=256,
-    num_attention_heads=4,
-    num_query_groups=4,
-    kv_channels=16,
-    vocab_size=128,
-    max_position_embeddings=64,
-    normalization=Normalization.LAYER_NORM,
-    activation=Activation.GELU,
-    add_bias_linear=True,
-    position_embedding_type=PositionEmbedding.LEARNED,
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    share_embeddings_and_output_weights=True,
-    attention_backend=AttentionBackend.UNFUSED,
-)
+LLAMA = replace(cases.LLAMA, num_layers=4, vocab_size=128, attention_backend=AttentionBackend.FLASH)
+GPT = replace(cases.GPT, vocab_size=128, attention_backend=AttentionBackend.UNFUSED)
 MOE = replace(
     LLAMA,
     num_layers=2,
@@ -60,15 +24,5 @@ MOE = replace(
 
 def workload(model: ModelSpec = LLAMA, recompute: str = "none", **changes: Any) -> Workload:
     """Two microbatches of one sequence of 32 tokens on one CPU process."""
-    values: dict[str, Any] = {
-        "model": model,
-        "layout": ParallelLayout(),
-        "seq_length": 32,
-        "micro_batch_size": 1,
-        "global_batch_size": 2,
-        "precision": Precision.BF16,
-        "recompute": recompute,
-        "backend": Backend.MEGATRON_CORE,
-        "device": Device.CPU,
-    }
-    return Workload(**(values | changes))
+    batch = {"micro_batch_size": 1, "global_batch_size": 2, "backend": Backend.MEGATRON_CORE}
+    return cases.workload(model, recompute, **(batch | changes))
