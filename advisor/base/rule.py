@@ -64,7 +64,6 @@ class Match(Struct, frozen=True):
 
     reason: str = ""
     fix: str = ""
-    raises: str = ""
     source: str = ""
     found: object = True
 
@@ -80,16 +79,13 @@ class Lines(Protocol):
 class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     """What is refused, ignored or worth knowing.
 
-    summary: what, in a sentence, where `reason` is about one case of it. why: the reason in a
-    sentence, where `reason` does not say it.
+    summary: what, in a sentence, where `reason` is about one case of it.
     given, when: it applies where both return something true: a value, a `Match`, or an iterator of
-    several of either. reason, fix, raises (exception and start of its message): format strings over
-    `names` and ``{found}``, which is what `when` returned; a list is joined by commas.
+    several of either. reason, fix: format strings over `names` and ``{found}``, which is what
+    `when` returned; a list is joined by commas.
     source: where it was read. since: its first release, where `source` does not say.
-    field: what it is about, as `refuse` names it. value: what stands there, where it is no field of
-    what the rule looks at.
-    example: the shortest settings that break it, as users write them. after: what mends them, where
-    `fix` does not say it in a form that a machine reads.
+    field: what it is about, as `refuse` names it.
+    example: the shortest settings that break it, as users write them.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -100,21 +96,17 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
     summary: str = ""
     reason: str = ""
     fix: str = ""
-    raises: str = ""
     source: Lines | str = ""
     verdict: Verdict = Verdict.REFUSED
     authority: str = ""
     since: tuple[int, int] = (0, 0)
     field: str = ""
-    value: str = ""
-    why: str = ""
     example: str = ""
-    after: str = ""
 
     @property
     def says(self) -> str:
         """What it is about, in a sentence."""
-        return self.summary or self.reason
+        return self.summary or f"{self.reason}."
 
     @classmethod
     def on(
@@ -125,10 +117,9 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
         fix: str = "",
         *,
         given: Callable[P, object] | None = None,
-        value: str = "",
     ) -> Self:
         """A rule that `refuse` asks."""
-        return cls(field=field, when=when, reason=reason, fix=fix, given=given, value=value)
+        return cls(field=field, when=when, reason=reason, fix=fix, given=given)
 
     def stands_in(self, field: str, values: Mapping[str, object]) -> object:
         """The value of a field, by the names of what the rule looks at: of ``model.num_layers`` the
@@ -155,7 +146,6 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
         return Match(
             match.reason or self.reason.format_map(values),
             match.fix or self.fix.format_map(values),
-            match.raises or self.raises.format_map(values),
             match.source,
             found,
         )
@@ -177,7 +167,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     source: str = ""
     verdict: Verdict = Verdict.REFUSED
     authority: str = ""
-    raises: str = ""
     place: Place = _NOWHERE
     change: str = ""
 
@@ -199,7 +188,6 @@ def findings(
                 authority=rule.authority,
                 reason=match.reason,
                 fix=match.fix,
-                raises=match.raises,
                 source=match.source or (rule.source if isinstance(rule.source, str) else ""),
             )
 
@@ -213,6 +201,5 @@ def refuse(rules: Iterable[Rule[P]], *subject: P.args, **named: P.kwargs) -> Non
             continue
         for match in rule.matches(*subject, **named):
             values = dict(zip(rule.names, subject, strict=False))
-            computed = rule.value.format_map({**values, "found": match.found})
-            value = computed or rule.stands_in(rule.field, values)
+            value = rule.stands_in(rule.field, values)
             raise UserError(rule.field, value, match.reason, match.fix)

@@ -230,8 +230,8 @@ def overview(revision: Revision) -> RulesOverview:
     from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
 
     rules = rules_in_force(revision).items()
-    hardware = (("GPU: refused", name, r.summary) for name, r in HARDWARE_RULES.items())
-    by_verdict = ((f"{r.authority}: {r.verdict}", name, r.summary) for name, r in rules)
+    hardware = (("GPU: refused", name, r.says) for name, r in HARDWARE_RULES.items())
+    by_verdict = ((f"{r.authority}: {r.verdict}", name, r.says) for name, r in rules)
     return RulesOverview(
         label=revision.label, facts=tuple(_labels(revision)), rules=(*by_verdict, *hardware)
     )

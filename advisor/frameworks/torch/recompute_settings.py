@@ -14,6 +14,7 @@ from advisor.frameworks.torch.rules import (
     LAYOUT_RULES,
     SETTING_RULES,
     Rules,
+    TorchRule,
     block_shape,
     in_release,
 )
@@ -66,11 +67,15 @@ class TorchSettings(RecomputeSettings):
             label=f"{self.facts.label} {release}",
             facts=tuple(self.jobs.takes()),
             rules=tuple(
-                ("", name, f"{rule.says} ({rule.source or self.facts.source})")
+                ("", name, self._line(rule))
                 for table in rules
                 for name, rule in in_release(table, release).items()
             ),
         )
+
+    def _line(self, rule: TorchRule) -> str:
+        source = rule.source or self.facts.source
+        return f"{rule.example}: {rule.says.removesuffix('.')} ({source})"
 
     def parse(self, text: str) -> Setting:
         """A SPEC of the PyTorch stacks."""

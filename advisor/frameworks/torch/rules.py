@@ -95,7 +95,7 @@ LAYOUT_RULES: Final[Rules] = {
         reason="only data and context parallelism are modelled",
         fix="use TP 1 and PP 1",
         source="advisor",
-        why="a remedy or a search may ask for other degrees",
+        # a remedy or a search may ask for other degrees
         example="layout.tensor_model_parallel_size=2",
     ),
     **CONTEXT_RULES,

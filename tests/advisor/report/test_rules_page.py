@@ -61,7 +61,8 @@ def test_the_other_stacks_say_each_rule_with_its_source(
 ) -> None:
     assert cli.main(["rules", "--framework", framework, "context_parallel_fsdp1"]) == 0
     said = flat(capsys.readouterr().out)
-    assert "layout.context_parallel_fsdp1 context parallelism" in said
+    example = "layout.context_parallel_size=2 job.flat_parameters=true"
+    assert f"layout.context_parallel_fsdp1 {example}: context parallelism" in said
     assert said.endswith("(accelerate 1.15.0 commands/launch.py)")
     assert cli.main(["rules", "--framework", framework, "nowhere"]) == 2
     assert "nowhere: matches no rule of" in capsys.readouterr().err

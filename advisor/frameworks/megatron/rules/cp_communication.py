@@ -88,7 +88,6 @@ def _exchanged_heads(raw: RawSettings, revision: Revision) -> Match | None:
         f"cp_comm_type = a2a: context_parallel_size = {raw.context_parallel_size} must divide the "
         f"{heads} heads and {groups} query groups of a TP rank",
         _other_kinds(raw, revision),
-        "AssertionError: The number of attention heads needs to be divisible by CP size!",
     )
 
 
@@ -103,7 +102,6 @@ def _window(raw: RawSettings, revision: Revision) -> Match | None:
     return Match(
         f"window_size = {raw.window_size} cannot be combined with cp_comm_type = {rings[0]}",
         _other_kinds(raw, revision),
-        "AssertionError: Context parallelism does not support sliding window attention with",
     )
 
 
@@ -114,7 +112,6 @@ def _sinks(raw: RawSettings, revision: Revision) -> Match | None:
     return Match(
         f"softmax_type = {raw.softmax_type} cannot be combined with cp_comm_type = {others[0]}",
         _other_kinds(raw, revision),
-        "AssertionError: Context parallelism only supports",
     )
 
 
@@ -126,7 +123,6 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Match | None:
         return Match(
             f"multi_latent_attention cannot be combined with cp_comm_type = {others[0]}",
             f"{_other_kinds(raw, revision)}, or [transformer_engine_version=2.15]",
-            "AssertionError: Context parallelism does not support MLA with",
         )
     if not _kinds(raw) or not (raw.fp8 and raw.fp8_dot_product_attention):
         return None
@@ -134,7 +130,6 @@ def _latent_attention(raw: RawSettings, revision: Revision) -> Match | None:
         "multi_latent_attention cannot be combined with fp8_dot_product_attention over "
         "context-parallel ranks",
         "[fp8_dot_product_attention], or [transformer_engine_version=2.15]",
-        "ValueError: No dot product attention backend is available",
     )
 
 
@@ -150,7 +145,6 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
                 f"Transformer Engine {release[0]}.{release[1]}",
                 f"{_other_kinds(raw, revision)}, or "
                 + marked("transformer_engine_version", f"{since[0]}.{since[1]}"),
-                "AssertionError: thd format is not supported",
             )
     return None
 
@@ -164,7 +158,6 @@ _hierarchical_sizes = Rule(
     reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
     "context_parallel_size = {raw.context_parallel_size}",
     fix="give the ranks of the all-to-all, then the ranks of the ring",
-    raises="AssertionError",
     authority=Authority.LAUNCHER,
     source=arguments(473, 580, 564),
     example="cp_comm_type=a2a+p2p",
@@ -177,7 +170,6 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
         reason="cp_comm_type has {found} entries, but the model has {raw.num_layers} layers",
         fix="give one kind for all layers, or {raw.num_layers} kinds",
-        raises="AssertionError: Length of cp_comm_type ({found}) should equal to",
         source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
         example="context_parallel_size=2 num_layers=8 cp_comm_type=p2p,a2a",
     ),
@@ -188,7 +180,6 @@ RULES: Final[dict[str, Rule]] = {
         source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
     ),
     "nemo_without_hierarchy": Rule(
-        summary="a2a+p2p needs hierarchical_context_parallel_sizes, which NeMo does not have.",
         when=lambda raw, _: "a2a+p2p" in _kinds(raw),
         reason="NeMo builds no hierarchical groups, which cp_comm_type a2a+p2p needs",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
@@ -202,18 +193,15 @@ RULES: Final[dict[str, Rule]] = {
         reason="context_parallel_size = {raw.context_parallel_size} cannot be combined with "
         "transformer_impl = local",
         fix="[transformer_impl=transformer_engine]",
-        raises="AssertionError: Context parallelism is only supported by TEDotProductAttention!",
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
         example="context_parallel_size=2 transformer_impl=local",
     ),
     "cp_needs_fused_kernels": _crashes(
-        summary="Unfused attention does not support context parallelism.",
         given=lambda raw, _: raw.transformer_impl != "local",
         when=lambda raw, _: _kinds(raw) and raw.attention_backend == "unfused",
         reason="attention_backend = unfused does not support context parallelism",
         fix="[attention_backend=auto]",
-        raises="ValueError: No dot product attention backend is available",
         source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
         example="attention_backend=unfused context_parallel_size=4",
     ),
@@ -225,7 +213,6 @@ RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
         reason="cp_comm_type = {found} is not p2p, all_gather, a2a or a2a+p2p",
         fix="[cp_comm_type=p2p], or [cp_comm_type=all_gather], or [cp_comm_type=a2a]",
-        raises="ValueError: Unsupported communication type: {found}!",
         example="cp_comm_type=allgather context_parallel_size=4",
     ),
     "cp_exchanged_heads": _crashes(

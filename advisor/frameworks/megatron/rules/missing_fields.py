@@ -31,14 +31,12 @@ def _unknown_field(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 def _absence(row: Option, revision: Revision) -> Match:
-    raises = f"TypeError: no such field: {row.name}"
     if row.since is None or row.ended_before(revision):
-        return Match(f"{revision.label} removed {row.name}", marked(row.name), raises)
+        return Match(f"{revision.label} removed {row.name}", marked(row.name))
     release = "main" if row.since == (0, 20) else "{}.{}".format(*row.since)
     return Match(
         f"{revision.label} has no {row.name}, which came with megatron-core {release}",
         _INSTEAD.get(row.name, "[>={}.{}], or {}".format(*row.since, marked(row.name))),
-        raises,
     )
 
 

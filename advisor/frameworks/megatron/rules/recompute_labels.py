@@ -22,33 +22,27 @@ def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
         return Match(
             f"megatron-core 0.13 cannot recompute {names(labels)} with fp8",
             f"drop {names(labels)}, or use megatron-core 0.14 with a recipe other than delayed",
-            "ValueError: moe_act and layernorm recompute cannot work with fp8.",
         )
     if not raw.delayed_scaling:
         return None
     return Match(
         f"recompute of {names(labels)} cannot be combined with fp8_recipe = delayed",
         f"drop {names(labels)}, or use fp8_recipe tensorwise, blockwise or mxfp8",
-        "ValueError: Delayed scaling does not support moe_act and layernorm recompute for fp8.",
     )
 
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
     "moe_act_needs_grouped_gemm": Rule(
-        summary="moe_act needs moe_grouped_gemm.",
         when=lambda raw, _: lists(raw, "moe_act") and not raw.moe_grouped_gemm,
         reason="recompute of moe_act needs moe_grouped_gemm, which is off",
         fix="drop moe_act, or set moe_grouped_gemm in a mixture-of-experts model",
-        raises="ValueError: moe_act in recompute_modules is only supported with moe_grouped_gemm.",
         source=config(825, 884, 963, 1213, 1393, 1603, 1784),
         example="recompute_granularity=selective recompute_modules=moe_act",
     ),
     "mla_up_proj_needs_mla": Rule(
-        summary="mla_up_proj needs multi-latent attention.",
         when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
         reason="recompute of mla_up_proj needs a model with multi-latent attention",
         fix="drop mla_up_proj",
-        raises="ValueError: mla_up_proj in recompute_modules is only supported with",
         source=config(830, 889, 968, 1218, 1398, 1608, 1789),
         example="recompute_granularity=selective recompute_modules=mla_up_proj",
     ),
@@ -62,17 +56,14 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         reason="recompute_modules has gdn_norm_out, but experimental_attention_variant is "
         "{raw.experimental_attention_variant}",
         fix="drop gdn_norm_out",
-        raises="ValueError: gdn_norm_out in recompute_modules is only supported with",
         source=config(0, 0, 0, 0, 0, 0, 1795),
         example="recompute_granularity=selective recompute_modules=gdn_norm_out",
     ),
     "shared_experts_overlap": Rule(
-        summary="shared_experts recompute cannot be combined with moe_shared_expert_overlap.",
         given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
         when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
         reason="recompute of shared_experts cannot be combined with moe_shared_expert_overlap",
         fix="drop one of the two",
-        raises="ValueError: shared_experts recompute cannot work with --moe-shared-expert-overlap.",
         source=config(0, 903, 982, 1232, 1412, 1622, 1812),
         example="recompute_granularity=selective recompute_modules=shared_experts "
         "moe_shared_expert_overlap=true moe_shared_expert_intermediate_size=64",
@@ -90,7 +81,6 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: raw.moe_layer_recompute and raw.full,
         reason="moe_layer_recompute cannot be combined with recompute_granularity = full",
         fix="drop moe_layer_recompute: full recompute covers the MoE layers",
-        raises="ValueError: Do not set --moe-layer-recompute with full recompute granularity.",
         source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
         example="recompute_granularity=full moe_layer_recompute=true",
     ),
@@ -101,19 +91,15 @@ _on_main = partial(Rule, since=(0, 20), source="Megatron-LM main d98e8a6 transfo
 
 MAIN_RULES: Final[dict[str, Rule]] = {
     "mhc_needs_connections": _on_main(
-        summary="mhc needs enable_mhc_connections.",
         when=lambda raw, _: replayed(raw, "mhc") and not raw.enable_mhc_connections,
         reason="recompute of mhc needs enable_mhc_connections, which is off",
         fix="drop mhc",
-        raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
         example="recompute_granularity=selective recompute_modules=mhc",
     ),
     "mhc_with_mlp": _on_main(
-        summary="mhc cannot be combined with mlp.",
         when=lambda raw, _: replayed(raw, "mhc") and replayed(raw, "mlp"),
         reason="recompute of mhc cannot be combined with recompute of mlp",
         fix="drop one of the two",
-        raises="ValueError: ",
         example="recompute_granularity=selective recompute_modules=mhc,mlp",
     ),
     "mhc_layer_number": _on_main(
@@ -124,26 +110,19 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         ),
         reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num} must be at least 1",
         fix="use 1 or more, or leave it unset",
-        raises="ValueError: ",
         example="recompute_granularity=selective recompute_modules=mhc mhc_recompute_layer_num=0",
     ),
     "mhc_with_offload": _on_main(
-        summary="mhc cannot be combined with offload of modules.",
         when=lambda raw, _: replayed(raw, "mhc") and raw.fine_grained_activation_offloading,
         reason="recompute of mhc cannot be combined with fine_grained_activation_offloading",
         fix="drop one of the two",
-        raises="NotImplementedError: 'mhc' in recompute_modules + "
-        "fine_grained_activation_offloading is",
         example="recompute_granularity=selective recompute_modules=mhc "
         "fine_grained_activation_offloading=true",
     ),
     "mhc_with_full": _on_main(
-        summary="enable_mhc_connections cannot be combined with full recompute.",
         when=lambda raw, _: raw.enable_mhc_connections and raw.full,
         reason="full recompute cannot be combined with enable_mhc_connections",
         fix="use selective recompute with mhc",
-        raises="NotImplementedError: enable_mhc_connections is not yet compatible with full "
-        "activation",
         example="recompute_granularity=full enable_mhc_connections=true",
     ),
     "mhc_with_pipeline": _on_main(
@@ -152,17 +131,13 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         reason="enable_mhc_connections cannot be combined with pipeline_model_parallel_size = "
         "{raw.pipeline_model_parallel_size}",
         fix="use pipeline_model_parallel_size 1",
-        raises="NotImplementedError: enable_mhc_connections does not support "
-        "pipeline_model_parallel_size",
         example="enable_mhc_connections=true pipeline_model_parallel_size=2",
     ),
     "gdp_offload_and_recompute": _on_main(
-        summary="Offload of gdp_qkv cannot be combined with recompute of gdp_in_proj.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=lambda raw, _: replayed(raw, "gdp_in_proj") and "gdp_qkv" in raw.offload_modules,
         reason="offload of gdp_qkv cannot be combined with recompute of gdp_in_proj",
         fix="drop one of the two",
-        raises="ValueError: gdp_qkv cannot be set in offload_modules together with gdp_in_proj",
         example="recompute_granularity=selective recompute_modules=gdp_in_proj "
         "offload_modules=gdp_qkv fine_grained_activation_offloading=true",
     ),
@@ -202,7 +177,6 @@ _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
 
 EFFECT_RULES: Final[dict[str, Rule]] = {
     "promoted_core_attn": _promoted(
-        summary="selective with recompute_modules unset means core_attn.",
         given=lambda raw, _: raw.selective and raw.recompute_modules is None,
         when=lambda _, revision: revision.recompute_modules,
         reason="recompute_modules is unset: Megatron then recomputes core_attn",
@@ -234,8 +208,6 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective",
     ),
     "layernorm_on_te": _ignored(
-        summary="layernorm does nothing on Transformer Engine's dense layer, whose norms are "
-        "fused.",
         given=lambda raw, _: raw.num_moe_experts is None and not raw.multi_latent_attention,
         when=lambda raw, _: (
             selects(raw, "layernorm") and raw.transformer_impl == "transformer_engine"
@@ -255,7 +227,6 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=moe",
     ),
     "mlp_without_dense_layers": _ignored(
-        summary="mlp does nothing where every layer is a mixture of experts.",
         when=lambda raw, _: replayed(raw, "mlp") and not raw.has_dense_mlp,
         reason="mlp does nothing: every layer is a mixture of experts, and mlp means the dense MLP",
         fix="drop mlp, or use moe, moe_act or shared_experts",
@@ -263,7 +234,6 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=mlp num_moe_experts=8",
     ),
     "shared_experts_without_any": _ignored(
-        summary="shared_experts does nothing in a model without shared experts.",
         given=lambda raw, _: raw.has_experts and raw.moe_shared_expert_intermediate_size is None,
         when=lambda raw, _: replayed(raw, "shared_experts"),
         reason="shared_experts does nothing: the model has no shared experts",
@@ -273,7 +243,6 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         "num_moe_experts=8",
     ),
     "moe_act_on_local": _ignored(
-        summary="moe_act works only in Transformer Engine's grouped experts.",
         given=lambda raw, _: raw.has_experts and raw.transformer_impl == "local",
         when=lambda raw, _: replayed(raw, "moe_act"),
         reason="moe_act does nothing with transformer_impl = local, whose experts run one by one",

@@ -21,7 +21,6 @@ def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Match | None:
     return Match(
         f"uniform recompute of {number} layers does not divide model chunks of {layers} layers",
         f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
-        "IndexError: list index out of range",
     )
 
 
@@ -70,7 +69,6 @@ RULES: Final[dict[str, Rule]] = {
         reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers} cannot be "
         "combined with MTP layers",
         fix="use recompute_num_layers 1",
-        raises="AssertionError: recompute_num_layers must be 1 for MTP recompute",
         verdict=Verdict.CRASHES,
         source=_MTP,
         example="recompute_granularity=full recompute_method=uniform recompute_num_layers=2 "
@@ -90,7 +88,6 @@ RULES: Final[dict[str, Rule]] = {
     # function the parameter itself gets that function as grad_fn, and the backward of the replay
     # runs into it, and replays, again.
     "mlp_recompute_with_bias": _rule(
-        summary="mlp recompute with add_bias_linear never ends on Megatron's own layers.",
         when=lambda raw, _: _biased_mlp(raw, "local"),
         reason="recompute of mlp cannot be combined with add_bias_linear: the first backward "
         "replays the MLP without end",
@@ -119,7 +116,6 @@ HYBRID_RULES: Final[dict[str, Rule]] = {
         when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
         reason="{revision.label} does not accept | in a hybrid pattern",
         fix="[>=0.17], or drop the |: stages then have equal numbers of layers",
-        raises="ValueError: In hybrid override pattern, '|' is not one of",
         source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
         example="hybrid_layer_pattern=M*|-E",
     ),

@@ -68,7 +68,6 @@ RULES: Final[dict[str, Rule]] = {
         example="cuda_graph_modules=attn",
     ),
     "untimed_delay": Rule(
-        summary="The effect of delay_wgrad_compute on step time is not predicted.",
         when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
         reason="the effect of delay_wgrad_compute on step time is not predicted",
         fix="nothing to change",

@@ -1,8 +1,12 @@
 """Settings for TransformerConfig: every rule fires in some, and many are legal."""
 
+import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
+
+from advisor.base.rule import Finding
 
 BASE: dict[str, Any] = {
     "num_layers": 8,
@@ -25,3 +29,26 @@ def recorded(name: str) -> tuple[dict[str, Any], ...]:
 
 
 CASES = recorded("configuration_cases")
+
+
+def _raised() -> list[dict[str, str]]:
+    with (Path(__file__).parent / "data" / "raises.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+RAISED = _raised()
+
+
+def claims(refusal: Finding | None) -> tuple[str, ...]:
+    """``ok``, or the exceptions with the start of their message by which Megatron may refuse; * is
+    a value."""
+    if refusal is None:
+        return ("ok",)
+    own = [row for row in RAISED if row["rule"] == refusal.rule and row["reason"] in refusal.reason]
+    return tuple(row["raises"] for row in own)
+
+
+def begins_like(real: str, claimed: tuple[str, ...]) -> bool:
+    """Whether what happened starts as one of the claims does."""
+    patterns = (re.escape(claim).replace(r"\*", ".*") for claim in claimed)
+    return any(re.match(pattern, real) for pattern in patterns)

@@ -83,8 +83,8 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
 
 def test_every_rule_says_what_it_is() -> None:
     for name, rule in RULES.items():
-        assert rule.summary.endswith("."), name
-        assert "\n" not in rule.summary
+        assert rule.says.endswith("."), name
+        assert "{" not in rule.says
 
 
 @pytest.mark.parametrize("name", RULES)
