@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.record import as_dict
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
 from harness.trial.result import (
     Evidence,
     Flops,
@@ -20,19 +19,10 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+from tests.advisor.toys import LLAMA
 
 GIB = 2**30
-MODEL = ModelSpec(
-    name="toy",
-    num_layers=2,
-    hidden_size=64,
-    ffn_hidden_size=128,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=1000,
-    max_position_embeddings=128,
-)
+MODEL = replace(LLAMA, name="toy")
 WORKLOAD = Workload(
     model=MODEL,
     layout=ParallelLayout(data_parallel_size=2),

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
 from harness.trial.codec import plain
 from harness.trial.result import (
     Concern,
@@ -18,18 +17,9 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from tests.advisor.toys import LLAMA
 
-MODEL = ModelSpec(
-    name="toy",
-    num_layers=4,
-    hidden_size=64,
-    ffn_hidden_size=96,
-    num_attention_heads=4,
-    num_query_groups=2,
-    kv_channels=16,
-    vocab_size=256,
-    max_position_embeddings=64,
-)
+MODEL = replace(LLAMA, name="toy")
 WORKLOAD = Workload(
     model=MODEL,
     layout=ParallelLayout(),

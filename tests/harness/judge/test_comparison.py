@@ -1,7 +1,6 @@
 """Every trial and every golden is accounted for; identity before numbers; exit codes."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from harness.judge.results import load_results
 from harness.judge.trial_rows import ComparisonRow, Options
 from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
-from harness.trial.result import Concern, MemoryPeak, TrialStatus
+from harness.trial.result import MemoryPeak, TrialStatus
 
 pytest.importorskip("numpy")
 
@@ -91,20 +90,6 @@ def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -
     assert f"{row.repeats.count} repeats" in render(found)
 
 
-def test_memory_has_a_floor_and_limits_of_its_own(make_repeats: Any, golden: Golden) -> None:
-    assert compare(make_repeats(allocated=10 * GIB + 60 * MIB), [golden]).exit_code == 0
-    worse = compare(make_repeats(allocated=int(10.3 * GIB)), [golden])
-    assert row_of(worse, ALLOCATED).verdict is Verdict.REGRESSION
-    assert "10.00 GiB -> 10.30 GiB  +3.0 %" in render(worse)
-    lenient = Options(limits=((ALLOCATED, 0.04),))
-    assert compare(make_repeats(allocated=int(10.3 * GIB)), [golden], lenient).exit_code == 0
-
-
-def test_the_golden_may_hold_limits(make_repeats: Any, golden: Golden) -> None:
-    wide = replace(golden, limits={STEP_TIME: 0.2, TFLOPS: 0.2, TOKENS: 0.2})
-    assert compare(make_repeats(0.09), [wide]).exit_code == 0
-
-
 @pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])
 def test_wrong_limits_are_refused(limits: tuple[tuple[str, float], ...]) -> None:
     with pytest.raises(UserError):
@@ -138,22 +123,6 @@ def test_exact_loss(make_repeats: Any, golden: Golden) -> None:
     assert compare(near, [golden]).exit_code == 0
     assert compare(near, [golden], Options(exact_loss=True)).exit_code == 1
     assert compare(make_repeats(), [golden], Options(exact_loss=True)).exit_code == 0
-
-
-def test_a_loss_that_is_no_number_fails(make_repeats: Any, golden: Golden) -> None:
-    found = compare(make_repeats(loss=(3.0, math.nan, 2.8, 2.7)), [golden])
-    assert row_of(found, LOSS).verdict is Verdict.REGRESSION
-
-
-def test_unstable_is_never_pass_or_fail(make_repeats: Any, golden: Golden) -> None:
-    concern = Concern(name="throttle", seen="thermal", limit="none", advice="cool it", fatal=True)
-    results = make_repeats(0.3)
-    results[2] = replace(results[2], status=TrialStatus.UNSTABLE, concerns=(concern,))
-    found = compare(results, [golden])
-    assert row_of(found, STEP_TIME).verdict is Verdict.UNSTABLE
-    assert row_of(found, ALLOCATED).verdict is Verdict.PASS
-    assert found.exit_code == 3
-    assert "throttle: thermal" in render(found)
 
 
 def changed(**software: str) -> dict[str, Any]:
@@ -215,22 +184,15 @@ def test_goldens_of_other_gpus_have_not_vanished(make_repeats: Any, golden: Gold
     assert compare(make_repeats(), [golden, other]).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        TrialStatus.OOM,
-        TrialStatus.TIMEOUT,
-        TrialStatus.FAILED,
-        TrialStatus.NCCL_ERROR,
-        TrialStatus.NAN,
-        TrialStatus.NO_DATA,
-    ],
-)
-def test_a_failed_process_is_listed_beside_the_others(
-    make_repeats: Any, make_failed: Any, golden: Golden, status: TrialStatus
+FAILURES = ("oom", "timeout", "failed", "nccl_error", "nan", "no_data")
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_a_failed_process_is_listed_next_to_the_others(
+    make_repeats: Any, make_failed: Any, golden: Golden, status: str
 ) -> None:
     results = make_repeats()
-    results[4] = make_failed(status, "last words", repeat=4, rank=3, over_bytes=5 * MIB)
+    results[4] = make_failed(TrialStatus(status), "last words", 4, rank=3, over_bytes=5 * MIB)
     found = compare(results, [golden])
     assert found.exit_code == 4
     assert found.count(Verdict.PASS) == 6
@@ -254,13 +216,6 @@ def test_what_died_before_it_could_say_where_differs_in_nothing_but_its_variable
 ) -> None:
     (change,) = compare([make_failed(TrialStatus.TIMEOUT)], [golden]).environments
     assert [one.name for one in change.differences] == ["variables.PYTORCH_CUDA_ALLOC_CONF"]
-
-
-def test_a_regression_stands_beside_a_failed_run(
-    make_repeats: Any, make_failed: Any, golden: Golden
-) -> None:
-    results = [*make_repeats(0.2)[:4], make_failed(TrialStatus.TIMEOUT, repeat=4)]
-    assert compare(results, [golden]).exit_code == 1
 
 
 def test_out_of_memory_may_be_the_baseline(make_result: Any, make_failed: Any) -> None:

@@ -86,18 +86,12 @@ def test_a_process_without_a_fingerprint_still_had_its_variables() -> None:
 
 
 def test_what_is_compared() -> None:
-    flat = {
-        "software.torch": "2",
-        "software.python": "3",
-        "software.harness": "1",
-        "git_commit": "a",
-        "gpus[0].driver": "580",
-        "gpus[0].sm_clock_mhz": 1980,
-        "host.cpu": "Xeon",
-        "variables.NCCL_ALGO": "Ring",
-        "host.name_hash": "x",
-    }
-    assert set(compared(flat)) == {"software.torch", "gpus[0].driver", "variables.NCCL_ALGO"}
+    named = "software.torch gpus[0].driver variables.NCCL_ALGO"
+    others = (
+        "software.python software.harness git_commit gpus[0].sm_clock_mhz host.cpu host.name_hash"
+    )
+    flat = dict.fromkeys(f"{others} {named}".split(), "1")
+    assert set(compared(flat)) == set(named.split())
 
 
 def test_a_complete_golden_also_misses_what_was_not_set() -> None:

@@ -80,36 +80,23 @@ def test_settings_without_results_are_left_out(make_plan: MakePlan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "measured", "expected"),
+    ("predicted", "measured", "rho", "tau"),
     [
-        ([1, 2, 3], [10, 20, 30], 1.0),
-        ([1, 2, 3], [30, 20, 10], -1.0),
-        ([1, 2, 3, 4], [1, 2, 4, 3], 0.8),
-        ([1, 1, 2], [5, 6, 7], 0.8660254),
-        ([1, 2], [1, 2], None),
-        ([1, 1, 1], [1, 2, 3], None),
-        ([1, 2, None, 3], [1, 2, 9, None], None),
+        ([1, 2, 3], [10, 20, 30], 1.0, 1.0),
+        ([1, 2, 3], [30, 20, 10], -1.0, -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 0.8, 2 / 3),  # 5 of 6 pairs agree
+        ([1, 1, 2], [5, 6, 7], 0.8660254, 2 / 6**0.5),  # one pair is tied
+        ([1, 2], [1, 2], None, None),
+        ([1, 1, 1], [1, 2, 3], None, None),
+        ([1, 2, None, 3], [1, 2, 9, None], None, None),
     ],
 )
-def test_spearman(predicted: list[float], measured: list[float], expected: float | None) -> None:
+def test_spearman_and_kendall(
+    predicted: list[float], measured: list[float], rho: float | None, tau: float | None
+) -> None:
     pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
-    assert spearman(pairs) == (None if expected is None else pytest.approx(expected))
-
-
-@pytest.mark.parametrize(
-    ("predicted", "measured", "expected"),
-    [
-        ([1, 2, 3], [10, 20, 30], 1.0),
-        ([1, 2, 3], [30, 20, 10], -1.0),
-        ([1, 2, 3, 4], [1, 2, 4, 3], 2 / 3),  # 5 of 6 pairs agree
-        ([1, 1, 2], [5, 6, 7], 2 / 6**0.5),  # one pair is tied
-        ([1, 2], [1, 2], None),
-        ([1, 1, 1], [1, 2, 3], None),
-    ],
-)
-def test_kendall(predicted: list[float], measured: list[float], expected: float | None) -> None:
-    pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
-    assert kendall(pairs) == (None if expected is None else pytest.approx(expected))
+    assert spearman(pairs) == (None if rho is None else pytest.approx(rho))
+    assert kendall(pairs) == (None if tau is None else pytest.approx(tau))
 
 
 def test_without_scipy_a_page_says_how_to_get_the_order(

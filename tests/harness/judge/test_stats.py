@@ -269,8 +269,10 @@ def test_the_floor_holds_in_both_directions(difference: int) -> None:
     assert judged.reason == ("differs by less than 64.00 MiB" if difference else "")
 
 
-def test_an_improvement_beyond_the_limit_is_no_pass() -> None:
-    assert judge(shift(0.5, 0.0), METRICS[ALLOCATED], 0.02, -(2**30)).verdict is Verdict.STALE
+@pytest.mark.parametrize(("ratio", "verdict"), [(0.5, Verdict.STALE), (1.5, Verdict.REGRESSION)])
+def test_beyond_the_floor_the_limit_holds(ratio: float, verdict: Verdict) -> None:
+    difference = 65 * 2**20 if ratio > 1 else -(2**30)
+    assert judge(shift(ratio, 0.0), METRICS[ALLOCATED], 0.02, difference).verdict is verdict
 
 
 def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:

@@ -56,15 +56,9 @@ def test_every_metric_of_the_golden_has_a_row_with_its_sign(
     make_repeats: Any, golden: Golden
 ) -> None:
     found = rows(make_repeats(), golden)
-    assert list(found) == [STEP_TIME, TOKENS, TFLOPS, ALLOCATED, RESERVED, LOSS]
-    assert {name: row.limit for name, row in found.items()} == {
-        STEP_TIME: 0.05,
-        TOKENS: -0.05,
-        TFLOPS: -0.05,
-        ALLOCATED: 0.02,
-        RESERVED: 0.05,
-        LOSS: 0.02,
-    }
+    times = {STEP_TIME: 0.05, TOKENS: -0.05, TFLOPS: -0.05}
+    limits = times | {ALLOCATED: 0.02, RESERVED: 0.05, LOSS: 0.02}
+    assert [(name, row.limit) for name, row in found.items()] == list(limits.items())
     assert not any(row.cpu_time for row in found.values())
 
 
@@ -88,22 +82,17 @@ def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
 def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
     """A file that somebody edited, or a foreign log of nothing but "nan"."""
     (first, *_) = golden.processes
-    empty = {
-        name: replace(s, values=(math.nan,) * len(s.values)) for name, s in first.series.items()
-    }
-    row = rows(make_repeats(), replace(golden, processes=(replace(first, series=empty),)))[
-        STEP_TIME
-    ]
+    nothing = {n: replace(s, values=(math.nan,) * len(s.values)) for n, s in first.series.items()}
+    empty = replace(golden, processes=(replace(first, series=nothing),))
+    row = rows(make_repeats(), empty)[STEP_TIME]
     assert (row.verdict, row.reason) == (Verdict.VANISHED, "the golden has no finite value for it")
 
 
 def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:
     nothing = make_result(memory=(MemoryPeak(rank=0, stage=0, allocated=0),))
     row = rows([nothing], golden_of([nothing], "x"))[ALLOCATED]
-    assert (row.verdict, row.reason) == (
-        Verdict.VANISHED,
-        "must be positive in the golden and in the result",
-    )
+    says = "must be positive in the golden and in the result"
+    assert (row.verdict, row.reason) == (Verdict.VANISHED, says)
 
 
 def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) -> None:
@@ -161,6 +150,7 @@ def test_a_concern_that_is_not_fatal_stops_nothing(make_repeats: Any, golden: Go
         (2.85, None, Verdict.PASS),
         (2.86, None, Verdict.REGRESSION),
         (2.74, None, Verdict.REGRESSION),
+        (math.nan, None, Verdict.REGRESSION),
         (2.86, 0.03, Verdict.PASS),
     ],
 )
@@ -168,8 +158,11 @@ def test_losses_have_a_limit_in_both_directions(
     make_repeats: Any, golden: Golden, loss: float, limit: float | None, verdict: Verdict
 ) -> None:
     limits = () if limit is None else ((LOSS, limit),)
-    row = rows(make_repeats(loss=(3.0, 2.9, loss, 2.7)), golden, limits=limits)[LOSS]
+    changed = make_repeats(loss=(3.0, 2.9, loss, 2.7))
+    row = rows(changed, golden, limits=limits)[LOSS]
     assert (row.verdict, row.two_sided) == (verdict, True)
+    of_golden = replace(golden, limits=dict(limits))
+    assert rows(changed, of_golden)[LOSS].verdict is verdict
 
 
 def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Golden) -> None:
@@ -179,30 +172,20 @@ def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Gol
     assert set(found) <= {*METRICS, LOSS}
 
 
-MIB = 2**20
-
-
 @pytest.mark.parametrize(
     ("message", "more", "says"),
     [
         ("", {}, " in backward"),
         ("", {"rank": 0}, " in backward on rank 0"),
-        (
-            "CUDA out of memory",
-            {"over_bytes": 5 * MIB},
-            " in backward, 5.00 MiB over: CUDA out of memory",
-        ),
+        ("CUDA OOM", {"over_bytes": 5 * 2**20}, " in backward, 5.00 MiB over: CUDA OOM"),
         ("two\nlines\t and  blanks", {"rank": 3}, " in backward on rank 3: two lines and blanks"),
         ("fits exactly", {"over_bytes": 0}, " in backward: fits exactly"),
     ],
 )
 def test_evidence_on_one_line(
-    make_failed: Any, message: str, more: dict[str, Any], says: str
+    make_failed: Any, make_result: Any, message: str, more: dict[str, Any], says: str
 ) -> None:
     assert describe(make_failed(TrialStatus.OOM, message, **more)) == says
-
-
-def test_without_evidence_there_is_nothing_to_say(make_result: Any) -> None:
     assert describe(make_result()) == ""
 
 

@@ -2,19 +2,18 @@
 
 import pytest
 
-from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
+from harness.judge.metrics import METRICS, STEP_TIME, TFLOPS, Better
 from harness.judge.stats import Interval, Shift
 from harness.judge.verdict import Verdict, Worsening, judge
 
 MIB = 2**20
 
 
-def shift(ratio: float, half: float, strict: float | None = None, noise: float = 0.01) -> Shift:
-    wide = 1.5 * half if strict is None else strict
+def shift(ratio: float, half: float, noise: float = 0.01) -> Shift:
     return Shift(
         ratio=ratio,
         interval=Interval(low=ratio - half, high=ratio + half),
-        strict=Interval(low=ratio - wide, high=ratio + wide),
+        strict=Interval(low=ratio - 1.5 * half, high=ratio + 1.5 * half),
         noise=noise,
         noise_assumed=False,
         processes=3,
@@ -49,23 +48,10 @@ def test_throughput_worsens_downwards() -> None:
     assert judge(shift(1.07, 0.01), METRICS[TFLOPS], 0.05, 40.0).verdict is Verdict.STALE
 
 
-def test_below_the_floor_nothing_is_worth_a_verdict() -> None:
-    metric = METRICS[ALLOCATED]
-    large = shift(1.5, 0.0)
-    assert judge(large, metric, 0.02, 63 * MIB).verdict is Verdict.PASS
-    assert judge(large, metric, 0.02, 65 * MIB).verdict is Verdict.REGRESSION
-
-
 def test_a_certain_regression_says_so() -> None:
     metric = METRICS[STEP_TIME]
     assert "whole interval" in judge(shift(1.08, 0.01), metric, 0.05, 1.0).reason
     assert "may be as large as the limit" in judge(shift(1.05, 0.01), metric, 0.05, 1.0).reason
-
-
-def test_inconclusive_says_how_many_repeats() -> None:
-    judged = judge(shift(1.0, 0.06, noise=0.04), METRICS[STEP_TIME], 0.05, 1.0)
-    assert judged.verdict is Verdict.INCONCLUSIVE
-    assert f"measure.repeats={judged.repeats.count}" in judged.reason
-    hopeless = judge(shift(1.0, 0.9, noise=0.9), METRICS[STEP_TIME], 0.05, 1.0)
+    hopeless = judge(shift(1.0, 0.9, noise=0.9), metric, 0.05, 1.0)
     assert hopeless.repeats is None
     assert "too noisy" in hopeless.reason
