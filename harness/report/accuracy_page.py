@@ -1,7 +1,7 @@
 """The judgement as a report for people, and the rows as CSV for programs."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from operator import attrgetter
 from typing import Any, Final
@@ -18,26 +18,13 @@ from harness.judge.accuracy_rows import (
     difference,
 )
 from harness.judge.predicted import Pair, cells
-from harness.report.document import Document, Picture, Section, Table
+from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.trial.trial import Device
 
-FIELDS: Final = {
-    "group": "cell.group",
-    "cell": "cell.label",
-    "key": "cell.key",
-    "half": "cell.half",
-    "device": "cell.device",
-} | {
-    name: name
-    for name in (
-        "setting",
-        "status",
-        "processes",
-        "calibration",
-        "predicted_fits",
-        "measured_fits",
-        "why",
-    )
+_OF_ROW: Final = "setting status processes calibration predicted_fits measured_fits why"
+FIELDS: Final = {"group": "cell.group", "cell": "cell.label", "key": "cell.key"} | {
+    **{"half": "cell.half", "device": "cell.device"},
+    **{name: name for name in _OF_ROW.split()},
 }
 """Column -> attribute of a row."""
 PAIRS: Final = {
@@ -73,7 +60,7 @@ def accuracy_report(
     rows: Sequence[SettingRow], subtitle: str, pictures: Sequence[Picture] = ()
 ) -> Document:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
-    own_rows = by_cell(rows)
+    own_rows, groups = by_cell(rows), _groups(rows)
     on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
     sections = [
         Section(
@@ -89,9 +76,9 @@ def accuracy_report(
                 "improved on `fit`, and is judged on `held_out`.",
                 *(("All times are CPU times, which say nothing about a GPU.",) if on_cpu else ()),
             ),
-            tables=(_judgements(_groups(rows)),),
+            tables=(table_of(map(_judged, groups)),),
         ),
-        Section(title="Will it fit", prose=(_VERDICTS,), tables=(_verdicts(_groups(rows)),)),
+        Section(title="Will it fit", prose=(_VERDICTS,), tables=(table_of(map(_fits, groups)),)),
         *(_cell_section(cell, own) for cell, own in own_rows.items()),
     ]
     if pictures:
@@ -103,16 +90,8 @@ def accuracy_report(
             left=4,
             rows=tuple((r.cell.label, r.setting, str(r.processes), r.why) for r in left_out),
         )
-        sections.append(
-            Section(
-                title="Not measured, or not trusted",
-                tables=(table,),
-                prose=(
-                    "These trials are left out of the means. A trial that ran out of memory still "
-                    'counts under "Will it fit".',
-                ),
-            )
-        )
+        title = "Not measured, or not trusted"
+        sections.append(Section(title=title, tables=(table,), prose=(_LEFT_OUT,)))
     whole = accuracy_of("all", rows)
     return Document(
         title="Accuracy",
@@ -129,6 +108,12 @@ _VERDICTS: Final = (
 )
 
 
+_LEFT_OUT: Final = (
+    "These trials are left out of the means. A trial that ran out of memory still counts under "
+    '"Will it fit".'
+)
+
+
 def _groups(rows: Sequence[SettingRow]) -> list[Accuracy]:
     """All, each half, each group."""
     found = [accuracy_of("all", rows)]
@@ -139,54 +124,30 @@ def _groups(rows: Sequence[SettingRow]) -> list[Accuracy]:
     return [one for one in found if one.rows]
 
 
-def _judgements(found: Iterable[Accuracy]) -> Table:
-    return Table(
-        columns=(
-            "group",
-            "cells",
-            "settings",
-            "kept per layer",
-            "allocated",
-            "reserved",
-            "step time",
-            "overhead",
-            "tau",
-            "regret",
-            "worst regret",
-        ),
-        rows=tuple(
-            (
-                one.name,
-                str(one.cells),
-                str(one.rows),
-                _shown(one.kept),
-                _shown(one.allocated),
-                _shown(one.reserved),
-                _shown(one.step),
-                _shown(one.overhead),
-                DASH if one.tau is None else f"{one.tau:+.2f}",
-                _lost(one.regret),
-                _lost(one.worst_regret),
-            )
-            for one in found
-        ),
-    )
+def _judged(one: Accuracy) -> dict[str, str]:
+    return {
+        "group": one.name,
+        "cells": str(one.cells),
+        "settings": str(one.rows),
+        "kept per layer": _shown(one.kept),
+        "allocated": _shown(one.allocated),
+        "reserved": _shown(one.reserved),
+        "step time": _shown(one.step),
+        "overhead": _shown(one.overhead),
+        "tau": DASH if one.tau is None else f"{one.tau:+.2f}",
+        "regret": _lost(one.regret),
+        "worst regret": _lost(one.worst_regret),
+    }
 
 
-def _verdicts(found: Iterable[Accuracy]) -> Table:
-    return Table(
-        columns=(
-            "group",
-            'said "fits": ran',
-            'said "fits": out of memory',
-            'said "does not fit": out of memory',
-            'said "does not fit": ran',
-        ),
-        rows=tuple(
-            (one.name, str(v.fits), str(v.false_fits), str(v.refusals), str(v.false_refusals))
-            for one, v in ((one, one.verdicts) for one in found)
-        ),
-    )
+def _fits(one: Accuracy) -> dict[str, str]:
+    return {
+        "group": one.name,
+        'said "fits": ran': str(one.verdicts.fits),
+        'said "fits": out of memory': str(one.verdicts.false_fits),
+        'said "does not fit": out of memory': str(one.verdicts.refusals),
+        'said "does not fit": ran': str(one.verdicts.false_refusals),
+    }
 
 
 def _cell_section(cell: Cell, own: Sequence[SettingRow]) -> Section:

@@ -3,7 +3,7 @@ GitHub's Markdown (whole or within a limit), and as a page for a terminal.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,13 @@ class Table(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows)
+
+
+def table_of(rows: Iterable[Mapping[str, str]], left: int = 1) -> Table:
+    """Rows that have the same columns."""
+    found = list(rows)
+    columns = tuple(found[0]) if found else ()
+    return Table(columns=columns, rows=tuple(tuple(row.values()) for row in found), left=left)
 
 
 class Picture(Struct, frozen=True, kw_only=True):

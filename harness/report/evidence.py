@@ -11,7 +11,7 @@ from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.hardware.calibration import Calibration
 from harness.execution.runner import MEASURED
 from harness.judge.metrics import PEAKS
-from harness.report.document import Picture, Section, Table
+from harness.report.document import Picture, Section, Table, table_of
 from harness.report.facts import Facts, Numbers, numbers_of, over_repeats, peaks
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting
@@ -53,23 +53,19 @@ def _bytes(numbers: Numbers) -> tuple[str, ...]:
 
 def flops(facts: Facts) -> Section:
     """Model FLOPs and hardware FLOPs, never one number, and the peak they are held against."""
+    unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
     rows = []
     for setting in facts.plan.settings:
         one = over_repeats([numbers_of(result, facts.gpu) for result in facts.results_of(setting)])
         rows.append(
-            (
-                facts.name_of(setting),
-                *(
-                    _tflops(value)
-                    for value in (one.model_tflops_per_gpu, one.hardware_tflops_per_gpu)
-                ),
-                *(_share(value) for value in (one.mfu, one.hfu)),
-            )
+            {
+                "setting": facts.name_of(setting),
+                f"model {unit}": _tflops(one.model_tflops_per_gpu),
+                f"hardware {unit}": _tflops(one.hardware_tflops_per_gpu),
+                "MFU": _share(one.mfu),
+                "HFU": _share(one.hfu),
+            }
         )
-    unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
-    table = Table(
-        columns=("setting", f"model {unit}", f"hardware {unit}", "MFU", "HFU"), rows=tuple(rows)
-    )
     return Section(
         title="FLOPs",
         prose=(
@@ -77,7 +73,7 @@ def flops(facts: Facts) -> Section:
             "count it.",
             _peak(facts),
         ),
-        tables=(table,),
+        tables=(table_of(rows),),
     )
 
 
@@ -106,18 +102,18 @@ def phases(facts: Facts) -> Table | None:
     for setting in facts.plan.settings:
         timed = next((one for one in facts.results_of(setting) if one.phases), None)
         for phase in timed.phases if timed else ():
+            ahead = phase.ahead_seconds
             rows.append(
-                (
-                    facts.name_of(setting),
-                    str(phase.phase),
-                    str(phase.stretches),
-                    milliseconds(phase.seconds),
-                    milliseconds(phase.host_seconds),
-                    DASH if phase.ahead_seconds is None else milliseconds(phase.ahead_seconds),
-                )
+                {
+                    "setting": facts.name_of(setting),
+                    "phase": str(phase.phase),
+                    "stretches": str(phase.stretches),
+                    "GPU": milliseconds(phase.seconds),
+                    "processor": milliseconds(phase.host_seconds),
+                    "processor ahead, least": DASH if ahead is None else milliseconds(ahead),
+                }
             )
-    heads = ("setting", "phase", "stretches", "GPU", "processor", "processor ahead, least")
-    return Table(columns=heads, rows=tuple(rows), left=2) if rows else None
+    return table_of(rows, left=2) if rows else None
 
 
 def trust(facts: Facts) -> Section:
@@ -127,39 +123,26 @@ def trust(facts: Facts) -> Section:
     for name, result in facts.results.items():
         times = result.times
         spread = numbers_of(result, None).step_spread
-        worst = [concern.name for concern in result.fatal]
+        minor = f"{len(result.concerns)} minor" if result.concerns else "none"
         rows.append(
-            (
-                names[name],
-                name,
-                str(result.status),
-                str(len(times.seconds)) if times else DASH,
-                str(len(times.warmup_seconds)) if times else DASH,
-                DASH if spread is None else f"{spread * 100:.1f} %",
-                _clock(result),
-                ", ".join(worst)
-                or (f"{len(result.concerns)} minor" if result.concerns else "none"),
-            )
+            {
+                "setting": names[name],
+                "trial": name,
+                "status": str(result.status),
+                "steps": str(len(times.seconds)) if times else DASH,
+                "warm-up": str(len(times.warmup_seconds)) if times else DASH,
+                "IQR / median": _share(spread),
+                "clock": _clock(result),
+                "concerns": ", ".join(one.name for one in result.fatal) or minor,
+            }
         )
         doubts += [f"{name}  {'FATAL  ' if one.fatal else ''}{one}" for one in result.concerns]
-    table = Table(
-        columns=(
-            "setting",
-            "trial",
-            "status",
-            "steps",
-            "warm-up",
-            "IQR / median",
-            "clock",
-            "concerns",
-        ),
-        rows=tuple(rows),
-        left=3,
-    )
     repeats = max((len(facts.results_of(setting)) for setting in facts.plan.settings), default=0)
     few = "; fewer than five make intervals wide" if repeats < 5 else ""
     prose = (f"Processes per setting: {repeats}{few}. Steps of one process are correlated.",)
-    return Section(title="Trust", prose=prose, tables=(table,), lines=tuple(doubts))
+    return Section(
+        title="Trust", prose=prose, tables=(table_of(rows, left=3),), lines=tuple(doubts)
+    )
 
 
 def _clock(result: TrialResult) -> str:

@@ -118,16 +118,13 @@ def _measure_name(name: str, on_cpu: bool) -> str:
     return f"cpu_{name}" if on_cpu and metric is not None and metric.timing else name
 
 
+_UNDECIDED: Final = (
+    *(Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT),
+    *(Verdict.VANISHED, Verdict.APPEARED, Verdict.SKIPPED, Verdict.UNJUDGED),
+)
 _TAGS: Final = {
-    Verdict.REGRESSION: "failure",
-    Verdict.FAILED: "error",
-    Verdict.UNSTABLE: "skipped",
-    Verdict.INCONCLUSIVE: "skipped",
-    Verdict.ENVIRONMENT: "skipped",
-    Verdict.VANISHED: "skipped",
-    Verdict.APPEARED: "skipped",
-    Verdict.SKIPPED: "skipped",
-    Verdict.UNJUDGED: "skipped",
+    **{Verdict.REGRESSION: "failure", Verdict.FAILED: "error"},
+    **dict.fromkeys(_UNDECIDED, "skipped"),
 }
 """What a verdict is to a test runner; PASS and STALE pass. "skipped" is all that is no verdict."""
 _NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -1,6 +1,6 @@
 """Pictures of all settings: memory against time and throughput, predicted against measured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,7 @@ MOST: Final = 24
 
 class Point(Struct, frozen=True, kw_only=True):
     """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
-    not rank one behind all ranks. stable: whether its times are to be trusted."""
+    not rank one after all ranks. stable: whether its times are to be trusted."""
 
     number: int
     name: str
@@ -80,39 +80,32 @@ def heights_of(shown: Sequence[Point]) -> Heights:
 
 def paint_time(figure: "Figure", facts: Facts) -> None:
     """Peak memory against step time; the line joins what nothing beats in both."""
-    shown = points(facts)
-    axes = figure.add_subplot()
-    at = _scatter(axes, shown, [one.seconds * 1e3 for one in shown])
-    unit = " (CPU time)" if facts.on_cpu else ""
-    axes.set(
-        ylabel=f"step time{unit}, ms",
-        title=joined(figure, (f"Step time{unit}", "against peak memory")),
-    )
-    axes.set_xlabel(_memory_words(figure, facts, shown))
-    _name(figure, axes, shown, at)
+    _paint(figure, facts, ("Step time", "step time{}, ms"), lambda one: one.seconds * 1e3)
 
 
 def paint_throughput(figure: "Figure", facts: Facts) -> None:
     """Peak memory and throughput of the settings that nothing beats, the others faint."""
-    shown = points(facts)
+    words = ("Throughput", f"{facts.tokens_unit}{{}}")
+    _paint(figure, facts, words, lambda one: one.tokens_per_second)
+
+
+def _paint(
+    figure: "Figure", facts: Facts, words: tuple[str, str], height: Callable[[Point], float]
+) -> None:
+    """words: title, and label of the heights, in which a CPU's time is marked at {}."""
+    shown, (title, label) = points(facts), words
     axes = figure.add_subplot()
-    at = _scatter(axes, shown, [one.tokens_per_second for one in shown])
-    unit = " (CPU time)" if facts.on_cpu else ""
-    axes.set(
-        ylabel=f"{facts.tokens_unit}{unit}",
-        title=joined(figure, (f"Throughput{unit}", "against peak memory")),
-    )
-    axes.set_xlabel(_memory_words(figure, facts, shown))
+    at = _scatter(axes, shown, [height(one) for one in shown])
+    clock, unit = " (CPU time)" if facts.on_cpu else "", _unit(shown)[1]
+    axes.set_title(joined(figure, (f"{title}{clock}", "against peak memory")))
+    axes.set_ylabel(label.format(clock))
+    memory = (f"peak {facts.peak} memory", f"of the fullest rank, {unit}")
+    axes.set_xlabel(joined(figure, memory))
     _name(figure, axes, shown, at)
 
 
-def _memory_words(figure: "Figure", facts: Facts, shown: Sequence[Point]) -> str:
-    unit = _unit(shown)[1]
-    return joined(figure, (f"peak {facts.peak} memory", f"of the fullest rank, {unit}"))
-
-
 def _name(figure: "Figure", axes: "Axes", shown: Sequence[Point], at: "Places") -> None:
-    """Names beside the points; on a phone, which has no room for them, numbers and their key."""
+    """Names next to the points; on a phone, which has no room for them, numbers and their key."""
     if not is_narrow(figure):
         label_points(axes, at, names={one.number: [one.name] for one in shown})
         return

@@ -10,7 +10,7 @@ from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, order_lines
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
-from harness.report.document import Document, Picture, Section, Table
+from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.report.evidence import (
     calibration,
     calibration_line,
@@ -24,7 +24,7 @@ from harness.report.evidence import (
     phases,
     trust,
 )
-from harness.report.facts import Facts, Numbers, numbers_of, over_repeats
+from harness.report.facts import Facts, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
@@ -128,28 +128,20 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         measured = sum(one.status in MEASURED for one in results)
         prediction = outcome.setting.trial.prediction
         fits = prediction.fit_probability if prediction else None
+        seconds, tokens = numbers.step_time_seconds, numbers.tokens_per_second_per_gpu
+        rank, peak = outcome.setting.rank, numbers.peak_bytes(facts.peak)
         rows.append(
-            (
-                outcome.name,
-                _status(outcome, measured, len(results)),
-                DASH if outcome.setting.rank is None else str(outcome.setting.rank),
-                DASH if fits is None else probability(fits),
-                *_measured(numbers, facts.peak),
-            )
+            {
+                "setting": outcome.name,
+                "outcome": _status(outcome, measured, len(results)),
+                "advisor's rank": DASH if rank is None else str(rank),
+                "predicted to fit": DASH if fits is None else probability(fits),
+                timed("step time", facts): DASH if seconds is None else milliseconds(seconds),
+                timed(facts.tokens_unit, facts): DASH if tokens is None else f"{tokens:,.0f}",
+                f"peak {facts.peak}": DASH if peak is None else human_bytes(peak),
+            }
         )
-    table = Table(
-        columns=(
-            "setting",
-            "outcome",
-            "advisor's rank",
-            "predicted to fit",
-            timed("step time", facts),
-            timed(facts.tokens_unit, facts),
-            f"peak {facts.peak}",
-        ),
-        rows=tuple(rows),
-        left=2,
-    )
+    table = table_of(rows, left=2)
     reasons = [f"{o.name}: {o.reason}" for o in facts.found if o.reason]
     ended = (facts.plan.ended,) if facts.plan.ended else ()
     tally = (_tally(facts),) if facts.judged else ()  # else it is the outcome
@@ -204,16 +196,6 @@ def _one_step(phases: Table | None, pictures: tuple[Picture, ...]) -> tuple[Sect
         "had queued the work. Where the processor is hardly ahead, the GPU waits for it."
     )
     return (Section(title="One step", prose=(how,), tables=(phases,), pictures=pictures),)
-
-
-def _measured(numbers: Numbers, peak: str) -> tuple[str, str, str]:
-    seconds, tokens = numbers.step_time_seconds, numbers.tokens_per_second_per_gpu
-    memory = numbers.peak_bytes(peak)
-    return (
-        DASH if seconds is None else milliseconds(seconds),
-        DASH if tokens is None else f"{tokens:,.0f}",
-        DASH if memory is None else human_bytes(memory),
-    )
 
 
 def _status(outcome: SettingOutcome, measured: int, repeats: int) -> str:

@@ -84,40 +84,22 @@ class _Stream:
     def __exit__(self, *_: object) -> None: ...
 
 
-def _stream(*_: Any) -> _Stream:
-    return _Stream()
-
-
 def _stream_patches() -> Iterator[Any]:
     """Streams beside which token dispatchers and shared experts work."""
     for name in ("Stream", "current_stream", "stream"):
-        yield patch.object(torch.cuda, name, _stream)
+        yield patch.object(torch.cuda, name, lambda *_: _Stream())
     alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
     yield patch.object(alltoall, "cuda_dtoh_stream", _Stream(), create=True)  # not in 0.13
     yield patch.object(shared_experts.SharedExpertMLP, "stream", _Stream())
 
 
-def _cpu() -> torch.device:
-    return CPU
-
-
-def _nothing(*_: Any, **__: Any) -> None: ...
-
-
-def _set_rng_state(state: torch.Tensor, *_: Any, **__: Any) -> None:
-    torch.set_rng_state(state)
-
-
-def _get_rng_state(*_: Any, **__: Any) -> torch.Tensor:
-    return torch.get_rng_state()
-
-
 def _rng_patches() -> Iterator[Any]:
     """The CPU's generator in place of the GPU's; that the tracker moves it is no mishap here."""
-    yield patch.object(torch.cuda, "get_rng_state", _get_rng_state)
+    state, to_state = torch.get_rng_state, torch.set_rng_state
+    yield patch.object(torch.cuda, "get_rng_state", lambda *_, **__: state())
     yield patch.object(torch.cuda, "manual_seed", torch.manual_seed)
-    yield patch.object(megatron_random, "_get_cuda_rng_state", _get_rng_state)
-    yield patch.object(megatron_random, "_set_cuda_rng_state", _set_rng_state)
+    yield patch.object(megatron_random, "_get_cuda_rng_state", lambda *_, **__: state())
+    yield patch.object(megatron_random, "_set_cuda_rng_state", lambda new, *_, **__: to_state(new))
     yield patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
 
 
@@ -128,8 +110,8 @@ def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
 
 def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
     """What real and fake tensors need alike; `kernel()` surrounds each compiled function."""
-    yield patch.object(torch.cuda, "current_device", _cpu)
-    yield patch.object(torch.cuda, "synchronize", _nothing)
+    yield patch.object(torch.cuda, "current_device", lambda: CPU)
+    yield patch.object(torch.cuda, "synchronize", lambda *_: None)
     yield from local_patches()
     yield from _stream_patches()
     kernels: dict[Callable[..., Any], Callable[..., Any]] = {}  # Megatron compares functions

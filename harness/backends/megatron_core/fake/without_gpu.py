@@ -75,18 +75,6 @@ class _NoWgradKernels:
     wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp32
 
 
-def _nothing(*_: Any, **__: Any) -> None: ...
-
-
-def _meta() -> torch.device:
-    return META
-
-
-def _fused_devices() -> list[str]:
-    """Devices of the fused optimizers; torch asks before it looks for a kernel."""
-    return [META.type]
-
-
 def _gather_own_object(gathered: list[Any], mine: Any, group: Any = None) -> None:
     """What the fake process group gives: every rank is like this one."""
     gathered[:] = [mine] * len(gathered)
@@ -115,10 +103,6 @@ def _scale_kernel(chunk: int, flag: Any, lists: Any, scale: float) -> None:
         target.copy_(source)
 
 
-def _no_rng_states() -> tuple[None, None, None]:
-    return None, None, None
-
-
 @contextmanager
 def _no_rng_fork(*_: Any, **__: Any) -> Iterator[None]:
     yield
@@ -126,14 +110,15 @@ def _no_rng_fork(*_: Any, **__: Any) -> Iterator[None]:
 
 def _patches(kernel: KernelScope) -> Iterator[Any]:
     yield from cpu.patches(kernel)
-    yield patch.object(torch.cuda, "current_device", _meta)
+    yield patch.object(torch.cuda, "current_device", lambda: META)
     optimizers = sys.modules["torch.optim.optimizer"]  # hidden behind a name of torch.optim's
-    yield patch.object(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
+    # devices of the fused optimizers; torch asks before it looks for a kernel
+    yield patch.object(optimizers, "_get_fused_kernels_supported_devices", lambda: [META.type])
     # fake storages have no contents to copy
     yield patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
     yield patch.object(megatron_random, "_get_share_storage", lambda: borrow, create=True)
-    yield patch.object(megatron_random, "_get_all_rng_states", _no_rng_states)
-    yield patch.object(megatron_random, "_set_all_rng_states", _nothing)
+    yield patch.object(megatron_random, "_get_all_rng_states", lambda: (None,) * 3)
+    yield patch.object(megatron_random, "_set_all_rng_states", lambda *_: None)
     yield patch.object(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
     yield patch.object(torch.distributed, "all_gather_object", _gather_own_object)
     yield patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
