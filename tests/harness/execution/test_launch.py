@@ -62,16 +62,11 @@ def test_torchrun_over_machines_keeps_the_order_of_the_nodes(tmp_path: Path) -> 
     launcher = runner.launcher(trial)
     assert isinstance(launcher, TorchrunLauncher)
     words = command(trial, runner.folder.trial("x"), rendezvous=launcher._rendezvous)
-    for word in (
-        "--nnodes=2",
-        "--node-rank=1",
-        "--nproc-per-node=2",
-        "--rdzv-backend=static",
-        "--master-addr=gpu1",
-        "--master-port=29400",
-        "--max-restarts=0",
-    ):
-        assert word in words
+    wanted = (
+        "--nnodes=2 --node-rank=1 --nproc-per-node=2 --rdzv-backend=static --master-addr=gpu1 "
+        "--master-port=29400 --max-restarts=0"
+    )
+    assert set(wanted.split()) <= set(words)
     assert "--standalone" not in words
 
 
@@ -227,38 +222,18 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    asked = (
+        f"run launcher=torchrun launcher.nnodes=2 launcher.rendezvous=127.0.0.1:{port} device=cpu "
+        "experiment=tiny_cpu job.seq_length=64 gpus=2xH100 recompute.settings=[none] name=x "
+        "measure.steps=2 measure.max_warmup_steps=3 --no-report"
+    )
+    words = [sys.executable, "-m", "harness.cli.main", *asked.split(), f"runs={tmp_path}"]
+    heard = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     nodes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "harness.cli.main",
-                "run",
-                "launcher=torchrun",
-                "launcher.nnodes=2",
-                f"launcher.node_rank={rank}",
-                f"launcher.rendezvous=127.0.0.1:{port}",
-                "device=cpu",
-                "experiment=tiny_cpu",
-                "job.seq_length=64",
-                "gpus=2xH100",
-                "recompute.settings=[none]",
-                "name=x",
-                "measure.steps=2",
-                "measure.max_warmup_steps=3",
-                "--no-report",
-                f"runs={tmp_path}",
-            ],
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*words, f"launcher.node_rank={rank}"], env=environment, cwd=tmp_path, **heard
         )
         for rank in (0, 1)
     ]

@@ -165,21 +165,8 @@ def test_a_broken_stream_ends_nothing(
     progress.end(result())
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (9.94, "9.9 s"),
-        (9.96, "10 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3900, "1 h 05 min"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_a_reason_without_bytes() -> None:
+def test_durations_and_a_reason_without_bytes() -> None:
+    texts = {0.04: "0.0 s", 9.94: "9.9 s", 9.96: "10 s", 59.4: "59 s", 59.6: "1 min 00 s"}
+    texts |= {200: "3 min 20 s", 3900: "1 h 05 min"}
+    assert {seconds: duration(seconds) for seconds in texts} == texts
     assert reason(Evidence(phase=Phase.BUILD, message="no")) == "[build] no"

@@ -27,22 +27,11 @@ from harness.trial.trial import MeasurementPlan
 
 DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
-EXPECTED = {
-    "ok": TrialStatus.OK,
-    "late_crash": TrialStatus.OK,
-    "kill": TrialStatus.FAILED,
-    "segv": TrialStatus.FAILED,
-    "hang": TrialStatus.TIMEOUT,
-    "stubborn": TrialStatus.TIMEOUT,
-    "garbage": TrialStatus.FAILED,
-    "half_result": TrialStatus.NO_DATA,
-    "silent": TrialStatus.NO_DATA,
-    "full_disk": TrialStatus.FAILED,
-    "oom": TrialStatus.OOM,
-    "oom_result": TrialStatus.OOM,
-    "nccl": TrialStatus.NCCL_ERROR,
-    "exit_7": TrialStatus.FAILED,
-}
+EXPECTED = {"hang": TrialStatus.TIMEOUT, "stubborn": TrialStatus.TIMEOUT}
+EXPECTED |= {"oom": TrialStatus.OOM, "oom_result": TrialStatus.OOM, "nccl": TrialStatus.NCCL_ERROR}
+EXPECTED |= dict.fromkeys(("ok", "late_crash"), TrialStatus.OK)
+EXPECTED |= dict.fromkeys(("kill", "segv", "garbage", "full_disk", "exit_7"), TrialStatus.FAILED)
+EXPECTED |= dict.fromkeys(("half_result", "silent"), TrialStatus.NO_DATA)
 MakePlan = Callable[..., RunPlan]
 MakeRunner = Callable[..., Runner]
 Faults = Callable[[Mapping[str, str]], None]
@@ -90,18 +79,11 @@ def test_two_hundred_trials_with_faults(
     assert runner.run() == results, "a second run runs nothing"
 
 
-def evidence_of(make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fault: str) -> Any:
-    faults({"default": fault})
-    limit = 0.4 if fault == "hang" else 60.0
-    (result,) = make_runner(make_plan(1, timeout_seconds=limit)).run().values()
-    assert result.evidence is not None
-    return result.evidence
-
-
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
         ("oom", "CUDA out of memory"),
+        ("oom_result", "CUDA out of memory"),
         ("nccl", "NCCL error in"),
         ("full_disk", "No space left on device"),
         ("garbage", "ended with exit code 3: last words"),
@@ -116,36 +98,25 @@ def evidence_of(make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fa
 def test_evidence_says_why(
     make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fault: str, says: str
 ) -> None:
-    evidence = evidence_of(make_plan, make_runner, faults, fault)
+    faults({"default": fault})
+    limit = 0.4 if fault == "hang" else 60.0
+    (result,) = make_runner(make_plan(1, timeout_seconds=limit)).run().values()
+    evidence = result.evidence
     assert says in evidence.message
     if fault == "oom":
         assert evidence.over_bytes == 3 * 2**29
         assert evidence.log_tail[-1].startswith("torch.OutOfMemoryError")
+    if fault == "oom_result":  # a worker's own failure gets log and exit code
+        assert (evidence.over_bytes, evidence.exit_code) == (5, 1)
     if fault == "segv":
         assert (evidence.signal, evidence.exit_code) == (signal.SIGSEGV, None)
-
-
-def test_a_worker_s_own_failure_gets_log_and_exit_code(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
-) -> None:
-    evidence = evidence_of(make_plan, make_runner, faults, "oom_result")
-    assert (evidence.message, evidence.over_bytes, evidence.exit_code) == (
-        "CUDA out of memory",
-        5,
-        1,
-    )
 
 
 def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -> None:
     stream = StringIO()
     make_runner(make_plan(2, 2), stream).run()
     heads = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
-    assert heads == [
-        "full:block:1 repeat 1/2",
-        "full:block:2 repeat 1/2",
-        "full:block:1 repeat 2/2",
-        "full:block:2 repeat 2/2",
-    ]
+    assert heads == [f"full:block:{n} repeat {repeat}/2" for repeat in (1, 2) for n in (1, 2)]
 
 
 def test_a_skipped_setting_has_a_result_with_its_reason(
@@ -265,20 +236,13 @@ def test_a_stopped_trial_leaves_no_process(
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
-        (["ok"], 0),
-        (["ok", "oom", "skipped"], 0),
-        (["unstable"], 0),
-        (["ok", "failed"], 4),
-        (["ok", "timeout"], 4),
-        (["ok", "nan"], 4),
-        (["ok", "no_data"], 4),
-        (["oom"], 4),
-        (["skipped"], 4),
-        ([], 4),
+        *((text, 0) for text in ("ok", "ok oom skipped", "unstable")),
+        *((text, 4) for text in ("ok failed", "ok timeout", "ok nan", "ok no_data")),
+        *((text, 4) for text in ("oom", "skipped", "")),
     ],
 )
-def test_exit_codes(statuses: list[str], code: int) -> None:
-    assert exit_code(map(TrialStatus, statuses)) == code
+def test_exit_codes(statuses: str, code: int) -> None:
+    assert exit_code(map(TrialStatus, statuses.split())) == code
 
 
 # A runner in a process of its own.
@@ -295,16 +259,9 @@ def drive(tmp_path: Path, repeats: int = 4, faults: Mapping[str, str] | None = N
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     settings = "recompute.settings=[none,selective:mlp,full:uniform:1,full:block:1]"
+    words = ("run", settings, f"measure.repeats={repeats}", f"runs={tmp_path / 'runs'}", "name=x")
     return subprocess.Popen(
-        [
-            *DRIVE,
-            "run",
-            settings,
-            f"measure.repeats={repeats}",
-            f"runs={tmp_path / 'runs'}",
-            "name=x",
-            "--no-report",
-        ],
+        [*DRIVE, *words, "--no-report"],
         env=environment,
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -170,25 +170,21 @@ class OutOfMemoryError(RuntimeError):
     """As torch calls it."""
 
 
+CUDA = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.15 GiB of "
+    "which 8.00 MiB is free."
+)
+CPU = (
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 9 bytes."
+)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "over"),
     [
-        (
-            OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
-                "capacity of 79.15 GiB of which 8.00 MiB is free."
-            ),
-            "oom",
-            12 * 2**20,
-        ),
-        (
-            RuntimeError(
-                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't "
-                "allocate memory: you tried to allocate 9 bytes."
-            ),
-            "oom",
-            None,
-        ),
+        (OutOfMemoryError(CUDA), "oom", 12 * 2**20),
+        (RuntimeError(CPU), "oom", None),
         (MemoryError(), "oom", None),
         (RuntimeError("NCCL error in: x.cpp:1, unhandled system error"), "nccl_error", None),
         (UserError("recompute", "op:x", "is not known"), "skipped", None),

@@ -79,15 +79,13 @@ def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path, harness: Har
 
 def test_failures_of_all_kinds(tmp_path: Path, harness: Harness) -> None:
     """One command a fault, and full recompute, in which the script has none."""
+    unlike = "not_as_asked: recompute is none in the log, selective:mlp in the request"
     expected = {
         "oom": ("oom", "[training, 512.00 MiB over] torch.OutOfMemoryError: CUDA out of memory."),
         "crash": ("failed", "You must specify a recompute method (after step 4 of 10)"),
         "silent": ("failed", "ended with exit code 3"),
         "nan": ("nan", "loss of step 5 is nan"),
-        "deaf": (
-            "unstable",
-            "not_as_asked: recompute is none in the log, selective:mlp in the request",
-        ),
+        "deaf": ("unstable", unlike),
     }
     for fault, (status, says) in expected.items():
         folder = tmp_path / fault
@@ -126,21 +124,10 @@ def test_nothing_is_left_where_the_harness_is_killed(tmp_path: Path) -> None:
     """SIGKILL, which nobody can handle; ranks are in sessions of their own, as torchrun's are."""
     script = shutil.copy(Path(__file__).with_name("pretrain_gpt.py"), tmp_path / "kill_gpt.py")
     ranks = f"setsid {quote(sys.executable)} {quote(str(script))} --fault hang & wait; true"
-    words = [
-        "run",
-        "backend=command",
-        f"command={ranks} {{recompute}}",
-        "name=x",
-        "device=cpu",
-        "recompute=none",
-    ]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli.main", *words],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = ("run", "backend=command", f"command={ranks} {{recompute}}", "name=x", "device=cpu")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    program = [sys.executable, "-m", "harness.cli.main", *words, "recompute=none"]
+    running = subprocess.Popen(program, cwd=tmp_path, env=ENVIRONMENT, **quiet)
     deadline = time.monotonic() + 20
     while not any("hanging" in p.read_text() for p in tmp_path.rglob("log.txt")):
         assert time.monotonic() < deadline
@@ -158,15 +145,10 @@ def test_a_command_that_does_not_exist(tmp_path: Path, harness: Harness) -> None
     assert "not found" in done.stdout
 
 
-def test_the_dry_run_shows_no_traceback_and_writes_nothing(
-    tmp_path: Path, harness: Harness
-) -> None:
+def test_the_dry_run_writes_nothing(tmp_path: Path, harness: Harness) -> None:
     done = harness(tmp_path, f"{SCRIPT} {{recompute}}", "--dry-run")
     assert done.returncode == 0
     assert not (tmp_path / "runs").exists()
-    wrong = harness(tmp_path, "train --recompute-granularity full")
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "would set the same recompute in every trial" in wrong.stderr
 
 
 def test_environment_of_the_command(tmp_path: Path, harness: Harness) -> None:

@@ -192,27 +192,17 @@ def test_ranks_of_two_nodes_train_together(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("hydra")
-    arguments = [
-        "run",
-        "--no-report",
-        "launcher=slurm",
-        "launcher.nodes=2",
-        "device=cpu",
-        "launcher.poll_seconds=0.2",
-        "gpus=2xH100",
-        "recompute.settings=[full:uniform:1]",
-        "experiment=tiny_cpu",
-        "job.seq_length=64",
-        "measure.steps=2",
-        "measure.max_warmup_steps=3",
-        "name=x",
-        f"runs={tmp_path}",
-    ]
+    asked = (
+        "run --no-report launcher=slurm launcher.nodes=2 device=cpu launcher.poll_seconds=0.2 "
+        "gpus=2xH100 recompute.settings=[full:uniform:1] experiment=tiny_cpu job.seq_length=64 "
+        "measure.steps=2 measure.max_warmup_steps=3 name=x"
+    )
+    arguments = [*asked.split(), f"runs={tmp_path}"]
     assert main(arguments) == 3
-    asked = capsys.readouterr()
-    assert asked.out == ""
-    assert "1 trial submitted as job " in asked.err
-    assert "0 of 1 trials are finished" in asked.err
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "1 trial submitted as job " in said.err
+    assert "0 of 1 trials are finished" in said.err
     code = main([*arguments, "launcher.wait=true"])
     (result,) = RunFolder(tmp_path / "x").results().values()
     assert result.status in (TrialStatus.OK, TrialStatus.UNSTABLE), result.evidence

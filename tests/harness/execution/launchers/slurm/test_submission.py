@@ -54,39 +54,22 @@ def test_ranks_that_do_not_come_out_even(trial: Trial, options: dict[str, int], 
     assert says in str(error.value)
 
 
-def test_parameters_reach_the_batch_script(tmp_path: object) -> None:
+def test_parameters_reach_the_batch_script() -> None:
     submitit = pytest.importorskip("submitit")
+    given = {"partition": "h100", "account": "me", "qos": "high", "constraint": "nvlink"}
+    more = ("exclusive", "mail-type=END")
     options = replace(
-        SLURM,
-        partition="h100",
-        account="me",
-        qos="high",
-        constraint="nvlink",
-        mem="64G",
-        sbatch=("exclusive", "mail-type=END"),
-        setup=("module load cuda",),
-        array_parallelism=4,
+        SLURM, mem="64G", sbatch=more, setup=("module load cuda",), array_parallelism=4, **given
     )
     shape = Shape(nodes=2, gpus_per_node=8, cpus_per_task=0, minutes=30)
-    given = parameters(shape, options, "harness-1")
-    text = submitit.slurm.slurm._make_sbatch_string("true", "folder", map_count=9, **given)
-    for line in (
-        "--partition=h100",
-        "--account=me",
-        "--qos=high",
-        "--constraint=nvlink",
-        "--mem=64G",
-        "--exclusive",
-        "--mail-type=END",
-        "--nodes=2",
-        "--gpus-per-node=8",
-        "--time=30",
-        "--ntasks-per-node=1",
-        "--job-name=harness-1",
-        "--array=0-8%4",
-        "--requeue",
-    ):
-        assert f"#SBATCH {line}\n" in text
+    made = parameters(shape, options, "harness-1")
+    text = submitit.slurm.slurm._make_sbatch_string("true", "folder", map_count=9, **made)
+    others = (
+        "mem=64G nodes=2 gpus-per-node=8 time=30 ntasks-per-node=1 job-name=harness-1 array=0-8%4 "
+        "requeue"
+    )
+    for line in (*(f"{key}={value}" for key, value in given.items()), *more, *others.split()):
+        assert f"#SBATCH --{line}\n" in text
     assert "\nmodule load cuda\n" in text
     assert "wckey" not in text
     assert "srun --unbuffered" in text

@@ -103,16 +103,11 @@ def test_a_folder_without_a_trial_is_an_error(make_task: MakeTask, folder: Trial
         make_task()()
 
 
+FIRST = {"gpu1": "gpu1", "gpu1,gpu2": "gpu1", "gpu[007-009,012],big1": "gpu007", "a,gpu[1-2]": "a"}
+
+
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        ("gpu1", "gpu1"),
-        ("gpu1,gpu2", "gpu1"),
-        ("gpu[007-009,012],big1", "gpu007"),
-        ("a,gpu[1-2]", "a"),
-        ("r[1-2]n3,x", "r1n3"),
-        ("n[3,5]", "n3"),
-    ],
+    ("nodes", "expected"), [*FIRST.items(), ("r[1-2]n3,x", "r1n3"), ("n[3,5]", "n3")]
 )
 def test_the_first_of_slurm_s_node_list(nodes: str, expected: str) -> None:
     assert first_node(nodes) == expected
