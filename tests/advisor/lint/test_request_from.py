@@ -119,28 +119,26 @@ LLAMA = (
 )
 
 
+def resolved(folder: Path, text: str, gpus: str = "8xH100", **given: object):
+    """The job of a script, with the origins of its values."""
+    (folder / "train.sh").write_text(text + "\n")
+    return resolve(read_job(str(folder / "train.sh"), {"gpus": gpus, **given}).request)
+
+
 @pytest.mark.parametrize("words", ["", "--tensor-model-parallel-size 2 "])
 def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
     tmp_path: Path, words: str
 ) -> None:
-    (tmp_path / "train.sh").write_text(f"{LLAMA}{words}--use-distributed-optimizer\n")
-    found = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "8xH100"}).request)
+    found = resolved(tmp_path, f"{LLAMA}{words}--use-distributed-optimizer")
     assert not any("recipe" in str(origin) for origin in found.origins.values())
     assert found.config.main_grads_dtype is DType.FP32
     assert not found.config.expandable_segments
     assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
     assert not found.layout.sequence_parallel
     assert found.layout.use_distributed_optimizer
-    (tmp_path / "said.sh").write_text(f"{LLAMA}{words}--grad-reduce-in-bf16 --sequence-parallel\n")
-    said = resolve(read_job(str(tmp_path / "said.sh"), {"gpus": "8xH100"}).request)
+    said = resolved(tmp_path, f"{LLAMA}{words}--grad-reduce-in-bf16 --sequence-parallel")
     assert said.config.main_grads_dtype is DType.BF16
     assert said.layout.sequence_parallel == bool(words)
-
-
-def resolved(folder: Path, text: str, gpus: str = "8xH100", **given: object):
-    """The job of a script, with the origins of its values."""
-    (folder / "train.sh").write_text(text + "\n")
-    return resolve(read_job(str(folder / "train.sh"), {"gpus": gpus, **given}).request)
 
 
 def test_what_a_script_does_not_say_of_the_model_is_megatrons_default(tmp_path: Path) -> None:
@@ -273,8 +271,7 @@ QWEN = (
 def test_a_script_says_how_its_experts_run(
     tmp_path: Path, words: str, dispatcher: str, permute: bool, graphs: tuple[str, object]
 ) -> None:
-    (tmp_path / "train.sh").write_text(f"{QWEN}{words}\n")
-    found = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "16xH100"}).request)
+    found = resolved(tmp_path, f"{QWEN}{words}", "16xH100")
     model, config = found.model, found.config
     assert (model.moe_token_dispatcher_type, model.moe_permute_fusion) == (dispatcher, permute)
     assert not model.moe_grouped_gemm
@@ -284,29 +281,27 @@ def test_a_script_says_how_its_experts_run(
 
 
 def test_a_script_says_its_fusions(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text(f"{QWEN}--no-rope-fusion --moe-router-fusion\n")
-    model = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "16xH100"}).request).model
+    model = resolved(tmp_path, f"{QWEN}--no-rope-fusion --moe-router-fusion", "16xH100").model
     assert (model.apply_rope_fusion, model.moe_router_fusion) == (False, True)
+
+
+def page_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, gpus: str, *words: str
+) -> str:
+    """What is printed of a script, on one line."""
+    (folder / "train.sh").write_text(f"{text}\n")
+    cli.main(["--from", str(folder / "train.sh"), "--gpus", gpus, *words])
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_known_and_not_taken_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep"
-    (tmp_path / "train.sh").write_text(f"{QWEN}{words} --moe-latent-size 12\n")
-    cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
-    text = " ".join(capsys.readouterr().out.split())
+    text = page_of(tmp_path, capsys, f"{QWEN}{words} --moe-latent-size 12", "16xH100", "--top", "1")
     assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
-
-
-def test_what_makes_the_model_another_one_unsaid_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "train.sh").write_text(
-        f"{LLAMA} --max-position-embeddings 8192 --position-embedding-type rope\n"
-    )
-    cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "64xH100", "--top", "1"])
-    text = " ".join(capsys.readouterr().out.split())
+    words = "--max-position-embeddings 8192 --position-embedding-type rope"
+    text = page_of(tmp_path, capsys, f"{LLAMA} {words}", "64xH100", "--top", "1")
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
