@@ -43,6 +43,7 @@ class JobKeywords(TypedDict, total=False):
     config_dir: str | Path | None
     calibration: str | Path | Sequence[str | Path]
     takes_recipe: bool
+    omitted: Sequence[str]
     unsaid: Sequence[str]
 
 
@@ -63,6 +64,8 @@ SHORT: Final = {
     "etp": "expert_tensor_parallel_size",
     "sp": "sequence_parallel",
 }
+_FORMER: Final = {"unsaid": "omitted"}
+"""Names of keywords that are taken for one release more."""
 _KNOWN: Final = tuple(RequestKeywords.__annotations__)
 _INTEGERS: Final = (
     "seq_length",
@@ -83,7 +86,7 @@ def request_of(model: ModelSource, gpus: str, keywords: Mapping[str, Any]) -> Re
         if keyword not in _KNOWN:
             hint = nearest_names(keyword, _KNOWN)
             raise UserError(keyword, show(value), "is not a keyword of advise", hint)
-        name = SHORT.get(keyword, keyword)
+        name = (SHORT | _FORMER).get(keyword, keyword)
         if value is not None and given.setdefault(name, value) != value:
             raise UserError(
                 keyword, show(value), f"cannot be combined with {name} = {given[name]}", "give one"
@@ -161,7 +164,7 @@ _READERS: Final[dict[str, Any]] = {
     **dict.fromkeys(_INTEGERS, at_least_one),
     "sequence_parallel": _boolean,
     "takes_recipe": _boolean,
-    "unsaid": _settings,
+    "omitted": _settings,
     "recompute": _settings,
     "search": _scope,
     "memory_budget": _size,

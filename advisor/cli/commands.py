@@ -74,10 +74,10 @@ def rank(options: Options) -> Outcome:
 
         talk = write_files(advice, options)
     if options.output is OutputFormat.FLAGS:
-        from advisor.report.setting_flags import unsaid_report
+        from advisor.report.setting_flags import omitted_report
 
-        unsaid = unsaid_report(advice, with_layout=_is_not_the_preset(advice, options))
-        talk = (*talk, f"advise: {unsaid}") if unsaid else talk
+        omitted = omitted_report(advice, with_layout=_is_not_the_preset(advice, options))
+        talk = (*talk, f"advise: {omitted}") if omitted else talk
     if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not advice.fits:
         from advisor.report.wording import verdict
 

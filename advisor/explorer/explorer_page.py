@@ -58,8 +58,8 @@ def _static(answer: Answer) -> str:
     layout, environment = all_job_flags(evaluation), environment_words(evaluation)
     flags = {}
     for name, setting in all_flags(evaluation).items():
-        unsaid = parts_of(name).spelling.omitted(evaluation.job)
-        label = " · ".join(filter(None, [label_of(name), unsaid]))
+        omitted = parts_of(name).spelling.omitted(evaluation.job)
+        label = " · ".join(filter(None, [label_of(name), omitted]))
         flags[label] = " ".join(filter(None, [layout[name], setting]))
     if environment:
         flags["Environment"] = f"export {environment}"

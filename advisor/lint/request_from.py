@@ -85,15 +85,15 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     values: dict[str, Any] = {"framework": str(configuration.hands_to or configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version
-    overrides, unsaid = [], []
+    overrides, omitted = [], []
     named = given.get("model") or configuration.model
     shape = {} if given.get("model") else configuration.shape
     for path, found in {**shape, **configuration.values}.items():
         field = path.partition(".")[2]
         if is_given(path, given):
             continue
-        if found.unsaid:
-            unsaid.append(path)
+        if found.omitted:
+            omitted.append(path)
         if field in flags and not path.startswith("model."):
             values[field] = found.value
         elif field != "data_parallel_size":  # the GPUs decide it
@@ -118,8 +118,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     if configuration.num_microbatches:
         batch = _batch(configuration.num_microbatches, values)
         values |= batch
-        unsaid += [f"job.{name}" for name in batch]
-    return Request(**values, unsaid=tuple(unsaid))
+        omitted += [f"job.{name}" for name in batch]
+    return Request(**values, omitted=tuple(omitted))
 
 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
@@ -272,8 +272,8 @@ def _said_first(
 ) -> dict[str, ReadValue]:
     """Values of both; what somebody has said goes before defaults, and the first before the
     second."""
-    said = {path: value for path, value in second.items() if not value.unsaid}
-    said |= {path: value for path, value in first.items() if not value.unsaid}
+    said = {path: value for path, value in second.items() if not value.omitted}
+    said |= {path: value for path, value in first.items() if not value.omitted}
     return {**second, **first, **said}
 
 
@@ -282,7 +282,7 @@ def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
 
 
 def _differ(one: ReadValue, other: ReadValue) -> bool:
-    return bool(one.value != other.value) and not (one.unsaid or other.unsaid)
+    return bool(one.value != other.value) and not (one.omitted or other.omitted)
 
 
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:

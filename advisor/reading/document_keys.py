@@ -71,8 +71,7 @@ class Keys(Struct, kw_only=True):
 
     def means(self, key: str, value: Any) -> ReadValue:
         """`value` of a field of ours, as what is written at `key` means it."""
-        given = self.values[key]
-        return ReadValue(value=value, written=given.written, place=given.place)
+        return self.values[key].meaning(value)
 
     def error(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
         """What is refused, at the first of the keys `at` that is given."""

@@ -15,13 +15,17 @@ Document = Command | Tree | PythonSource
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):
-    """A value by one of our fields, and the option as it is written; `unsaid`: nobody has written
+    """A value by one of our fields, and the option as it is written; `omitted`: nobody has written
     it, and it is the framework's default."""
 
     value: Any
     written: str
     place: Place
-    unsaid: bool = False
+    omitted: bool = False
+
+    def meaning(self, value: Any) -> "ReadValue":
+        """`value`, which stands where this one does and is written."""
+        return ReadValue(value=value, written=self.written, place=self.place)
 
 
 class UnknownValue(Struct, frozen=True, kw_only=True):

@@ -72,8 +72,8 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     """Where the setting stands now, with its rank, and the flags of the first row in its place."""
     file = read_file(advice.job, read)
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
-    if unsaid := _unsaid(advice, read):
-        rows.append(("default", Text(unsaid)))
+    if omitted := _omitted(advice, read):
+        rows.append(("default", Text(omitted)))
     if file.not_taken:
         rows.append(("not used", Text(_untaken(file))))
     for number, one in enumerate(file.not_known):
@@ -119,7 +119,7 @@ def _line(file: ReadFile, given: ReadOption) -> str:
     return f"line {given.line}" + ("" if given.file == file.file else f" of {given.file}")
 
 
-def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
+def _omitted(advice: Answer, read: ReadConfiguration) -> str:
     """Defaults of the framework by which the model is another one than its preset."""
     model = advice.job.model
     if model.name != read.model:
@@ -128,7 +128,7 @@ def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
     words = []
     for path, given in {**read.shape, **read.values}.items():
         part, _, name = path.partition(".")
-        if not given.unsaid or part != "model":
+        if not given.omitted or part != "model":
             continue
         value, usual = getattr(model, name), getattr(preset, name)
         if value != usual and spelled(value) == spelled(given.value):

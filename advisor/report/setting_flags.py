@@ -152,7 +152,7 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     return " ".join(filter(None, flags)) + "\n"
 
 
-def unsaid_report(advice: Answer, *, with_layout: bool = False) -> str:
+def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     """What `--format flags` does not say; empty where it says all."""
     from advisor.report.wording import chosen
 

@@ -109,7 +109,7 @@ def completed(
         **_layout_origins(layout, given.layout_fields, its, choice.lent, default),
         **config.named("job", default),
         **{f"job.{k}": why for k, why in _NO_FRAMEWORKS.items() if k not in config.origins},
-        **dict.fromkeys(given.unsaid, default),
+        **dict.fromkeys(given.omitted, default),
     }
     return Completed(
         model=model.value,
@@ -255,8 +255,8 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    unsaid = "optimizer" not in given.job_fields and choice.preset is None
-    if unsaid and whole:
+    omitted = "optimizer" not in given.job_fields and choice.preset is None
+    if omitted and whole:
         lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
         config = config.turned_into(lent, assumed("as in the nearest recipe"))
     return config

@@ -34,9 +34,9 @@ class Given(Struct, frozen=True, kw_only=True):
 
     model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
-    None leaves the choice to `recipe_choice`, where takes_recipe is set. unsaid: ``GROUP.FIELD`` of
-    those that are the framework's default. layout_is_free: a search chooses all of it that is not
-    given.
+    None leaves the choice to `recipe_choice`, where takes_recipe is set. omitted: ``GROUP.FIELD``
+    of those that are the framework's default. layout_is_free: a search chooses all of it that is
+    not given.
     """
 
     model: ModelSource
@@ -46,7 +46,7 @@ class Given(Struct, frozen=True, kw_only=True):
     job_fields: Mapping[str, Any] = field(default_factory=dict)
     recipe: Experiment | None = None
     takes_recipe: bool = True
-    unsaid: frozenset[str] = frozenset()
+    omitted: frozenset[str] = frozenset()
     layout_is_free: bool = False
     config_dir: Path | None = None
 
@@ -62,7 +62,7 @@ def read_given(request: Request) -> Given:
         job_fields=_job_fields(request, pairs["job"]),
         config_dir=request.config_dir,
         takes_recipe=request.takes_recipe,
-        unsaid=frozenset(request.unsaid),
+        omitted=frozenset(request.omitted),
         layout_is_free=request.search is SearchScope.LAYOUT,
     )
 

@@ -143,13 +143,13 @@ def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int
     product = degrees[0] * degrees[1] * degrees[2]
     if num_gpus % product:
         its = [name for name in _SHAPING if name not in given and values.get(name, 1) > 1]
-        unsaid = " and ".join(f"{_SHORT[name]} {values[name]}" for name in its)
+        omitted = " and ".join(f"{_SHORT[name]} {values[name]}" for name in its)
         flags = ", ".join(f"--{_SHORT[name].lower()}" for name in its)
         raise UserError(
             "layout TP x PP x CP",
             product,
             f"must divide the number of GPUs = {num_gpus}"
-            + (f" ({unsaid} from the recipe; change with {flags})" if its else ""),
+            + (f" ({omitted} from the recipe; change with {flags})" if its else ""),
             f"nearest: {nearest_divisors(num_gpus, product)}",
         )
     return num_gpus // product

@@ -26,7 +26,7 @@ class Request(Struct, frozen=True, kw_only=True):
         calibration: folders of measured runs to learn from, and at most one calibration file.
         takes_recipe: whether values that are not given may come from a published recipe; otherwise
             they are the framework's defaults, as for a launch script, and no degree is searched.
-        unsaid: paths of the given values that are only defaults of the framework.
+        omitted: paths of the given values that are only defaults of the framework.
     """
 
     model: "ModelSource"
@@ -51,4 +51,4 @@ class Request(Struct, frozen=True, kw_only=True):
     config_dir: Path | None = None
     calibration: tuple[Path, ...] = ()
     takes_recipe: bool = True
-    unsaid: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ class DeepSpeedReader(KeyedReader):
             put_tree(keys, document)
             yield keys
 
-    def unsaid(self, keys: Keys) -> dict[str, Any]:
+    def omitted(self, keys: Keys) -> dict[str, Any]:
         """Without a stage nothing is sharded."""
         return {"layout.data_parallel_sharding": DataParallelSharding.NONE}
 

@@ -99,9 +99,9 @@ def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
             """'{"use_reentrant": false}'""",
         )
         yield keys.error(rule, reason, fix, f"{_ARGUMENTS} __post_init__", section)
-    unsaid = not any(keys.has(switch) for switch in CHECKPOINTING)
+    omitted = not any(keys.has(switch) for switch in CHECKPOINTING)
     off = (given or whole_text) and checkpointing(keys) is False
-    if off or (given and unsaid and keys.about["kind"] != "part"):
+    if off or (given and omitted and keys.about["kind"] != "part"):
         reason = f"{section} without {name}: nothing is checkpointed"
         yield keys.warning(f"{rule}.unused", reason, f"{name} = True", _TRAINER, section)
     names, reason = names_in(ARGUMENTS, section), "torch's checkpoint has no such keyword"

@@ -144,7 +144,7 @@ class HuggingFaceReader(KeyedReader):
             found["job.global_batch_size"] = keys.means(MICRO_BATCH, batch)
         return found
 
-    def unsaid(self, keys: Keys) -> dict[str, Any]:
+    def omitted(self, keys: Keys) -> dict[str, Any]:
         """A Trainer's layers and batch, and the FSDP of Accelerate."""
         found: dict[str, Any] = {"model.transformer_impl": str(TransformerImpl.TRANSFORMERS)}
         if _is_a_trainers(keys):

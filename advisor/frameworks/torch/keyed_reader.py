@@ -74,7 +74,7 @@ class KeyedReader(ABC):
         """What the keys say, by fields of ours."""
         return values_of(self.options, keys)
 
-    def unsaid(self, keys: Keys) -> dict[str, Any]:
+    def omitted(self, keys: Keys) -> dict[str, Any]:
         """Values of ours by the framework's defaults of what the keys do not say, where they differ
         from what is assumed of any job."""
         return {}
@@ -139,16 +139,16 @@ class KeyedReader(ABC):
         )
 
     def _configuration(self, keys: Keys) -> ReadConfiguration:
-        unsaid = {
-            path: ReadValue(value=value, written="", place=keys.place, unsaid=True)
-            for path, value in self.unsaid(keys).items()
+        omitted = {
+            path: ReadValue(value=value, written="", place=keys.place, omitted=True)
+            for path, value in self.omitted(keys).items()
         }
         return ReadConfiguration(
             framework=self.framework,
             takes_over=self.takes_over,
             version=keys.release,
             place=keys.place,
-            values=unsaid | self.values(keys),
+            values=omitted | self.values(keys),
             recompute=self.recompute(keys),
             recompute_at=tuple(self._recompute_at(keys)),
             model=self.model_named(keys),

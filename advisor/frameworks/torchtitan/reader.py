@@ -60,7 +60,7 @@ class TorchTitanReader(KeyedReader):
             found["job.precision"] = keys.means(CONVERTERS, str(Precision.FP8_CURRENT))
         return found
 
-    def unsaid(self, keys: Keys) -> dict[str, Any]:
+    def omitted(self, keys: Keys) -> dict[str, Any]:
         """Defaults of the options; a file that is not seen may say otherwise."""
         if not _sees_all(keys):
             return {}

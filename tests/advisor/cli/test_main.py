@@ -340,7 +340,7 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
         assert tp in capsys.readouterr().out
 
 
-def test_what_flags_leave_unsaid_is_talk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_flags_leave_omitted_is_talk(capsys: pytest.CaptureFixture[str]) -> None:
     nemo = [*JOB, "--framework", "nemo", "--tp", "8", "--recompute", "none", "--format", "flags"]
     assert cli.main(nemo) == 0
     captured = capsys.readouterr()

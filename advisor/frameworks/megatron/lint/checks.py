@@ -1,21 +1,21 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level, Verdict
 from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
-from advisor.frameworks.megatron.lint.given_options import Given
-from advisor.frameworks.megatron.lint.recipe_model import another_model, over_recipe
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
+from advisor.models.presets import load_preset
 
 _NEW_SPELLING: Final = "--cuda-graph-modules"
 _OLD_SPELLING: Final = "--cuda-graph-scope"
@@ -39,7 +39,7 @@ def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
     settings = launched(read.given, revision, read.model)
     found = [
         *_unknown(read),
-        *_faults(read),
+        *read.faults,
         *_spellings(read, revision),
         *environment_findings(read, settings, revision),
         *_of_rules(read, settings, revision),
@@ -94,35 +94,21 @@ def _causes(
 
 
 def _unknown(read: ReadSettings) -> Iterator[Finding]:
-    for where in read.given.unresolved:
-        yield Finding(
-            verdict=Verdict.NOTE,
-            rule="shell_variable",
-            reason=f"the value of {where} is a variable that is not set here, so it is not checked",
-            fix="lint the command with its variables replaced by their values",
-            source="",
-            place=read.unresolved.get(where, read.place),
+    found = [
+        (
+            "shell_variable",
+            f"the value of {where} is a variable that is not set here, so it is not checked",
+            read.unresolved.get(where, read.place),
         )
-    for text, place in read.unknown:
-        yield Finding(
-            verdict=Verdict.NOTE,
-            rule="shell_words",
-            reason=f"{text} is not set here, so options in it are not checked",
-            fix="lint the command with its variables replaced by their values",
-            source="",
-            place=place,
-        )
-
-
-def _faults(read: ReadSettings) -> Iterator[Finding]:
-    for fault in read.faults:
-        yield Finding(
-            rule=fault.rule,
-            reason=fault.reason,
-            fix=fault.fix,
-            source=fault.source,
-            place=fault.place,
-        )
+        for where in read.given.unresolved
+    ]
+    found += [
+        ("shell_words", f"{text} is not set here, so options in it are not checked", place)
+        for text, place in read.unknown
+    ]
+    fix = "lint the command with its variables replaced by their values"
+    for rule, reason, place in found:
+        yield Finding(verdict=Verdict.NOTE, rule=rule, reason=reason, fix=fix, place=place)
 
 
 def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
@@ -170,3 +156,56 @@ def understood(settings: RawSettings) -> str:
     how = "no method" if method is None else method
     many = "no number of layers" if number is None else f"{number} layer{'s' * (number != 1)}"
     return f"{settings.recompute_granularity} recompute, {how}, {many}"
+
+
+_FACTS: Final = (
+    "num_layers",
+    "num_attention_heads",
+    "num_query_groups",
+    "num_moe_experts",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "multi_latent_attention",
+    "experimental_attention_variant",
+    "add_bias_linear",
+)
+_ANOTHER: Final[dict[str, Any]] = {
+    "num_moe_experts": 8,
+    "moe_grouped_gemm": True,
+    "moe_layer_freq": "([0]*1+[1]*3)",
+    "moe_shared_expert_intermediate_size": 1024,
+    "multi_latent_attention": True,
+    "experimental_attention_variant": "gated_delta_net",
+    "transformer_impl": "local",
+    "attention_backend": "unfused",
+}
+"""Facts of some other model, with which the rules about labels say nothing."""
+
+
+@cache
+def facts(model: str) -> dict[str, Any]:
+    """Fields of RawSettings that the model decides."""
+    spec = load_preset(model).spec
+    values = {name: getattr(spec, name) for name in _FACTS}
+    if spec.num_moe_experts is not None:
+        values["moe_grouped_gemm"] = True
+        values["moe_token_dispatcher_type"] = "alltoall"
+        values["moe_layer_freq"] = str(spec.moe_layer_freq)
+    return {
+        name: str(value) if name == "experimental_attention_variant" else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def over_recipe(settings: RawSettings, model: str, given: Iterable[str]) -> RawSettings:
+    """The settings over what the recipe's model decides; what is given stays."""
+    known = facts(model) if model else {}
+    kept = set(given)
+    return settings.changed(**{name: known[name] for name in known if name not in kept})
+
+
+def another_model(settings: RawSettings, given: Iterable[str]) -> RawSettings:
+    """The same settings over a recipe of another kind."""
+    open_facts = {name: value for name, value in _ANOTHER.items() if name not in set(given)}
+    return settings.changed(**open_facts)

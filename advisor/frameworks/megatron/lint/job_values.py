@@ -1,28 +1,33 @@
 """Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
 
+import re
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
-from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, unsaid_values
-from advisor.frameworks.megatron.lint.provider_values import provider_values
+from advisor.frameworks.megatron.lint.option_values import (
+    PARTS,
+    field_values,
+    is_taken,
+    omitted_values,
+)
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
+from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field, option_of_flag
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import Status, dashed
 from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
 from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS, expandable_segments
 from advisor.reading.document_keys import known, truth, whole
-from advisor.reading.read_configuration import ReadValue
+from advisor.reading.read_configuration import ReadValue, UnknownValue
 
 RENAMED_LAYOUT: Final = {
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
@@ -74,7 +79,7 @@ def read_values(
         given = read.loose.get(name)
         number = whole(given.value) if given is not None else None
         if given is not None and number is not None and number > 0:
-            found[f"job.{field}"] = _as(given, number)
+            found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
     found |= _graphs(read, said, settings)
     found = {path: value for path, value in found.items() if is_taken(path, value.value)}
@@ -82,15 +87,11 @@ def read_values(
     if precision is not None:
         found["job.precision"] = precision
     if read.given.framework == Framework.MEGATRON_LM:
-        unsaid = unsaid_values(read, said, shape=False)
+        omitted = omitted_values(read, said, shape=False)
         of_model = "model." if read.unknown else ()
-        kept = {path: value for path, value in unsaid.items() if not path.startswith(of_model)}
+        kept = {path: value for path, value in omitted.items() if not path.startswith(of_model)}
         return kept | found
     return found | dict(provider_values(read, said))
-
-
-def _as(given: ReadValue, value: Any) -> ReadValue:
-    return ReadValue(value=value, written=given.written, place=given.place)
 
 
 def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, ReadValue]]:
@@ -105,16 +106,16 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
         elif "int" in types[field] and "tuple" not in types[field]:
             value = whole(given.value)
         if value is not None:
-            yield f"layout.{field}", _as(given, value)
+            yield f"layout.{field}", given.meaning(value)
     per_stage = read.loose.get("num_layers_per_virtual_pipeline_stage")
     chunks = settings.virtual_pipeline_model_parallel_size
     if per_stage is not None and chunks:
-        yield CHUNKS, _as(per_stage, chunks)
+        yield CHUNKS, per_stage.meaning(chunks)
     text = read.loose.get("pipeline_model_parallel_layout")
     if text is not None and known(text.value):
         made = len(chunk_texts(str(text.value))) // settings.pipeline_model_parallel_size
         if made:
-            yield CHUNKS, _as(text, made)
+            yield CHUNKS, text.meaning(made)
     if read.given.framework == Framework.MEGATRON_LM:
         yield from _left_out(read)
 
@@ -129,10 +130,7 @@ def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
     for name, value in defaults.items():
         if name not in read.loose:
             written = f"no --{name.replace('_', '-')}"
-            yield (
-                f"layout.{name}",
-                ReadValue(value=value, written=written, place=read.place, unsaid=True),
-            )
+            yield f"layout.{name}", read.omitted(value, written)
 
 
 def _implementation(
@@ -144,11 +142,11 @@ def _implementation(
     if fusion is not None and fusion.value:
         impl = said.get("cross_entropy_fusion_impl")
         name = "native" if impl is None else impl.value
-        yield "model.cross_entropy_fusion", _as(fusion, name)
+        yield "model.cross_entropy_fusion", fusion.meaning(name)
     elif fusion is not None or (whole_command and not read.unknown):
         written = "no --cross-entropy-loss-fusion"
-        unsaid = ReadValue(value=None, written=written, place=read.place, unsaid=True)
-        yield "model.cross_entropy_fusion", replace(fusion or unsaid, value=_NO_FUSION)
+        omitted = read.omitted(_NO_FUSION, written)
+        yield "model.cross_entropy_fusion", fusion.meaning(_NO_FUSION) if fusion else omitted
     for name in _ACTIVATION_FUSIONS:
         if name in said:
             yield "model.bias_activation_fusion", said[name]
@@ -164,16 +162,16 @@ def _implementation(
 
 
 def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:
-    """The type of the gradient buffer; None where it is fp32 unsaid. --fp16 alone reduces in 16
+    """The type of the gradient buffer; None where nothing says it: fp32. --fp16 alone reduces in 16
     bits, --bf16 alone in fp32."""
     in_bf16, in_fp32 = said.get("grad_reduce_in_bf16"), said.get("grad_reduce_in_fp32")
     if in_bf16 is not None and in_bf16.value:
-        return _as(in_bf16, "bf16")
+        return in_bf16.meaning("bf16")
     if in_fp32 is not None:
-        return _as(in_fp32, "fp32" if in_fp32.value else "bf16")
+        return in_fp32.meaning("fp32" if in_fp32.value else "bf16")
     half, accumulates = said.get("fp16"), said.get("accumulate_allreduce_grads_in_fp32")
     if half is not None and half.value:
-        return _as(half, "fp32" if accumulates is not None and accumulates.value else "bf16")
+        return half.meaning("fp32" if accumulates is not None and accumulates.value else "bf16")
     return None
 
 
@@ -186,9 +184,9 @@ def _graphs(
         return {}
     revision = resolve_revision(read.given.framework, read.given.version)
     graphs = graphs_of(settings, revision)
-    found = {"job.cuda_graph_impl": _as(named[0], graphs.impl)}
+    found = {"job.cuda_graph_impl": named[0].meaning(graphs.impl)}
     if graphs.modules:
-        found["job.cuda_graph_modules"] = _as(named[-1], graphs.modules)
+        found["job.cuda_graph_modules"] = named[-1].meaning(graphs.modules)
     return found
 
 
@@ -198,20 +196,20 @@ def _precision(read: ReadSettings) -> ReadValue | None:
         given = read.loose.get(name)
         if given is not None and values.get("fp8"):
             recipe = str(values.get("fp8_recipe") or "delayed")
-            return _as(given, _RECIPES[recipe]) if recipe in _RECIPES else None
+            return given.meaning(_RECIPES[recipe]) if recipe in _RECIPES else None
     for name in ("fp4_format", "fp4"):
         given = read.loose.get(name)
         if given is not None and values.get("fp4"):
-            return _as(given, str(Precision.NVFP4))
+            return given.meaning(str(Precision.NVFP4))
     mixed = read.loose.get(MIXED_PRECISION)
     if mixed is not None and isinstance(mixed.value, str):
         four_bits = str(Precision.NVFP4) in mixed.value
         named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
-        return _as(mixed, named) if named in ("bf16", "fp16", Precision.NVFP4) else None
+        return mixed.meaning(named) if named in ("bf16", "fp16", Precision.NVFP4) else None
     for name in ("fp16", "bf16"):
         given = read.loose.get(name)
         if given is not None and truth(given.value):
-            return _as(given, name)
+            return given.meaning(name)
     return None
 
 
@@ -269,3 +267,81 @@ def num_gpus(read: ReadSettings) -> int | None:
         if len(numbers) == len(factors) and all(numbers):
             return prod(number for number in numbers if number)
     return None
+
+
+_ROPE: Final = "apply_rope_fusion"
+_ACTIVATION: Final = "bias_activation_fusion"
+_ON: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    Framework.MEGATRON_BRIDGE: {
+        _ROPE: ("llama2", "llama3", "nemotron4"),
+        _ACTIVATION: (*("llama", "nemotron", "gpt", "deepseek"), *("kimi", "moonlight", "glm")),
+    },
+    Framework.NEMO: {
+        _ROPE: ("llama2", "llama3", "mixtral", "nemotron4"),
+        _ACTIVATION: ("llama", "nemotron", "gpt", "deepseek", "mixtral"),
+    },
+}
+"""Families whose class sets a fusion."""
+_OWN_FUSIONS: Final = re.compile(r"\d+gpu_|perf_recipes|scripts/performance|setup_experiment\.py")
+"""Performance scripts, and recipes for a number of GPUs, which set them."""
+
+
+def provider_values(
+    read: ReadSettings, said: Mapping[str, ReadValue]
+) -> Iterator[tuple[str, ReadValue]]:
+    """Both fusions of the model that the configuration names; nothing of performance scripts and
+    recipes, which set their own, of NeMo 1, and where every field is written out."""
+    families = _ON.get(read.given.framework)
+    if families is None or not read.partial or not read.model or read.given.version == "1":
+        return
+    if any(_OWN_FUSIONS.search(text) for text in read.texts):
+        return
+    for name, fused in families.items():
+        if name not in said:
+            written = f"{read.model} in the library"
+            value = read.model.startswith(fused)
+            yield f"model.{name}", read.omitted(value, written)
+
+
+RECOMPUTE: Final = "recompute"
+
+
+def unknown_values(read: ReadSettings) -> Iterator[UnknownValue]:
+    """In the order of the document; options without effect on memory and time are passed over."""
+    found = [*_unknown_options(read), *_unknown_precision(read)]
+    found += [UnknownValue(written="", text=text, place=at) for text, at in read.unknown]
+    yield from sorted(found, key=lambda one: one.place)
+
+
+def _unknown_options(read: ReadSettings) -> Iterator[UnknownValue]:
+    for name, given in read.loose.items():
+        path = _path_of(name)
+        if path is not None and not known(given.value):
+            text = str(given.value)
+            if given.place.file.endswith(".py"):  # an expression, no variable of a shell
+                text = text.removeprefix("$")
+            yield UnknownValue(written=given.written, text=text, place=given.place, path=path)
+
+
+def _unknown_precision(read: ReadSettings) -> Iterator[UnknownValue]:
+    """Without either type Megatron-LM trains in fp32, which is not modelled."""
+    whole_command = read.given.framework == Framework.MEGATRON_LM and not read.unknown
+    if whole_command and not {"bf16", "fp16"} & read.loose.keys():
+        written = "no --bf16 and no --fp16"
+        yield UnknownValue(written=written, text="", place=read.place, path="job.precision")
+
+
+def _path_of(name: str) -> str | None:
+    """The field that an option means; empty where it is none, None where it does not matter."""
+    if name in BATCH:
+        return f"job.{BATCH[name]}"
+    field = RENAMED_LAYOUT.get(name, name)
+    if field in ParallelLayout.__struct_fields__:
+        return f"layout.{field}"
+    row = option_of_flag(dashed(name)) or option_of_field(name)
+    if row is None or row.name not in SETTINGS or row.status is Status.HARMLESS:
+        return None
+    part = row.ours.partition(".")[0]
+    if part == RECOMPUTE:
+        return RECOMPUTE
+    return row.ours if part in PARTS else ""

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
-from advisor.frameworks.megatron.lint.given_options import KINDS, convert
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, convert
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.precision import Precision
@@ -121,7 +120,7 @@ def said_options(read: ReadSettings) -> dict[str, ReadValue]:
         if row.kind is tuple and isinstance(value, bool):
             continue
         try:
-            found[row.name] = _as(given, convert(row.name, value, name))
+            found[row.name] = given.meaning(convert(row.name, value, name))
         except UserError:
             continue
     return found
@@ -135,10 +134,6 @@ def _said(read: ReadSettings, name: str) -> ReadValue | None:
     return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
 
 
-def _as(given: ReadValue, value: Any) -> ReadValue:
-    return ReadValue(value=value, written=given.written, place=given.place)
-
-
 def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, ReadValue]:
     """Fields of ours that the options say: those of the model's shape, or all others. What no field
     takes is left out (is_taken)."""
@@ -148,7 +143,7 @@ def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, Rea
         if is_direct(row) and is_shape(row) == shape:
             means = _meaning(row, given.value)
             if is_taken(row.ours, means):
-                found[row.ours] = _as(given, means)
+                found[row.ours] = given.meaning(means)
     return found
 
 
@@ -193,7 +188,7 @@ def _means(said: Mapping[str, ReadValue], name: str, value: str) -> bool:
     return name in said and said[name].value == value
 
 
-def unsaid_values(
+def omitted_values(
     read: ReadSettings, said: Mapping[str, ReadValue], *, shape: bool
 ) -> dict[str, ReadValue]:
     """Fields of model and job by Megatron-LM's defaults of the options that its command line leaves
@@ -211,19 +206,13 @@ def unsaid_values(
             continue
         default = _meaning(row, row.omitted)
         if default is not None or _takes_none(row.ours):
-            found[row.ours] = unsaid_value(read, row, default)
+            found[row.ours] = read.omitted(default, f"no {row.flag or row.off}")
     return found
 
 
 def _takes_none(path: str) -> bool:
     part, _, name = path.partition(".")
     return optional_type(field_types(PARTS[part])[name]) is not None
-
-
-def unsaid_value(read: ReadSettings, row: Option, default: Any) -> ReadValue:
-    """A value that nobody has written."""
-    written = f"no {row.flag or row.off}"
-    return ReadValue(value=default, written=written, place=read.place, unsaid=True)
 
 
 def is_mentioned(read: ReadSettings, row: Option) -> bool:

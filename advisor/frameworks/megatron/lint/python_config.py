@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (
     MIXED_PRECISION,
     put_field,

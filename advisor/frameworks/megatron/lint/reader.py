@@ -7,17 +7,18 @@ from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.job_values import (
     CHUNKS,
+    RECOMPUTE,
     num_gpus,
     num_microbatches,
     read_values,
     recompute_spec,
     recompute_values,
+    unknown_values,
 )
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
-from advisor.frameworks.megatron.lint.unknown_values import RECOMPUTE, unknown_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework

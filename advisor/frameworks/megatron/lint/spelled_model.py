@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, unsaid_values
+from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.models.options import Activation, PositionEmbedding
@@ -37,8 +37,8 @@ def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str,
     if any(name not in said for name in _SIZES):
         return found
     found |= dict(_derived(read, said))
-    unsaid = {} if read.unknown else unsaid_values(read, said, shape=True)
-    return {**unsaid, **found}
+    omitted = {} if read.unknown else omitted_values(read, said, shape=True)
+    return {**omitted, **found}
 
 
 def _of_configuration(said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
@@ -109,10 +109,8 @@ def _positions(
         yield path, _value(read, given, "no --position-embedding-type", kind)
 
 
-def _value(read: ReadSettings, given: ReadValue | None, unsaid: str, value: Any) -> ReadValue:
-    if given is None:
-        return ReadValue(value=value, written=unsaid, place=read.place, unsaid=True)
-    return ReadValue(value=value, written=given.written, place=given.place)
+def _value(read: ReadSettings, given: ReadValue | None, written: str, value: Any) -> ReadValue:
+    return read.omitted(value, written) if given is None else given.meaning(value)
 
 
 def model_of_shape(read: ReadSettings, shape: Mapping[str, ReadValue]) -> str:

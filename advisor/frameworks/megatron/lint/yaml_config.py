@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from advisor.base.place import Place
-from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, field_of
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import KINDS, RENAMED, ReadSettings, field_of
 from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
 

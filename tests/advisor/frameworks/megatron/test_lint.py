@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.lint.given_options import field_of
+from advisor.frameworks.megatron.lint.settings import field_of
 from advisor.frameworks.names import Framework
 from advisor.lint.target import LintReport, lint_target
 
