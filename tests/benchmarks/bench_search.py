@@ -11,7 +11,7 @@ from typing import Any
 
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope

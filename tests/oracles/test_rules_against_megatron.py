@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.rules import RULES, Authority, first_refusal
+from advisor.frameworks.megatron.rules.engine import RULES, first_refusal
+from advisor.frameworks.megatron.rules.stated import Authority
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE, claims
 from tests.oracles.megatron.configuration import (
     REVISION,

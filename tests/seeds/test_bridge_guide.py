@@ -4,7 +4,7 @@ import pytest
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import CheckpointKind, checkpoint_kind
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model

@@ -8,7 +8,7 @@ from advisor.base.rule import Level
 from advisor.diagnose import diagnose
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.names import Framework
 from advisor.lint.target import lint_target
 from advisor.request.request import Request

@@ -16,7 +16,13 @@ from advisor.frameworks.megatron.revisions import (
     resolve_revision,
     revision_of,
 )
-from advisor.frameworks.megatron.rules import check, notes, remarks, rules_in_force, without_effect
+from advisor.frameworks.megatron.rules.engine import (
+    check,
+    notes,
+    remarks,
+    rules_in_force,
+    without_effect,
+)
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.plan import REGIONS, offloaded_modules, selective_runs
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.raw import RawSettings, job_values
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import rules_in_force
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
+from advisor.frameworks.megatron.rules.engine import rules_in_force
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.models.spec import ModelSpec
 

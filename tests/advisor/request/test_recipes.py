@@ -13,7 +13,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import parse
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check, first_refusal
+from advisor.frameworks.megatron.rules.engine import check, first_refusal
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.hardware.catalogue import load_gpu

@@ -12,7 +12,7 @@ import pytest
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import first_refusal
+from advisor.frameworks.megatron.rules.engine import first_refusal
 from advisor.frameworks.names import Framework
 from tests.advisor.frameworks.megatron.configuration_cases import BASE as BASE
 from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.lint.environment import environment_findings, s
 from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.names import Framework
 from advisor.models.presets import load_preset
 

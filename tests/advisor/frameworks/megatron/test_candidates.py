@@ -10,7 +10,7 @@ from advisor.frameworks.megatron.candidates import (
 )
 from advisor.frameworks.megatron.plan import chunk_plan, has_effect
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check, without_effect
+from advisor.frameworks.megatron.rules.engine import check, without_effect
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.models.layer_kind import DENSE

@@ -10,7 +10,7 @@ from advisor.frameworks.megatron.bridge import bridge_layout_overrides
 from advisor.frameworks.megatron.flags import layout_flags
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout

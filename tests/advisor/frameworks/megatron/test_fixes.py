@@ -9,9 +9,9 @@ from advisor.base.rule import Finding
 from advisor.cli.main import main
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO, Revision
-from advisor.frameworks.megatron.rules import find
-from advisor.frameworks.megatron.rules.examples import mended
+from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.megatron.rules.fixes import as_keys, in_options
+from scripts.write_docs.megatron_rules_page import mended
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, recorded
 
 TRIED = (*CASES, *recorded("fixed_cases"))

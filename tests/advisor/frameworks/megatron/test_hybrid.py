@@ -10,7 +10,7 @@ from advisor.frameworks.megatron.candidates import acting_labels, enumerate_sett
 from advisor.frameworks.megatron.flags import layout_flags
 from advisor.frameworks.megatron.plan import chunk_plan, offloaded_modules
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.rules.engine import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of

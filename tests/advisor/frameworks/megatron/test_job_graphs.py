@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.job_graphs import as_captured
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl, JobConfig

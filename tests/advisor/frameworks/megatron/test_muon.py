@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import parts_of

@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.rules.engine import check
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,

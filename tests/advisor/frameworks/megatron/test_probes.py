@@ -11,7 +11,7 @@ import pytest
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import first_refusal
+from advisor.frameworks.megatron.rules.engine import first_refusal
 from advisor.frameworks.names import Framework
 from tests.advisor.frameworks.megatron.configuration_cases import begins_like, claims, recorded
 

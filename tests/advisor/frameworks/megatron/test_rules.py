@@ -10,20 +10,20 @@ from advisor.base.rule import Verdict
 from advisor.frameworks.megatron import rules
 from advisor.frameworks.megatron.raw import JobFacts, RawSettings, lower
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
-from advisor.frameworks.megatron.rules import (
+from advisor.frameworks.megatron.rules.engine import (
     RULES,
-    Authority,
     check,
     find,
     notes,
     remarks,
     without_effect,
 )
-from advisor.frameworks.megatron.rules.examples import example_of, settings
 from advisor.frameworks.megatron.rules.hardware import HARDWARE_RULES
+from advisor.frameworks.megatron.rules.stated import Authority
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
+from scripts.write_docs.megatron_rules_page import PAGE, example_of, rules_page, settings
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
@@ -70,7 +70,7 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
     modules = [
         importlib.import_module(module.name)
         for module in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
-        if not module.name.endswith((".engine", ".examples"))
+        if not module.name.endswith(".engine")
     ]
     tables = [
         value for one in modules for name, value in vars(one).items() if name.endswith("RULES")
@@ -97,6 +97,10 @@ def test_a_rule_fires_on_its_example_and_not_on_what_mends_it(name: str) -> None
     if example.mended_in is example.breaks_in:
         illegal = {found.rule for found in before if found.verdict.illegal}
         assert {found.rule for found in after if found.verdict.illegal} <= illegal
+
+
+def test_the_page_shows_every_rule_as_it_is() -> None:
+    assert PAGE.read_text(encoding="utf-8") == rules_page()
 
 
 def test_no_rule_fires_on_the_defaults() -> None:

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.options.table import (
 )
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Status
 from advisor.job.job import JobConfig
