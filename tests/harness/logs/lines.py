@@ -111,6 +111,9 @@ def nemo_1(number: int, total: int = 1000, seconds: float = 3.41) -> str:
     )
 
 
+COLOURS = ("31m", "32m", "38;2;180;60;0m", "38;2;54;234;195m", "34m", "36m", "35m", "39m")
+
+
 def titan(
     number: int,
     *,
@@ -121,20 +124,8 @@ def titan(
     mfu: str = "26.71%",
     colour: bool = True,
 ) -> str:
-    red, green, orange, turquoise, blue, cyan, magenta, reset = (
-        (
-            "\033[31m",
-            "\033[32m",
-            "\033[38;2;180;60;0m",
-            "\033[38;2;54;234;195m",
-            "\033[34m",
-            "\033[36m",
-            "\033[35m",
-            "\033[39m",
-        )
-        if colour
-        else [""] * 8
-    )
+    codes = (f"\033[{code}" * colour for code in COLOURS)
+    red, green, orange, turquoise, blue, cyan, magenta, reset = codes
     stamp = f"2026-01-15 10:20:{second:06.3f}".replace(".", ",")
     text = f"[titan] {stamp} - root - INFO - {red}step: {number:2}  {green}loss: {loss:8.5f}  "
     text += f"{orange}grad_norm: {1.2345:7.4f}  {turquoise}memory: {gib:5.2f}GiB(69.71%)  "

@@ -16,14 +16,12 @@ TOLD = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_s
 
 
 def test_everything_that_megatron_prints() -> None:
+    printed = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context")
+    degrees = {
+        f"{name}_parallel_size": lines.ARGUMENTS[f"{name}_parallel_size"] for name in printed
+    }
     assert stated_workload(TOLD) == {
-        "layout": {
-            "tensor_model_parallel_size": 4,
-            "pipeline_model_parallel_size": 4,
-            "virtual_pipeline_model_parallel_size": 5,
-            "context_parallel_size": 1,
-            "data_parallel_size": 2,
-        },
+        "layout": degrees | {"data_parallel_size": 2},
         "model": {"num_layers": 80, "hidden_size": 8192},
         "seq_length": 4096,
         "micro_batch_size": 1,
@@ -34,12 +32,10 @@ def test_everything_that_megatron_prints() -> None:
 
 def test_what_is_not_printed_is_not_told() -> None:
     assert stated_workload({}) == {}
-    assert (
-        stated_workload({"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}) == {}
-    )
-    assert stated_workload({"world_size": "8", "tensor_model_parallel_size": "3"}) == {
-        "layout": {"tensor_model_parallel_size": 3}
-    }
+    unset = {"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}
+    assert stated_workload(unset) == {}
+    tensor = "tensor_model_parallel_size"
+    assert stated_workload({"world_size": "8", tensor: "3"}) == {"layout": {tensor: 3}}
 
 
 def test_deepspeed_prints_its_batch() -> None:
@@ -48,18 +44,15 @@ def test_deepspeed_prints_its_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "spec"),
+    ("granularity", "others", "spec"),
     [
-        ({"recompute_granularity": "None", "recompute_modules": "['core_attn']"}, "none"),
-        ({"recompute_granularity": "selective"}, "selective:core_attn"),
-        ({"recompute_granularity": "selective", "recompute_modules": "[]"}, "none"),
+        ("None", {"recompute_modules": "['core_attn']"}, "none"),
+        ("selective", {}, "selective:core_attn"),
+        ("selective", {"recompute_modules": "[]"}, "none"),
+        ("selective", {"recompute_modules": "['mlp', 'core_attn']"}, "selective:core_attn,mlp"),
         (
-            {"recompute_granularity": "selective", "recompute_modules": "['mlp', 'core_attn']"},
-            "selective:core_attn,mlp",
-        ),
-        (
+            "full",
             {
-                "recompute_granularity": "full",
                 "recompute_method": "block",
                 "recompute_num_layers": "4",
                 "recompute_modules": "['core_attn']",
@@ -67,18 +60,17 @@ def test_deepspeed_prints_its_batch() -> None:
             },
             "full:block:4+distribute_saved_activations",
         ),
-        (
-            {"recompute_granularity": "None", "offload_modules": "['core_attn']"},
-            "none+offload=core_attn",
-        ),
-        ({"recompute_granularity": "other"}, None),
-        ({"recompute_granularity": "full", "recompute_method": "odd"}, None),
-        ({"recompute_granularity": "full", "recompute_modules": "f("}, None),
-        ({}, None),
+        ("None", {"offload_modules": "['core_attn']"}, "none+offload=core_attn"),
+        ("other", {}, None),
+        ("full", {"recompute_method": "odd"}, None),
+        ("full", {"recompute_modules": "f("}, None),
     ],
 )
-def test_the_setting_that_megatron_prints(arguments: dict[str, str], spec: str | None) -> None:
-    assert stated_recompute(arguments) == spec
+def test_the_setting_that_megatron_prints(
+    granularity: str, others: dict[str, str], spec: str | None
+) -> None:
+    assert stated_recompute({"recompute_granularity": granularity, **others}) == spec
+    assert stated_recompute({}) is None
 
 
 @pytest.mark.parametrize(
