@@ -12,19 +12,10 @@ from harness.cli import main as cli
 
 Harness = Callable[..., CompletedProcess[str]]
 TINY = (
-    "model=llama3.2_1b",
-    "gpus=4xH100",
-    "layout=tp2_pp2",
-    "model.num_query_groups=2",
-    "model.num_attention_heads=4",
-    "model.num_layers=2",
-    "model.hidden_size=64",
-    "model.ffn_hidden_size=96",
-    "model.kv_channels=16",
-    "model.vocab_size=256",
-    "job.seq_length=64",
-    "job.micro_batch_size=1",
-    "job.global_batch_size=4",
+    *("model=llama3.2_1b", "gpus=4xH100", "layout=tp2_pp2", "model.num_query_groups=2"),
+    *("model.num_attention_heads=4", "model.num_layers=2", "model.hidden_size=64"),
+    *("model.ffn_hidden_size=96", "model.kv_channels=16", "model.vocab_size=256"),
+    *("job.seq_length=64", "job.micro_batch_size=1", "job.global_batch_size=4"),
 )
 
 

@@ -29,29 +29,20 @@ def harness(harness_in: Harness) -> Harness:
 
 def test_the_recorded_regression_with_its_verdict(tmp_path: Path, harness: Harness) -> None:
     """Exit 0: a report was written; the verdict is what it says."""
-    summary = tmp_path / "summary"
-    done = harness(
-        str(RECORDED),
-        "--golden",
-        str(GOLDEN),
-        "--to",
-        str(tmp_path / "to"),
-        GITHUB_STEP_SUMMARY=str(summary),
-    )
+    summary, to = tmp_path / "summary", tmp_path / "to"
+    words = (str(RECORDED), "--golden", str(GOLDEN), "--to", str(to))
+    done = harness(*words, GITHUB_STEP_SUMMARY=str(summary))
     assert (done.returncode, done.stderr) == (0, "")
     files = [Path(line) for line in done.stdout.splitlines()]
     assert all(path.is_file() for path in files)
-    assert {"report.md", "report.html", "junit.xml", "trials.csv", "bmf.json"} <= {
-        path.name for path in files
-    }
+    wanted = {"report.md", "report.html", "junit.xml", "trials.csv", "bmf.json"}
+    assert wanted <= {path.name for path in files}
     text = summary.read_text()
     assert "**2 regression, 2 failed: regression (exit 1)**" in text
     assert "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9" in text
     assert text.index("FAIL") < text.index("ERROR") < text.index("## Settings")
-    assert list(json.loads((tmp_path / "to/bmf.json").read_text())) == [
-        "llama3_70b/tp4pp4/selective:mlp",
-        "llama3_70b/tp4pp4/selective:mlp,core_attn",
-    ]
+    settings = [f"llama3_70b/tp4pp4/selective:mlp{more}" for more in ("", ",core_attn")]
+    assert list(json.loads((to / "bmf.json").read_text())) == settings
 
 
 def test_limits_are_those_of_compare(tmp_path: Path) -> None:

@@ -198,12 +198,13 @@ def test_flags_and_overrides_may_stand_anywhere() -> None:
     assert run.again_line("run", ["a=1", "--retry=unstable"]) == "harness run a=1"
 
 
-def test_importing_the_command_line_loads_nothing_heavy() -> None:
+def test_importing_the_command_line_and_the_worker_loads_nothing_heavy() -> None:
+    modules = "cli.main cli.run cli.compare cli.golden execution.worker execution.runner"
     code = (
-        "import sys, harness.cli.main, harness.cli.run\n"
-        "print([n for n in ('torch', 'hydra', 'omegaconf', 'numpy') if n in sys.modules])"
+        f"import sys, {', '.join(f'harness.{name}' for name in modules.split())}\n"
+        "print({'torch', 'hydra', 'omegaconf', 'numpy', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "set()"

@@ -279,14 +279,3 @@ def test_the_worker_as_a_process(tmp_path: Path, trial: Trial) -> None:
     result = folder.result()
     assert result is not None, done.stderr
     assert result.status in (TrialStatus.SKIPPED, TrialStatus.FAILED)
-
-
-def test_importing_the_worker_loads_no_torch() -> None:
-    code = (
-        "import sys, harness.execution.worker, harness.execution.runner\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"

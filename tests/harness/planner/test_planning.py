@@ -150,16 +150,11 @@ def test_predictions_are_for_the_gpu_at_hand() -> None:
 
 
 def test_what_is_laid_over_the_preset() -> None:
-    made = plan(
-        "experiment=llama3_8b_8xh100",
-        "model.num_layers=4",
-        "job.seq_length=1024",
-        "layout.context_parallel_size=1",
-        "layout.tensor_model_parallel_size=2",
-        "layout.sequence_parallel=true",
-        "recompute=full_uniform_1",
-        machine=EIGHT,
+    overrides = (
+        "model.num_layers=4 job.seq_length=1024 layout.context_parallel_size=1 "
+        "layout.tensor_model_parallel_size=2 layout.sequence_parallel=true recompute=full_uniform_1"
     )
+    made = plan("experiment=llama3_8b_8xh100", *overrides.split(), machine=EIGHT)
     workload = made.settings[0].trial.workload
     assert (workload.model.num_layers, workload.seq_length) == (4, 1024)
     assert workload.layout.tensor_model_parallel_size == 2
@@ -185,30 +180,26 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
 @pytest.mark.parametrize(
     ("overrides", "machine", "says"),
     [
+        ("experiment=llama3_8b_8xh100", H200, "gpus = 8: this machine has 1 GPU; e.g. gpus=1xH200"),
+        ("experiment=llama3_70b_64xh100", EIGHT, "gpus = 64: this machine has 8 GPUs"),
+        ("experiment=gpt3_175b_64xa100", CPU, "use experiment=tiny_cpu"),
         (
-            ["experiment=llama3_8b_8xh100"],
-            H200,
-            "gpus = 8: this machine has 1 GPU; e.g. gpus=1xH200",
-        ),
-        (["experiment=llama3_70b_64xh100"], EIGHT, "gpus = 64: this machine has 8 GPUs"),
-        (["experiment=gpt3_175b_64xa100"], CPU, "use experiment=tiny_cpu"),
-        (
-            ["experiment=llama3_8b_8xh100", "gpus=1xH100"],
+            "experiment=llama3_8b_8xh100 gpus=1xH100",
             EIGHT,
             "the number of GPUs = 1 (CP 2 from the recipe; change with --cp); nearest: 1",
         ),
-        (["recompute.settings=[partial]"], CPU, "is not a recompute setting"),
-        (["recompute.settings=['selective:bogus']"], CPU, "bogus: not accepted by megatron-core"),
-        (["job.seq_length=0"], CPU, "job.seq_length = 0: must be at least 1"),
-        (["+experiment.foo=1"], CPU, "foo = 1: is not a known key"),
-        (["model.num_query_groups=3"], CPU, "must divide num_attention_heads = 4"),
-        (["job.global_batch_size=3", "job.micro_batch_size=2"], CPU, "must be divisible by"),
-        (["gpus=H100"], CPU, "is not COUNTxTYPE"),
+        ("recompute.settings=[partial]", CPU, "is not a recompute setting"),
+        ("recompute.settings=['selective:bogus']", CPU, "bogus: not accepted by megatron-core"),
+        ("job.seq_length=0", CPU, "job.seq_length = 0: must be at least 1"),
+        ("+experiment.foo=1", CPU, "foo = 1: is not a known key"),
+        ("model.num_query_groups=3", CPU, "must divide num_attention_heads = 4"),
+        ("job.global_batch_size=3 job.micro_batch_size=2", CPU, "must be divisible by"),
+        ("gpus=H100", CPU, "is not COUNTxTYPE"),
     ],
 )
-def test_what_cannot_run_is_one_line(overrides: list[str], machine: Machine, says: str) -> None:
+def test_what_cannot_run_is_one_line(overrides: str, machine: Machine, says: str) -> None:
     with pytest.raises(UserError) as error:
-        plan(*overrides, machine=machine)
+        plan(*overrides.split(), machine=machine)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -47,28 +47,19 @@ def test_presets_of_the_advisor_compose(name: str) -> None:
 
 
 def test_fields_in_the_advisor_s_names() -> None:
-    config = compose(
-        [
-            "model.num_layers=2",
-            "layout.use_distributed_optimizer=false",
-            "job.precision=fp16",
-            "measure.steps=4",
-            "measure.warmup_tolerance=0.1",
-            "recompute.top=7",
-            "gpus=2xH200",
-            "recompute.settings=[none,selective:mlp,'selective:core_attn,mlp']",
-            "name=x",
-            "model.activation=geglu",
-            "job.memory_budget_bytes=null",
-        ]
+    settings = ("none", "selective:mlp", "selective:core_attn,mlp")
+    asked = (
+        "model.num_layers=2 layout.use_distributed_optimizer=false job.precision=fp16 "
+        "measure.steps=4 measure.warmup_tolerance=0.1 recompute.top=7 gpus=2xH200 "
+        "recompute.settings=[none,selective:mlp,'selective:core_attn,mlp'] name=x "
+        "model.activation=geglu job.memory_budget_bytes=null"
     )
+    config = compose(asked.split())
     assert config.model["num_layers"] == 2
     assert config.layout == {"use_distributed_optimizer": False}
     assert config.job == {"precision": Precision.FP16}
     assert (config.measure.steps, config.measure.warmup_tolerance) == (4, 0.1)
-    assert config.recompute == RecomputeChoice(
-        settings=("none", "selective:mlp", "selective:core_attn,mlp"), top=7
-    )
+    assert config.recompute == RecomputeChoice(settings=settings, top=7)
     assert (config.gpus, config.name) == ("2xH200", "x")
     assert plain([config.model, config.layout, config.job])
 
@@ -119,19 +110,11 @@ def test_what_is_wrong_is_one_line(overrides: Sequence[str], says: str) -> None:
 
 
 def test_values_mean_what_they_mean_to_advise() -> None:
-    config = compose(
-        [
-            "name=17",
-            "launcher=slurm",
-            "launcher.time=30",
-            "launcher.setup=[1,true]",
-            "measure.steps='5'",
-            "measure.memory_timeline=no",
-            "measure.timeout_seconds=60",
-            "measure.seed=null",
-            "runs=null",
-        ]
+    asked = (
+        "name=17 launcher=slurm launcher.time=30 launcher.setup=[1,true] measure.steps='5' "
+        "measure.memory_timeline=no measure.timeout_seconds=60 measure.seed=null runs=null"
     )
+    config = compose(asked.split())
     assert (config.name, config.runs, config.launcher.time) == ("17", "runs", "30")
     assert config.launcher.setup == ("1", "True")
     assert config.measure == MeasurementPlan(steps=5, memory_timeline=False, timeout_seconds=60.0)

@@ -34,11 +34,8 @@ def test_a_real_device_tells_time_and_reserved_memory() -> None:
 def test_a_failure_is_told() -> None:
     wanted = plan(PEAKS)
     trial = wanted.settings[0].trial
-    failed = replace(
-        result(trial),
-        status=TrialStatus.OOM,
-        evidence=Evidence(phase=Phase.FORWARD, message="out of memory"),
-    )
+    evidence = Evidence(phase=Phase.FORWARD, message="out of memory")
+    failed = replace(result(trial), status=TrialStatus.OOM, evidence=evidence)
     assert "none: oom [forward] out of memory" in page(wanted, {trial.name: failed})
 
 
