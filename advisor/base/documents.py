@@ -101,7 +101,7 @@ def parse_json(text: str, *, foreign: bool = False) -> Any:
     except DocumentError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DocumentError(_json_fault(text) or str(error), beyond=True) from None
+        raise _placed(text, error) from None
     return values
 
 
@@ -232,39 +232,16 @@ def _constant(text: str) -> float:
     raise _RefusedError(f"{text} is not a JSON number")
 
 
-_JSON_TOKEN: Final = r'(?s:"(?:[^"\\]|\\.)*"\s*:?|[][{}]|-?\d[\d.eE+-]*|NaN|-?Infinity)'
+def _placed(text: str, error: Exception) -> DocumentError:
+    """The fault with its place, which hooks do not know: JSON is nearly YAML, whose reader does."""
+    if len(text) <= MOST_CONFIG_BYTES:
+        from advisor.base.yaml_tree import read_yaml_tree
 
-
-def _json_fault(text: str) -> str:
-    """Place and reason of what the hooks refuse: they are not told where they are."""
-    keys: list[set[str]] = []
-    for match in re.finditer(_JSON_TOKEN, text):
-        token, reason = match[0], ""
-        if token in "[{":
-            keys.append(set())
-            reason = _TOO_DEEP if len(keys) > MOST_DEPTH else ""
-        elif token in "]}":
-            keys = keys[:-1]
-        elif token.endswith(":") and keys:
-            key = token[1:].rstrip(": \t\r\n").removesuffix('"')
-            reason = f"key {show(key)} is given twice" if key in keys[-1] else ""
-            keys[-1].add(key)
-        elif not token.startswith('"'):
-            reason = _number_fault(token)
-        if reason:
-            line, start = text.count("\n", 0, match.start()) + 1, text.rfind("\n", 0, match.start())
-            return f"line {line}, column {match.start() - start}: {reason}"
-    return ""
-
-
-def _number_fault(token: str) -> str:
-    try:
-        if token.lstrip("-") in ("NaN", "Infinity"):
-            _constant(token)
-        elif token.lstrip("-").isdigit():
-            _integer(token)
-        else:
-            _finite(token)
-    except ValueError as error:
-        return str(error)
-    return ""
+        try:
+            read_yaml_tree(text)
+        except DocumentError as found:
+            if found.beyond:
+                return found
+    return DocumentError(
+        _TOO_DEEP if isinstance(error, RecursionError) else str(error), beyond=True
+    )
