@@ -154,7 +154,7 @@ class Option(Struct, frozen=True, kw_only=True):
     older: Mapping[str, object] = {}
     ours: str = ""
     value: ValueOf | None = None
-    means: Mapping[Any, Any] | None = None
+    means: Mapping[Any, Any] | Callable[[Any], Any] | None = None
     emitted: Emitted = UNEMITTED
     home: str = ""
     since: tuple[int, ...] | None = None
@@ -181,6 +181,12 @@ class Option(Struct, frozen=True, kw_only=True):
             if release.number <= number(last):
                 return value
         return self.default if self.config is None else self.config
+
+    def meaning(self, value: Any) -> Any:
+        """The value of ours that its own means."""
+        if isinstance(self.means, Mapping):
+            return self.means.get(value) if isinstance(value, int | str) else None
+        return value if self.means is None or value is None else self.means(value)
 
     @property
     def omitted(self) -> Any:

@@ -29,7 +29,7 @@ def meaning(row: Option, keys: Keys) -> Any:
     """An option's value in our words; None where it is not given, not known or means nothing."""
     value = keys.truth(row.name) if row.kind is bool else keys.get(row.name)
     if row.means is not None:
-        return row.means.get(value) if isinstance(value, int | str) else None
+        return row.meaning(value)
     if row.kind is int:
         number = keys.number(row.name)
         return number if number is not None and number > 0 else None

@@ -1,6 +1,6 @@
 """Options of Megatron as fields of ours: those that are said, and Megatron-LM's own defaults."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.errors import UserError
@@ -48,31 +48,6 @@ _HOW_IT_RUNS: Final = frozenset(
     )
 )
 """Options of a model that are not its shape; multi-token prediction is trained or left out."""
-_TYPES: Final = {"fp8": "float8"}
-
-
-def _first_number(value: Any) -> str:
-    return str(value).strip("()[] ").partition(",")[0].strip()
-
-
-def _element_type(value: Any) -> str:
-    text = str(value).removeprefix("torch.")
-    return _TYPES.get(text, text)
-
-
-_MEANT: Final[dict[str, Callable[[Any], Any]]] = {
-    "cp_comm_type": lambda names: names[0] if len(set(names)) == 1 else ",".join(names),
-    "hierarchical_context_parallel_sizes": ",".join,
-    "window_size": _first_number,
-    "experimental_attention_variant": lambda name: {"gdn": "gated_delta_net"}.get(name, name),
-    "main_params_dtype": _element_type,
-    "exp_avg_dtype": _element_type,
-    "exp_avg_sq_dtype": _element_type,
-    "create_attention_mask_in_dataloader": bool,
-    "overlap_param_gather": bool,
-    "optimizer": lambda name: str(name).lower(),
-}
-"""Of options that do not just have the field's value: ours by theirs."""
 _OTHERWISE: Final = frozenset(
     (
         "virtual_pipeline_model_parallel_size",
@@ -104,7 +79,7 @@ def is_direct(row: Option) -> bool:
     part = row.ours.partition(".")[0]
     if row.status is not Status.MODELLED or part not in PARTS or row.name in _OTHERWISE:
         return False
-    return row.value is None or row.name in _MEANT
+    return row.value is None or row.means is not None
 
 
 def said_options(read: ReadSettings) -> dict[str, ReadValue]:
@@ -141,15 +116,10 @@ def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, Rea
     for name, given in said.items():
         row = SETTINGS[name]
         if is_direct(row) and is_shape(row) == shape:
-            means = _meaning(row, given.value)
+            means = row.meaning(given.value)
             if is_taken(row.ours, means):
                 found[row.ours] = given.meaning(means)
     return found
-
-
-def _meaning(row: Option, value: Any) -> Any:
-    meant = _MEANT.get(row.name)
-    return meant(value) if meant is not None and value is not None else value
 
 
 def is_shape(row: Option) -> bool:
@@ -178,7 +148,7 @@ def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
         if name == "moe_enable_deepep" and not _means(said, "moe_token_dispatcher_type", "flex"):
             yield given  # with flex it is the backend that is modelled, without it nothing
             continue
-        foreign = is_direct(row) and not is_taken(row.ours, _meaning(row, given.value))
+        foreign = is_direct(row) and not is_taken(row.ours, row.meaning(given.value))
         foreign |= name == "cuda_graph_impl" and not is_taken(row.ours, given.value)
         if foreign or row.status in (Status.UNPRICED, Status.REFUSED):
             yield given
@@ -204,7 +174,7 @@ def omitted_values(
             continue
         if row.name in _OPTIONS_OF_EXPERTS and not experts:
             continue
-        default = _meaning(row, row.omitted)
+        default = row.meaning(row.omitted)
         if default is not None or _takes_none(row.ours):
             found[row.ours] = read.omitted(default, f"no {row.flag or row.off}")
     return found

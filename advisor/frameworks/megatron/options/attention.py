@@ -5,8 +5,10 @@ from typing import Final
 
 from advisor.frameworks.megatron.options.values import (
     attention_variant,
+    first_number,
     has_windows,
     is_latent,
+    variant_named,
     window_pair,
 )
 from advisor.frameworks.option import (
@@ -39,7 +41,9 @@ class Attention(Options, title="Attention and multi-token prediction"):
     qk_pos_emb_head_dim: int = option(64, "model", _LATENT)
     v_head_dim: int = option(128, "model", _LATENT)
     rope_type: str = option("yarn", "model", _LATENT)
-    window_size: str | None = option(None, "model", value=window_pair, emitted=ON_LINE)
+    window_size: str | None = option(
+        None, "model", value=window_pair, means=first_number, emitted=ON_LINE
+    )
     window_attn_skip_freq: str | None = option(
         None, "model", line=When(only_if=has_windows), since="0.15"
     )
@@ -65,7 +69,13 @@ class Attention(Options, title="Attention and multi-token prediction"):
     softmax_scale: float | None = harmless(None, "", flag="")
     attention_output_gate: bool = option(False, "model", ON_LINE, since="0.16")
     experimental_attention_variant: str | None = option(
-        None, "model", value=attention_variant, strict=True, emitted=ON_LINE, since="0.16"
+        None,
+        "model",
+        value=attention_variant,
+        means=variant_named,
+        strict=True,
+        emitted=ON_LINE,
+        since="0.16",
     )
     experimental_attention_variant_loss_scale_func: object = harmless(
         None, CALLABLE, flag="", since="0.19"

@@ -33,7 +33,7 @@ _RUN: Final = Emitted(line=DIFFERENT, recipe=When(always=True, only_if=is_not_mu
 class OptimizerStep(Options, title="Optimizer", home="optimizer"):
     """Options of the optimizer's update; the types of its tensors are in Precision."""
 
-    optimizer: str = option("adam", "job", ON_LINE)
+    optimizer: str = option("adam", "job", ON_LINE, means=str.lower)
     use_layer_wise_param_layout: bool = option(
         True, "job.optimizer", value=deals_whole_tensors, since="0.18", emitted=ON_LINE, bridge=""
     )
@@ -112,7 +112,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     use_distributed_optimizer: bool = option(False, "layout", _RUN)
     overlap_grad_reduce: bool = option(False, "layout", _RUN)
     overlap_param_gather: bool = option(
-        False, "layout", _RUN, value=gathers_beside, recipe=When(only_if=is_not_muon)
+        False, "layout", _RUN, value=gathers_beside, means=bool, recipe=When(only_if=is_not_muon)
     )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(

@@ -8,6 +8,7 @@ from advisor.frameworks.megatron.options.values import (
     has_chunks_by_number,
     hierarchical_sizes,
     layers_of_virtual_stage,
+    one_of_all,
     overlaps_tensor_parallel,
     split_text,
     virtual_stages,
@@ -58,13 +59,14 @@ class Parallelism(Options, title="Degrees of parallelism"):
         (),
         "layout",
         value=cp_comm_types,
+        means=one_of_all,
         launcher=("p2p",),
         emitted=EMITTED,
         nemo_1="",
         format=Format.SINGLE,
     )
     hierarchical_context_parallel_sizes: tuple[str, ...] = option(
-        (), "layout", EMITTED, value=hierarchical_sizes, in_nemo=False
+        (), "layout", EMITTED, value=hierarchical_sizes, means=",".join, in_nemo=False
     )
     pipeline_model_parallel_size: int = option(1, "layout", DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision as Types
 from advisor.frameworks.megatron.options.values import (
     accumulates_in_fp32,
+    element_type,
     ends_in_16_bits,
     fp4_format,
     fp4_recipe,
@@ -47,7 +48,12 @@ _SHARE: Final = When(always=True, only_if=offloads_optimizer)
 
 def _typed(field: str) -> dict[str, Any]:
     """A type of the optimizer's tensors, by the names of Megatron-LM and of torch."""
-    return {"value": optimizer_type(field), "recipe_value": torch_type(field), "emitted": _STATE}
+    return {
+        "value": optimizer_type(field),
+        "recipe_value": torch_type(field),
+        "emitted": _STATE,
+        "means": element_type,
+    }
 
 
 _END: Final = Emitted(line=When(always=True, only_if=ends_in_16_bits))

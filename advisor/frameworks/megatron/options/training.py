@@ -37,7 +37,7 @@ class Loop(Options, title="Training loop", home="train"):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(
-        True, "job.create_attention_mask", value=loads_mask, emitted=ON_LINE, bridge=""
+        True, "job.create_attention_mask", value=loads_mask, means=bool, emitted=ON_LINE, bridge=""
     )
     empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
     manual_gc: bool = harmless(False, "Python's garbage collection")

@@ -1,5 +1,6 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -105,6 +106,11 @@ def cp_comm_types(job: Described, revision: Revision) -> object:
     return (str(layout.cp_comm_type),) if layout.context_parallel_size > 1 else UNSET
 
 
+def one_of_all(kinds: Sequence[str]) -> str:
+    """The kind of every layer; all of them where layers differ."""
+    return kinds[0] if len(set(kinds)) == 1 else ",".join(kinds)
+
+
 def hierarchical_sizes(job: Described, revision: Revision) -> object:
     """The two degrees of a2a+p2p."""
     return tuple(str(size) for size in job.layout.hierarchical_context_parallel_sizes or ())
@@ -139,6 +145,11 @@ def window_pair(job: Described, revision: Revision) -> object:
     return None if job.model.window_size is None else f"{job.model.window_size},0"
 
 
+def first_number(pair: object) -> str:
+    """Tokens before, of the same pair as arguments or recipes write it."""
+    return str(pair).strip("()[] ").partition(",")[0].strip()
+
+
 _VARIANTS_OF_MAIN: Final = {AttentionVariant.GATED_DELTA_NET: "gdn"}
 
 
@@ -148,6 +159,11 @@ def attention_variant(job: Described, revision: Revision) -> object:
     if variant is None:
         return None
     return _VARIANTS_OF_MAIN[variant] if revision.at_least(0, 20) else str(variant)
+
+
+def variant_named(name: str) -> str:
+    """The variant that a release calls so."""
+    return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
 def has_activation(activation: Activation) -> ValueOf:
@@ -279,6 +295,12 @@ def deals_whole_tensors(job: Described, revision: Revision) -> object:
 def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
     """Refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP."""
     return job.layout.tp_comm_overlap and job.layout.sequence_parallel
+
+
+def element_type(name: object) -> str:
+    """The type of the optimizer's tensors that Megatron-LM or torch calls so."""
+    text = str(name).removeprefix("torch.")
+    return "float8" if text == "fp8" else text
 
 
 def gathers_beside(job: Described, revision: Revision) -> object:
