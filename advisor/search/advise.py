@@ -12,7 +12,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.differences import beside_precision
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
-from advisor.search.answer_parts import told
+from advisor.search.answer_parts import with_measurements_and_ties
 from advisor.search.rank_settings import rank_settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
     """
     resolution = resolve(request)
     calibration = _calibration(request, resolution)
-    advice = told(_advise(request, resolution, calibration, watch), calibration, request)
+    advice = with_measurements_and_ties(
+        _advise(request, resolution, calibration, watch), calibration, request
+    )
     if request.search is SearchScope.LAYOUT and advice.usual is not None:
         from advisor.request.differences import beside_degrees
 

@@ -90,9 +90,11 @@ def notes_on(
     return notes
 
 
-def told(answer: Answer, calibration: Calibration, request: Request) -> Answer:
-    """`answer` with the runs behind its rows, where `calibration` has learned from some, and with
-    the two rows that are to be measured before one is chosen, if there are."""
+def with_measurements_and_ties(
+    answer: Answer, calibration: Calibration, request: Request
+) -> Answer:
+    """`answer` with the measured runs of its rows, where `calibration` has learned from some, and
+    with the two rows that are to be measured before one is chosen, if there are."""
     if type(calibration) is not Calibration:
         from advisor.learning.learned import LearnedCalibration
         from advisor.search.measured_rows import with_measured
