@@ -1,64 +1,12 @@
-"""The fold of units in a row is the walk over all live names, one event after another."""
+"""A unit by itself, and next to what is gathered for it."""
 
-import pytest
-
-from advisor.frameworks.megatron.plan import chunk_plan
-from advisor.frameworks.megatron.setting import parse_setting
-from advisor.layers.transformer import embedding_operators, head_groups, transformer_layer
-from advisor.memory.chunk import chunk_footprint
+from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk_units import unit_of, units_of
-from advisor.memory.events import GIVE, TAKE, WORK, Event
-from advisor.memory.liveness import footprint, handed
+from advisor.memory.liveness import footprint
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import DENSE
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
 from tests.advisor.toys import SHARD, toy_shape
-
-Live = dict[tuple[int, str], int]
-
-
-def _run(live: Live, events: tuple[Event, ...], index: int, handed_on: tuple[str, str]) -> int:
-    """The most alive while `events` of unit `index` happen; what it hands on is the next one's."""
-    enters, leaves = handed_on
-    own = {
-        leaves: (index + 1, "input"),
-        f"gradient of {leaves}": (index + 1, "gradient"),
-        enters: (index, "input"),
-        f"gradient of {enters}": (index, "gradient"),
-    }
-    most = 0
-    for kind, name, num_bytes in events:
-        if kind == TAKE:
-            live.setdefault(own.get(name, (index, name)), num_bytes)
-        elif kind == GIVE:
-            live.pop(own.get(name, (index, name)), None)
-        elif kind == WORK:
-            most = max(most, sum(live.values()) + num_bytes)
-    return most
-
-
-@pytest.mark.parametrize("spec", ["none", "selective:mlp", "selective:core_attn"])
-@pytest.mark.parametrize("engine", ["local", "transformer_engine"])
-def test_a_chunk_is_the_walk_over_its_live_names(spec: str, engine: str) -> None:
-    shape = toy_shape(transformer_impl=engine)
-    plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * 3, shape.sequence_parallel)
-    units = [(embedding_operators(shape), ())]
-    units += [
-        (transformer_layer(shape, DENSE), one.runs)
-        for one in plan.segments
-        for _ in range(one.copies)
-    ]
-    units += [(operators, ()) for _, operators in head_groups(shape)]
-    live: Live = {}
-    found = [footprint(operators, runs) for operators, runs in units]
-    ends = [handed(operators) for operators, _ in units]
-    forward = max(_run(live, one.there, i, ends[i]) for i, one in enumerate(found))
-    live.pop((len(units), "input"), None)
-    expected = chunk_footprint(shape, plan, True, True)
-    assert sum(live.values()) == expected.kept
-    backward = max(_run(live, found[i].back, i, ends[i]) for i in reversed(range(len(units))))
-    assert forward == expected.forward.num_bytes
-    assert backward == expected.backward.num_bytes
 
 
 def test_a_unit_begins_and_ends_with_what_it_keeps() -> None:
