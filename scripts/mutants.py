@@ -29,9 +29,11 @@ TEXTS = (ast.JoinedStr, ast.Raise, ast.Assert, ast.arguments, ast.AnnAssign)
 
 
 def sites(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
-    """Nodes within functions that :func:`change` changes: no texts, errors and annotations."""
+    """Nodes within functions that :func:`change` changes: no texts, errors, annotations, and no
+    decorators (how much a cache holds changes no result)."""
+    left_out = [getattr(node, "returns", None), *getattr(node, "decorator_list", ())]
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, TEXTS) and child is not getattr(node, "returns", None):
+        if not isinstance(child, TEXTS) and child not in left_out:
             within = inside or isinstance(child, ast.FunctionDef)
             if within and change(child, dry=True):
                 yield child

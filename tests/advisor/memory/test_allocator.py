@@ -1,5 +1,7 @@
 """From allocated to reserved bytes: the terms, and how sure they are."""
 
+from math import hypot
+
 import pytest
 
 from advisor.base.dtypes import Precision
@@ -23,12 +25,26 @@ def test_a_rank_alone_takes_what_allocators_usually_leave_unused_and_a_context()
     assert expandable.fragmentation == int((0.005 + 0.0038) * 70 * GIB)
 
 
-def test_a_replay_takes_the_place_of_the_usual_share_and_is_surer() -> None:
+def test_a_simulation_takes_the_place_of_the_usual_share_and_is_surer() -> None:
     usual = reserved_memory(70 * GIB, ALONE, expandable_segments=False)
     found = reserved_memory(70 * GIB, ALONE, expandable_segments=False, unused=GIB)
     assert found.fragmentation == int(GIB + 0.0014 * 70 * GIB)
     assert found.spread < 0.7 * usual.spread
     assert found.terms[0].source != usual.terms[0].source
+
+
+def test_spreads_are_shares_of_what_is_allocated() -> None:
+    """By hand, of 100 GiB: 2 % of the model's; 3.4 and 2.6 % unused and beyond, or 2.6 alone; and
+    of the context 150 MiB, of what other streams hold a half."""
+    pool = NamedBytes("a stream's cache", 4 * GIB, "")
+    arguments = {"expandable_segments": False, "error": 0.02, "pools": (pool,), "unsure": GIB}
+    usual, known = (reserved_memory(100 * GIB, ALONE, **arguments, unused=n) for n in (None, 0))
+    model, unused, outside = usual.spreads
+    assert model == pytest.approx(2 * GIB)
+    assert unused == pytest.approx(hypot(3.4, 2.6) * GIB)
+    assert outside == pytest.approx(hypot(150 * MIB, 2 * GIB))
+    assert known.spreads == (model, pytest.approx(2.6 * GIB), outside)
+    assert usual.spread == pytest.approx(hypot(model, unused, outside, GIB))
 
 
 def test_expandable_segments_are_surer() -> None:

@@ -1,7 +1,7 @@
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
 from advisor.memory.arena import Arena, Gradients
-from advisor.memory.events import Peak, fold
+from advisor.memory.events import GIVE, TAKE, Peak, fold
 from tests.advisor.toys import A, B, C, D, operator
 
 
@@ -93,3 +93,11 @@ def test_inputs_without_gradient() -> None:
     gradients.receive(A)
     gradients.step(operator("x", (B, C), (A,), gradient_free_inputs=frozenset({"c"})))
     assert arena.live == 10
+
+
+def test_a_storage_is_taken_once_and_grows_where_more_is_asked_for() -> None:
+    arena = Arena()
+    for num_bytes in (5, 5, 3, 8):
+        arena.add("a", num_bytes)
+    assert arena.events == [(TAKE, "a", 5), (GIVE, "a", 5), (TAKE, "a", 8)]
+    assert arena.live == 8

@@ -118,6 +118,26 @@ def test_what_lies_free_is_returned_before_memory_runs_out() -> None:
         allocator.allocate(21 * MIB)
 
 
+def assert_blocks_fit(allocator: CachingAllocator, live: list[Block]) -> None:
+    """Free blocks are listed by size and address; all blocks lie next to each other as they say, no
+    two free ones in a row; and together they are what is reserved."""
+    reserved = 0
+    for pool in allocator._pools.values():
+        order = [(block.size, block.address) for block in pool.blocks]
+        assert order == sorted(order)
+        assert pool.sizes == [size for size, _ in order]
+        mine = [block for block in live if block.pool is pool]
+        every = {id(block) for block in (*pool.blocks, *pool.unmapped, *mine)}
+        for block in (*pool.blocks, *pool.unmapped, *mine):
+            reserved += block.size * block.mapped
+            if (after := block.next) is not None:
+                assert id(after) in every
+                assert after.previous is block
+                assert after.address == block.address + block.size
+                assert not block.free or (True, block.mapped) != (after.free, after.mapped)
+    assert reserved == allocator.reserved
+
+
 @pytest.mark.parametrize("expandable", [False, True])
 def test_books_balance(expandable: bool) -> None:
     """Whatever is requested in whatever order, all of it comes back, and can be returned."""
@@ -134,8 +154,11 @@ def test_books_balance(expandable: bool) -> None:
             allocator.touch(size)
             assert (allocator.allocated, allocator.requests) == (was, requests + 1)
         assert allocator.allocated == sum(block.size for block in live) <= allocator.reserved
-        if order.random() < 0.01:
-            allocator.empty_cache()
+        if order.random() < 0.02:
+            assert_blocks_fit(allocator, live)
+            if order.random() < 0.5:
+                allocator.empty_cache()
+                assert_blocks_fit(allocator, live)
     allocator.release_all(live)
     allocator.empty_cache()
     assert allocator.allocated == allocator.reserved == 0
@@ -148,6 +171,13 @@ def test_what_is_requested_and_given_back_at_once_leaves_its_peaks(expandable: b
         allocator.touch(size * MIB)
         assert (allocator.allocated, allocator.peak_allocated) == (0, peak * MIB)
         assert allocator.reserved == reserved * MIB
+
+
+def test_what_is_small_is_rounded_to_512_bytes_for_a_moment_too() -> None:
+    allocator = CachingAllocator(expandable_segments=True)
+    allocator.release(allocator.allocate(1))
+    allocator.touch(700)
+    assert (allocator.peak_allocated, allocator.reserved) == (1024, 2 * MIB)
 
 
 def test_a_negative_request_is_refused() -> None:

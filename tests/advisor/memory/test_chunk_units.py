@@ -49,6 +49,15 @@ def test_the_first_and_the_last_layer_have_overheads_of_their_own() -> None:
         assert sum(number for _, number in units) == copies
 
 
+def test_a_reentrant_checkpoint_is_gathered_as_one() -> None:
+    shape, overhead = toy_shape(), ShardingOverhead(forward=1000, backward=3000, left=7, stays=5)
+    several = Segment((DENSE,) * 4, whole=True)
+    plain, unit = unit_of(shape, several), unit_of(shape, several, overhead)
+    assert (unit.layers, unit.stays, unit.left - plain.left) == (1, 5, 7 - 5)
+    assert unit.highest_forward == plain.highest_forward + 1000 + 5
+    assert unit.highest_backward == plain.highest_backward + 3000
+
+
 def test_layers_of_a_checkpoint_are_gathered_one_after_another() -> None:
     """By hand: each layer of four leaves 7 and has 5 that stayed. All four are gathered when the
     third runs again, next to what two keep."""
@@ -59,6 +68,10 @@ def test_layers_of_a_checkpoint_are_gathered_one_after_another() -> None:
     assert unit.layers == 4
     assert unit.left == plain.left + 4 * (7 - 5)
     assert unit.stays == 4 * 5
+    reduced = unit_of(shape, several, ShardingOverhead(exit=10**9))
+    layer = footprint(transformer_layer(shape), ())
+    assert reduced.highest_backward == 10**9 + 3 * layer.kept + SHARD
+    assert reduced.backward.peak.point == "reduce-scatter in a checkpoint of 4 layers"
     again = unit_of(shape, several, ShardingOverhead(again=10**6))
     assert again.highest_backward == 4 * 10**6 + 204_544
     assert again.backward.peak.point == "replay in a checkpoint of 4 layers"

@@ -75,6 +75,24 @@ def test_attention_of_one_is_kept_while_the_experts_of_the_other_go_back() -> No
     assert delayed == sum(kept.values()) + output + saved
 
 
+def test_a_small_layer_goes_back_next_to_all_that_large_experts_need() -> None:
+    """The most that the forward of any layer has, less what the dense layer has done with: all but
+    what its first half keeps, and two gradients of hidden states, which go on."""
+    narrow = replace(SHAPE, model=replace(SHAPE.model, ffn_hidden_size=64))
+    found = beside_forward(narrow, (plan(MOE), plan(DENSE)), delayed=False)
+    experts, dense = (footprint(transformer_layer(narrow, kind), ()) for kind in (MOE, DENSE))
+    operators = transformer_layer(narrow, DENSE)
+    cut = [o.module for o in operators].index(Module.PRE_MLP_LAYERNORM)
+    kept = {
+        t.storage.name: t.storage.num_bytes
+        for o in operators[:cut]
+        for t in (*o.saved, *o.inputs)
+        if t.storage.name in kept_tensors(operators, ())
+    }
+    gone = dense.backward.num_bytes - sum(kept.values()) - 2 * HIDDEN
+    assert found == experts.forward.num_bytes - gone
+
+
 def test_the_exchange_has_a_pool_of_its_own() -> None:
     """By hand: two experts for each of 1024 tokens, 4096 wide, with a probability each."""
     chunks = (ModelChunk((MOE, DENSE)),)

@@ -9,7 +9,14 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
-from advisor.memory.simulation import ChunkTrace, GraphTraces, Held, SimulatedPeaks, simulate
+from advisor.memory.simulation import (
+    ChunkTrace,
+    GraphTraces,
+    Held,
+    SimulatedPeaks,
+    _groups,
+    simulate,
+)
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
 from advisor.request.recipes import load_experiment
@@ -66,6 +73,55 @@ def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() ->
     ]
     assert [one.allocated for one in found] == [170 * MIB, 170 * MIB]
     assert [one.reserved for one in found] == [170 * MIB, 200 * MIB]
+
+
+def test_weights_are_stepped_in_groups_of_so_many_elements() -> None:
+    found = held(weights=(3, 3, 4, 10), stepped_together=6)
+    assert list(_groups(found)) == [(0.3, (3, 3)), (0.2, (4,)), (0.5, (10,))]
+    assert list(_groups(replace(found, stepped_together=0))) == [(1.0, found.weights)]
+
+
+def test_copies_of_a_group_make_room_for_those_of_the_next() -> None:
+    """By hand: two weights' copies of 40 each, one after the other, next to moments that stay: 40
+    are taken twice, and of each weight two moments of 20."""
+    together, apart = (
+        simulate(
+            held(
+                static=replace(NOTHING, optimizer=120 * MIB),
+                weights=(1, 1),
+                step=80 * MIB,
+                stepped_together=number,
+            ),
+            (one_layer(0, 0),),
+            (0,),
+            1,
+            0,
+            1,
+            expandable_segments=True,
+        )
+        for number in (0, 1)
+    )
+    assert together.allocated == (40 + 80 + 80) * MIB
+    assert apart.allocated == (40 + 80 + 40) * MIB
+
+
+def test_gradients_grow_when_the_first_backward_has_ended() -> None:
+    """By hand: 50 of gradients are there from the first pass on, or come then and get the 60 that
+    the backward has left, so that the next one needs 60 anew."""
+    grown, made = (
+        simulate(
+            held(static=replace(NOTHING, gradients=50 * MIB), grown_gradients=grown),
+            (one_layer(40 * MIB, 60 * MIB),),
+            (0,),
+            1,
+            0,
+            1,
+            expandable_segments=False,
+        )
+        for grown in (True, False)
+    )
+    assert grown.allocated == made.allocated == 150 * MIB
+    assert (grown.reserved, made.reserved) == (160 * MIB, 150 * MIB)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
-from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment
+from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job
 from tests.advisor.toys import toy_shape
@@ -130,6 +130,9 @@ def test_fold_and_simulation_of_a_checkpoint_agree(checkpoint: Checkpoint, each:
     held = 0 if reentrant else shape.hidden(LAYER_INPUT).num_bytes
     for ends in ENDS if each < 3 or reentrant else ENDS[1:3]:
         assert agrees(shape, RecomputePlan((segment,)), ends, held=held)
+    hosted = replace(segment, input=ON_HOST)
+    assert chunk_footprint(shape, RecomputePlan((hosted,)), False, False).kept == 0
+    assert each == 3 or agrees(shape, RecomputePlan((hosted,)))
 
 
 def _plan(each: int) -> RecomputePlan:
@@ -145,6 +148,7 @@ def _plan(each: int) -> RecomputePlan:
 def test_fold_and_simulation_of_gathered_parameters_agree(reshards: bool, each: int) -> None:
     working_set = fsdp_working_set(SHAPE, Sharding(ranks=8, reshards=reshards))
     assert agrees(SHAPE, _plan(each), working_set=working_set)
+    assert chunk_footprint(SHAPE, _plan(each), True, True, working_set=working_set).left == 0
 
 
 @pytest.mark.parametrize("root_holds_ends", [False, True], ids=["groups", "root"])
