@@ -12,7 +12,7 @@ from msgspec import Struct
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS, WRITTEN
-from advisor.report.command_help import Command, Flag, Kind
+from advisor.report.command_help import Command, Flag, FlagKind
 from advisor.request.request import Request, SearchScope
 
 if TYPE_CHECKING:
@@ -161,11 +161,11 @@ def _with_flags(prog: str, command: Command) -> argparse.ArgumentParser:
 
 def _reading(flag: Flag) -> dict[str, Any]:
     """How argparse reads it."""
-    if flag.kind is Kind.SWITCH:
+    if flag.kind is FlagKind.SWITCH:
         on = not flag.names[0].startswith("--no-")
         both = flag.name == "sequence_parallel"
         return {"action": "store_true" if on else "store_false", "default": None if both else False}
-    nargs = {"nargs": "?"} if flag.kind is Kind.OPTIONAL else {}
+    nargs = {"nargs": "?"} if flag.kind is FlagKind.OPTIONAL else {}
     return {"action": _Value, "flag": flag, **nargs}
 
 
@@ -234,7 +234,7 @@ class _Value(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         earlier = getattr(namespace, self.dest)
         found: Any = self._flag.default
-        if self._flag.kind is Kind.OPTIONAL and values is not None and "=" in values:
+        if self._flag.kind is FlagKind.OPTIONAL and values is not None and "=" in values:
             namespace.overrides = (*getattr(namespace, "overrides", ()), values)
         elif values is not None:
             found = _meant(self._flag, values, option or self.dest)
@@ -249,15 +249,15 @@ class _Value(argparse.Action):
 def _meant(flag: Flag, text: str, option: str) -> Any:
     """What `text` means after a flag that is spelled `option`; UserError where that is nothing."""
     match flag.kind:
-        case Kind.NUMBER | Kind.OPTIONAL:
+        case FlagKind.NUMBER | FlagKind.OPTIONAL:
             return positive(option, text)
-        case Kind.DECIMAL:
+        case FlagKind.DECIMAL:
             return _price(option, text)
-        case Kind.CHOICE:
+        case FlagKind.CHOICE:
             return _choice(option, text, flag.name)
     if not text.strip():
         raise UserError(option, repr(text), "must not be empty")
-    if flag.kind not in (Kind.FILE, Kind.FOLDER) or flag.name == "source":
+    if flag.kind not in (FlagKind.FILE, FlagKind.FOLDER) or flag.name == "source":
         return text
     return None if flag is WRITTEN and text == "-" else Path(text)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import either, nearest_names
-from advisor.report.command_help import Command, Flag, Kind
+from advisor.report.command_help import Command, Flag, FlagKind
 
 SHELLS: Final = ("bash", "zsh", "fish")
 Words = Callable[[str], Iterable[str]]
@@ -40,9 +40,9 @@ def complete(program: str, commands: Mapping[str, Command], words: Mapping[str, 
     os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # its words are the program's name
     for flag in commands[name].flags:
         how: dict[str, Any] = {"action": "append"} if flag.repeated else {}
-        if flag.kind is Kind.SWITCH:
+        if flag.kind is FlagKind.SWITCH:
             how = {"action": "store_true"}
-        elif flag.kind is Kind.OPTIONAL:
+        elif flag.kind is FlagKind.OPTIONAL:
             how = {"nargs": "?"}
         action: Any = parser.add_argument(*flag.names, dest=flag.name, **how)
         action.completer = _completer(flag, argcomplete.completers)
@@ -63,14 +63,16 @@ def _of_words(words: Words) -> Callable[..., list[str]]:
 
 def _completer(flag: Flag, known: Any) -> Any:
     """What offers the values of a flag, as far as they are known."""
-    if flag.kind in (Kind.FILE, Kind.FOLDER):
-        return known.FilesCompleter() if flag.kind is Kind.FILE else known.DirectoriesCompleter()
-    if flag.kind is Kind.GPUS:
+    if flag.kind in (FlagKind.FILE, FlagKind.FOLDER):
+        return (
+            known.FilesCompleter() if flag.kind is FlagKind.FILE else known.DirectoriesCompleter()
+        )
+    if flag.kind is FlagKind.GPUS:
         return _of_words(gpus)
-    if flag.kind is Kind.MODEL:
+    if flag.kind is FlagKind.MODEL:
         files = known.FilesCompleter()
         return lambda prefix, **_: [*model_names(), *files(prefix)]
-    if flag.kind is Kind.CHOICE:
+    if flag.kind is FlagKind.CHOICE:
         from advisor.cli.arguments import choices
 
         return _of_words(lambda _: flag.choices or map(str, choices(flag.name)))

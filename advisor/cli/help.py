@@ -3,7 +3,7 @@ parser, its help and its completion are made of it."""
 
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 
 SHORT: Final = """\
 advise ranks the recompute settings of a training job by memory and time, before it runs.
@@ -15,7 +15,7 @@ advise --help shows every flag; advise models and advise gpus list the names."""
 _CONFIG_DIR: Final = Flag(
     "--config-dir DIR",
     "folder of your own models, GPUs and calibrations, searched first",
-    Kind.FOLDER,
+    FlagKind.FOLDER,
 )
 _JOB: Final = Topic(
     "Job",
@@ -23,25 +23,25 @@ _JOB: Final = Topic(
         Flag(
             "--model MODEL",
             "preset (advise models), YAML file, or Hugging Face config.json",
-            Kind.MODEL,
+            FlagKind.MODEL,
         ),
-        Flag("--gpus COUNTxTYPE", "32xH100, 8xA100-40GB (advise gpus)", Kind.GPUS),
+        Flag("--gpus COUNTxTYPE", "32xH100, 8xA100-40GB (advise gpus)", FlagKind.GPUS),
         Flag(
             "--from FILE",
             "the job in a launch script or configuration file of any framework; flags override "
             "it; FILE#2 is its second job",
-            Kind.FILE,
+            FlagKind.FILE,
             "source",
         ),
-        Flag("--seq-length N", "tokens of one sequence", Kind.NUMBER),
-        Flag("--micro-batch-size N", "sequences of one microbatch", Kind.NUMBER),
-        Flag("--global-batch-size N", "sequences of one step", Kind.NUMBER),
-        Flag("--precision P", "{choices}", Kind.CHOICE),
-        Flag("--framework F", "{choices}", Kind.CHOICE),
+        Flag("--seq-length N", "tokens of one sequence", FlagKind.NUMBER),
+        Flag("--micro-batch-size N", "sequences of one microbatch", FlagKind.NUMBER),
+        Flag("--global-batch-size N", "sequences of one step", FlagKind.NUMBER),
+        Flag("--precision P", "{choices}", FlagKind.CHOICE),
+        Flag("--framework F", "{choices}", FlagKind.CHOICE),
         Flag(
             "--framework-version V",
             "the framework's release, which decides what settings mean; default: the newest",
-            Kind.TEXT,
+            FlagKind.TEXT,
         ),
         ("KEY=VALUE", "any field: model.*, layout.*, job.*, in Megatron's names (advise keys)"),
         _CONFIG_DIR,
@@ -49,7 +49,7 @@ _JOB: Final = Topic(
             "--calibration PATH",
             "use measured runs of similar jobs to correct the predictions: a folder that harness "
             "run, sweep or ingest wrote, or the YAML of harness calibrate; may be repeated",
-            Kind.FILE,
+            FlagKind.FILE,
             repeated=True,
         ),
     ),
@@ -57,19 +57,21 @@ _JOB: Final = Topic(
 _LAYOUT: Final = Topic(
     "Layout",
     (
-        Flag("--tp, --tensor-model-parallel-size N", "tensor parallelism", Kind.NUMBER),
-        Flag("--pp, --pipeline-model-parallel-size N", "pipeline stages", Kind.NUMBER),
+        Flag("--tp, --tensor-model-parallel-size N", "tensor parallelism", FlagKind.NUMBER),
+        Flag("--pp, --pipeline-model-parallel-size N", "pipeline stages", FlagKind.NUMBER),
         Flag(
             "--vpp, --virtual-pipeline-model-parallel-size, "
             "--num-virtual-stages-per-pipeline-rank N",
             "virtual stages (chunks of layers) per pipeline stage",
-            Kind.NUMBER,
+            FlagKind.NUMBER,
             "virtual_pipeline_model_parallel_size",
         ),
-        Flag("--cp, --context-parallel-size N", "context parallelism", Kind.NUMBER),
-        Flag("--ep, --expert-model-parallel-size N", "expert parallelism", Kind.NUMBER),
+        Flag("--cp, --context-parallel-size N", "context parallelism", FlagKind.NUMBER),
+        Flag("--ep, --expert-model-parallel-size N", "expert parallelism", FlagKind.NUMBER),
         Flag(
-            "--etp, --expert-tensor-parallel-size N", "tensor parallelism of experts", Kind.NUMBER
+            "--etp, --expert-tensor-parallel-size N",
+            "tensor parallelism of experts",
+            FlagKind.NUMBER,
         ),
         Flag("--sp, --sequence-parallel", "sequence parallelism"),
         Flag(
@@ -91,7 +93,7 @@ _SEARCH: Final = Topic(
             "Others: none, full, selective:N (every N-th block), op:save_attention, "
             "op:save_matmul, op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N "
             "(+offload, …); advise rules --framework F lists what a framework accepts",
-            Kind.TEXT,
+            FlagKind.TEXT,
             repeated=True,
         ),
         Flag(
@@ -100,12 +102,12 @@ _SEARCH: Final = Topic(
             "sharding and micro batch, and options that you did not give (overlap, dispatcher, "
             "CUDA graphs, …); optimum: the best setting that the framework can express on the "
             "job's layout, with a proof",
-            Kind.CHOICE,
+            FlagKind.CHOICE,
         ),
         Flag(
             "--memory-budget SIZE",
             "memory that a rank may reserve, e.g. 76GiB; default: all usable memory of the GPU",
-            Kind.TEXT,
+            FlagKind.TEXT,
         ),
     ),
 )
@@ -113,7 +115,7 @@ WRITTEN: Final = Flag(
     "-o, --output FILE",
     "write the answer to FILE (- is stdout); without --format, the ending .html, .json or .csv "
     "sets the format",
-    Kind.FILE,
+    FlagKind.FILE,
     "written",
 )
 _OUTPUT: Final = Topic(
@@ -124,7 +126,7 @@ _OUTPUT: Final = Topic(
             "table (default), json, csv, html (the explorer: every row and its pictures on one "
             "page), flags (only the flags of the best setting), file (its configuration file: "
             "torchtitan, DeepSpeed, Accelerate)",
-            Kind.CHOICE,
+            FlagKind.CHOICE,
             "output",
         ),
         WRITTEN,
@@ -132,55 +134,55 @@ _OUTPUT: Final = Topic(
             "--top N",
             "show the N best rows. Default: a table shows the 10 best, without dominated rows and "
             "rows with the same result as another; json and csv hold all rows",
-            Kind.NUMBER,
+            FlagKind.NUMBER,
         ),
         Flag("--front", "only the rows on the Pareto front of memory and time"),
         Flag(
             "--price-per-gpu-hour X",
             "show what 10^12 tokens cost, in the currency of X",
-            Kind.DECIMAL,
+            FlagKind.DECIMAL,
         ),
         Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
             "show where each GiB and each millisecond of row N goes (default 1)",
-            Kind.OPTIONAL,
+            FlagKind.OPTIONAL,
             default=1,
         ),
         Flag(
             "--verify [N]",
             "rehearse the N best rows (default 3) with Megatron Core on fake tensors, and "
             "compare the peaks; needs the extra `megatron`",
-            Kind.OPTIONAL,
+            FlagKind.OPTIONAL,
             default=3,
         ),
         Flag(
             "--against OTHER",
             "compare with another release (0.13), with other flags ('--tp 8') or with another "
             "request, as advise diff does; table or json",
-            Kind.TEXT,
+            FlagKind.TEXT,
         ),
-        Flag("--plot FILE", "draw a picture: .png, .svg or .pdf", Kind.FILE),
+        Flag("--plot FILE", "draw a picture: .png, .svg or .pdf", FlagKind.FILE),
         Flag(
             "--plot-kind KIND",
             "which picture: ranking (default), pareto or time of all rows; waterfall, stages, "
             "timeline or layer of one row",
-            Kind.CHOICE,
+            FlagKind.CHOICE,
         ),
         Flag(
             "--trace FILE",
             "write the predicted step of a row for Perfetto or chrome://tracing: .json, .json.gz",
-            Kind.FILE,
+            FlagKind.FILE,
         ),
         Flag(
             "--memory-snapshot FILE",
             "write the row's memory for pytorch.org/memory_viz or harness snapshot: .pickle",
-            Kind.FILE,
+            FlagKind.FILE,
         ),
         Flag(
             "--row N",
             "the row that these pictures and files show; default: the chosen row",
-            Kind.NUMBER,
+            FlagKind.NUMBER,
         ),
     ),
 )
@@ -222,8 +224,8 @@ RANKING: Final = Command(
     closing="--version, --help. Exit codes: 0 something fits, 1 nothing fits, 2 the request is "
     "wrong (one line says why), 70 a bug in the advisor.",
 )
-_FRAMEWORK: Final = Flag("--framework F", "{choices}", Kind.CHOICE)
-_VERSION: Final = Flag("--framework-version V", "the framework's release", Kind.TEXT)
+_FRAMEWORK: Final = Flag("--framework F", "{choices}", FlagKind.CHOICE)
+_VERSION: Final = Flag("--framework-version V", "the framework's release", FlagKind.TEXT)
 SUBCOMMANDS: Final = {
     "diff": Command(
         usage="advise diff 'REQUEST' 'REQUEST' [--format table|json] [-o FILE]",
@@ -245,7 +247,7 @@ SUBCOMMANDS: Final = {
                     Flag(
                         "--format F",
                         "table (default), json",
-                        Kind.CHOICE,
+                        FlagKind.CHOICE,
                         "output",
                         choices=("table", "json"),
                     ),

@@ -17,7 +17,7 @@ _INDENT: Final = 2
 _GAP: Final = 2
 
 
-class Kind(StrEnum):
+class FlagKind(StrEnum):
     """What stands behind a flag."""
 
     SWITCH = "switch"
@@ -42,7 +42,7 @@ class Flag(Struct, frozen=True):
 
     spelled: str
     text: str
-    kind: Kind = Kind.SWITCH
+    kind: FlagKind = FlagKind.SWITCH
     field: str = ""
     default: int = 0
     repeated: bool = False

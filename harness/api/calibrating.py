@@ -4,7 +4,7 @@ from pathlib import Path
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
-from harness.calibration.conclusion import Outcome
+from harness.calibration.conclusion import CalibrationOutcome
 from harness.execution.signals import stops_as_usual
 from harness.trial.trial import Device
 
@@ -15,7 +15,7 @@ def calibrate(
     device: str | None = None,
     out: str | Path | None = None,
     refit: str | Path | None = None,
-) -> Outcome | None:
+) -> CalibrationOutcome | None:
     """Measure this machine and fit a calibration, as `harness calibrate` does. Returns the
     calibration, its file, and what a small budget left out.
 

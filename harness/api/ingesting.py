@@ -15,7 +15,7 @@ from advisor.base.key_value import key_of
 from harness.api.overrides import Overrides, hydra_overrides, texts
 from harness.api.running import run_folder
 from harness.judge.results import load_results
-from harness.logs.ingestion import Identity, Ingested, Source, write
+from harness.logs.ingestion import Ingested, LogIdentity, Source, write
 from harness.logs.ingestion import ingest as ingested
 from harness.logs.records import LogFramework
 from harness.planner.run_request import compose
@@ -146,7 +146,7 @@ def _stem(path: Path) -> str:
     return re.sub(r"(\.(log|out|err|txt|gz))+$", "", name) or name
 
 
-def _identity(asked: AskedLogs) -> Identity:
+def _identity(asked: AskedLogs) -> LogIdentity:
     given = {key_of(override.lstrip("+")) for override in asked.overrides}
     _check_workload(given, asked)
     steps = () if "measure.steps" in given else (f"measure.steps={_STEPS}",)
@@ -161,7 +161,7 @@ def _identity(asked: AskedLogs) -> Identity:
         )
     like = load_results([asked.like]).results[0] if asked.like else None
     device = Device.CUDA if config.device == AUTO else convert(config.device, Device, "", "device")
-    return Identity(config=config, preset=preset, like=like, device=device)
+    return LogIdentity(config=config, preset=preset, like=like, device=device)
 
 
 def _check_workload(given: set[str], asked: AskedLogs) -> None:

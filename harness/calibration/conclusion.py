@@ -17,7 +17,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
-from harness.calibration.bench.cases import ATTENTION, Kind, Sample, read_sample
+from harness.calibration.bench.cases import ATTENTION, CaseKind, Sample, read_sample
 from harness.calibration.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
 from harness.calibration.efficiencies import (
     RESOURCES,
@@ -41,7 +41,7 @@ _LEAST_BAND: Final = 0.10
 steps are: versions of one software lie that far apart (research.steps.published)."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class CalibrationOutcome(Struct, frozen=True, kw_only=True):
     """What was written, and what is in it; `stopped` where a signal ended the measuring."""
 
     calibration: Calibration
@@ -63,7 +63,7 @@ def conclude(
     path: Path,
     world_size: int = 1,
     date: str | None = None,
-) -> Outcome:
+) -> CalibrationOutcome:
     """Fit, validate and write: the calibration, and the hardware record that it is relative to.
 
     date: of the measurement, where that is not today.
@@ -87,7 +87,7 @@ def conclude(
         remarks=said,
     )
     record_path = _write(path, document, relative_to.record)
-    return Outcome(
+    return CalibrationOutcome(
         calibration=document.calibration,
         notes=document.notes,
         path=path,
@@ -262,7 +262,7 @@ def within_one_node(world_size: int) -> bool:
 def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     """``gemm: 412 shapes`` for every kind that is fitted."""
     kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
-    return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in Kind if kind in kinds)
+    return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in CaseKind if kind in kinds)
 
 
 def _spread_of(rates: Rates) -> str:
@@ -289,7 +289,7 @@ _MEASURED_WITH: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commi
 """
 
 
-def refit(path: Path) -> Outcome:
+def refit(path: Path) -> CalibrationOutcome:
     """Write the calibration at `path` again, from its journal and with its own head.
 
     It keeps its date, and says that it was fitted again. UserError where there is no journal of one

@@ -24,7 +24,7 @@ from harness.calibration.bench.cases import (
     BANDWIDTH,
     COLLECTIVES,
     Case,
-    Kind,
+    CaseKind,
     Sample,
 )
 from harness.calibration.bench.shapes import host_operations
@@ -45,13 +45,13 @@ class Resource(StrEnum):
 
 
 RESOURCES: Final = {
-    Kind.GEMM: Resource.GEMM,
-    Kind.GEMM_FP8: Resource.GEMM_FP8,
-    Kind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
-    Kind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
-    Kind.TO_DEVICE: Resource.TO_DEVICE,
-    Kind.TO_HOST: Resource.TO_HOST,
-    Kind.ADAM: Resource.OPTIMIZER,
+    CaseKind.GEMM: Resource.GEMM,
+    CaseKind.GEMM_FP8: Resource.GEMM_FP8,
+    CaseKind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
+    CaseKind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
+    CaseKind.TO_DEVICE: Resource.TO_DEVICE,
+    CaseKind.TO_HOST: Resource.TO_HOST,
+    CaseKind.ADAM: Resource.OPTIMIZER,
     **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
 }
@@ -68,10 +68,10 @@ _LEAST_ATTENTION: Final = 6
 _LEAST_TOKENS: Final = 2048
 """Of a sequence that people train on: the ramp is fitted to these."""
 
-_TRAFFIC: Final = {Kind.NORM: 2 * 2.0, Kind.ADD: 2 * 3.0, Kind.SWIGLU: 5 * 3.5}
+_TRAFFIC: Final = {CaseKind.NORM: 2 * 2.0, CaseKind.ADD: 2 * 3.0, CaseKind.SWIGLU: 5 * 3.5}
 """Weights of kinds that share a rate: tensors of hidden size that each moves in a layer with two
 norms, two additions and ffn_hidden_size 3.5 times hidden_size (Llama 3). Others weigh the same."""
-_SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
+_SHORT: Final = (CaseKind.GEMM, CaseKind.NORM, CaseKind.ADD, CaseKind.SWIGLU)
 _SHORT_WORK_SECONDS: Final = 20e-6
 _SHORT_COLLECTIVE_SECONDS: Final = 100e-6
 _LEAST_SHORT: Final = 3
@@ -131,7 +131,7 @@ def work(case: Case, ranks: int = 1) -> float:
     """FLOPs or bytes; of a collective the bytes that pass one rank's link in a ring."""
     if case.kind not in COLLECTIVES:
         return case.work
-    passes = 2 if case.kind is Kind.ALL_REDUCE else 1
+    passes = 2 if case.kind is CaseKind.ALL_REDUCE else 1
     return passes * case.work * (ranks - 1) / ranks
 
 
@@ -159,7 +159,7 @@ def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
 
 def _native_call_seconds(samples: Iterable[Sample]) -> float | None:
     """Median over the layers of what the processor takes for each of their operations."""
-    layers = [sample for sample in samples if sample.case.kind is Kind.HOST_LAYER]
+    layers = [sample for sample in samples if sample.case.kind is CaseKind.HOST_LAYER]
     each = [sample.seconds / host_operations(sample.case) for sample in layers]
     return median(each) if each else None
 
@@ -248,11 +248,11 @@ def large(
     for least in (_LARGE, _BARELY_LARGE):
         enough = [s for s in samples if s.seconds > least * _fixed(s.case, kernel, collective)]
         if enough:
-            return [s for kind in Kind for s in _largest(enough, kind, ranks)]
+            return [s for kind in CaseKind for s in _largest(enough, kind, ranks)]
     return []
 
 
-def _largest(samples: Sequence[Sample], kind: Kind, ranks: int) -> list[Sample]:
+def _largest(samples: Sequence[Sample], kind: CaseKind, ranks: int) -> list[Sample]:
     """The third of a kind with the most work."""
     of_kind = [sample for sample in samples if sample.case.kind is kind]
     of_kind.sort(key=lambda sample: work(sample.case, ranks), reverse=True)
@@ -291,8 +291,8 @@ def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, .
 
 
 _GEMM_FIELDS: Final = {
-    "gemm_efficiency": (Kind.GEMM, Precision.BF16),
-    "fp8_gemm_efficiency": (Kind.GEMM_FP8, Precision.FP8_CURRENT),
+    "gemm_efficiency": (CaseKind.GEMM, Precision.BF16),
+    "fp8_gemm_efficiency": (CaseKind.GEMM_FP8, Precision.FP8_CURRENT),
 }
 _GEMM_ROUNDS: Final = 5
 """Times are nearly inverse to an efficiency: each round brings the median within a tenth of what

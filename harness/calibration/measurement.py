@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.calibration.bench.case_order import Pace, Schedule
-from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Journal, Kind
+from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, CaseKind, Journal
 from harness.calibration.bench.shapes import (
     BURST,
     HOST_CASES,
@@ -23,7 +23,7 @@ from harness.calibration.bench.shapes import (
     preset_cases,
     with_attention,
 )
-from harness.calibration.conclusion import Outcome, conclude
+from harness.calibration.conclusion import CalibrationOutcome, conclude
 from harness.calibration.efficiencies import FITTED_ATTENTION
 from harness.calibration.reference import DeviceFacts, calibration_name
 from harness.execution.signals import Stop, StopSignals
@@ -56,7 +56,7 @@ def calibrate(
     out: Path | None,
     say: Say = lambda _: None,
     tick: Tick = lambda *_: None,
-) -> Outcome | None:
+) -> CalibrationOutcome | None:
     """Measure this machine; None on ranks other than 0, which only help with collectives.
 
     A signal to stop ends the measuring: the calibration is then of what was timed until then.
@@ -266,8 +266,8 @@ def _without_variant(case: Case) -> Case:
 
 def smallest(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Of every kind and variant the case with the least work, in the order of the kinds."""
-    found: dict[tuple[Kind, str], Case] = {}
+    found: dict[tuple[CaseKind, str], Case] = {}
     for case in sorted(cases, key=lambda case: case.work, reverse=True):
         found[case.kind, case.variant] = case
-    kinds = list(Kind)
+    kinds = list(CaseKind)
     return tuple(sorted(found.values(), key=lambda case: kinds.index(case.kind)))

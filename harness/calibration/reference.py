@@ -15,7 +15,7 @@ from advisor.base.units import GIB, significant
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import Datasheet, load_gpu, resolve_gpu
 from advisor.hardware.gpu import Gpu
-from harness.calibration.bench.cases import BANDWIDTH, Kind, Sample
+from harness.calibration.bench.cases import BANDWIDTH, CaseKind, Sample
 from harness.calibration.calibration_file import HardwareRecord
 
 _GIGA: Final = 10**9
@@ -88,10 +88,10 @@ def _known(device_name: str) -> Reference | None:
 
 def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareRecord:
     """Best GEMM and best stream as if they were peaks; said so for every number."""
-    flops = _best(samples, lambda sample: sample.case.kind is Kind.GEMM, "GEMM")
+    flops = _best(samples, lambda sample: sample.case.kind is CaseKind.GEMM, "GEMM")
     stream = _best_stream(samples)
-    eight_bit = [sample.rate for sample in samples if sample.case.kind is Kind.GEMM_FP8]
-    host = [s.rate for s in samples if s.case.kind in (Kind.TO_DEVICE, Kind.TO_HOST)]
+    eight_bit = [sample.rate for sample in samples if sample.case.kind is CaseKind.GEMM_FP8]
+    host = [s.rate for s in samples if s.case.kind in (CaseKind.TO_DEVICE, CaseKind.TO_HOST)]
     bandwidth = round(stream.rate / _GIGA, 2)
     name = f"{'CPU' if facts.is_cpu else 'GPU'}-{_slug(facts.name, '-')}"
     gemm = f"no datasheet value: best GEMM measured here, {flops.case.key}, bf16"
@@ -141,7 +141,7 @@ def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str
 
 def _best_stream(samples: Sequence[Sample]) -> Sample:
     """The fastest memory-bound kernel of those that move most: small ones stay in a cache."""
-    streams = [s for s in samples if s.case.kind in (Kind.COPY, Kind.ADAM, *BANDWIDTH)]
+    streams = [s for s in samples if s.case.kind in (CaseKind.COPY, CaseKind.ADAM, *BANDWIDTH)]
     streams.sort(key=lambda sample: sample.case.num_bytes, reverse=True)
     largest = streams[: max(1, len(streams) // _LARGEST_PART)]
     return _best(largest, lambda _: True, "memory-bound kernel")

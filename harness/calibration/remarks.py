@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind, Sample
 from harness.calibration.efficiencies import Rates, Resource, fitted_samples, large
 from harness.calibration.reference import Reference
 from harness.measure.trust import HARMLESS_REASONS
@@ -43,7 +43,7 @@ def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> 
     for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
         if resource in rates.of:
             said.append(f"host copies, {resource}: {rates.of[resource].value / 1e9:.1f} GB/s")
-    copies = [sample.rate for sample in samples if sample.case.kind is Kind.COPY]
+    copies = [sample.rate for sample in samples if sample.case.kind is CaseKind.COPY]
     if copies:
         said.append(f"best copy within the device: {max(copies) / 1e9:.0f} GB/s")
     return (*said, *_experts(samples), *_latent(samples), *_host(samples))
@@ -63,7 +63,7 @@ def _attention(samples: Sequence[Sample]) -> Iterator[str]:
         yield f"cuDNN attention compared with flash (not in the fit): {', '.join(found)}"
 
 
-def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list[float]:
+def _ratios(samples: Sequence[Sample], kind: CaseKind, one: str, other: str) -> list[float]:
     """Rates of the variant `one` over those of `other`, of the sizes that both ran."""
     of_kind = [sample for sample in samples if sample.case.kind is kind]
     first, second = (
@@ -75,9 +75,9 @@ def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list
 
 def _experts(samples: Sequence[Sample]) -> Iterator[str]:
     parts = [
-        f"{words} {_large_rate(samples, Kind.GROUPED_GEMM, variant) / 1e12:.3g} TFLOP/s"
+        f"{words} {_large_rate(samples, CaseKind.GROUPED_GEMM, variant) / 1e12:.3g} TFLOP/s"
         for variant, words in (("grouped", "grouped"), ("one_by_one", "one by one"))
-        if _of(samples, Kind.GROUPED_GEMM, variant)
+        if _of(samples, CaseKind.GROUPED_GEMM, variant)
     ]
     if parts:
         yield f"large expert GEMMs: {', '.join(parts)}; {_NO_CONSTANT}"
@@ -94,17 +94,17 @@ def _latent(samples: Sequence[Sample]) -> Iterator[str]:
         yield f"latent attention (MLA), large shapes: {', '.join(parts)}; {_NO_CONSTANT}"
 
 
-def _large_rate(samples: Sequence[Sample], kind: Kind, variant: str = "") -> float:
+def _large_rate(samples: Sequence[Sample], kind: CaseKind, variant: str = "") -> float:
     return median(sample.rate for sample in large(_of(samples, kind, variant)))
 
 
-def _of(samples: Sequence[Sample], kind: Kind, variant: str = "") -> list[Sample]:
+def _of(samples: Sequence[Sample], kind: CaseKind, variant: str = "") -> list[Sample]:
     return [s for s in samples if s.case.kind is kind and s.case.variant == variant]
 
 
 def _host(samples: Sequence[Sample]) -> Iterator[str]:
     """Seconds that a step cannot be faster than, however small its kernels are."""
-    launches = [s.seconds for s in samples if s.case.kind is Kind.HOST_LAUNCH]
+    launches = [s.seconds for s in samples if s.case.kind is CaseKind.HOST_LAUNCH]
     parts = [f"{seconds * 1e6:.1f} µs to queue a kernel" for seconds in launches]
     for kind, words in _HOST_LAYERS.items():
         layers = [s for s in samples if s.case.kind is kind]
@@ -116,8 +116,8 @@ def _host(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 _HOST_LAYERS: Final = {
-    Kind.HOST_LAYER: "forward and backward of a native layer",
-    Kind.HOST_REPLAY: "with a replay of the whole layer",
+    CaseKind.HOST_LAYER: "forward and backward of a native layer",
+    CaseKind.HOST_REPLAY: "with a replay of the whole layer",
 }
 
 
@@ -152,8 +152,8 @@ def lasting(samples: Sequence[Sample]) -> Lasting | None:
     by_case = {sample.case: sample for sample in samples}
     for sample in samples:
         case = sample.case
-        burst = by_case.get(Case(kind=Kind.GEMM, sizes=case.sizes, variant=case.variant))
-        if case.kind is Kind.SUSTAINED_GEMM and burst is not None:
+        burst = by_case.get(Case(kind=CaseKind.GEMM, sizes=case.sizes, variant=case.variant))
+        if case.kind is CaseKind.SUSTAINED_GEMM and burst is not None:
             return Lasting(
                 ratio=min(1.0, burst.seconds / sample.seconds), load=sample.load or GpuLoad()
             )

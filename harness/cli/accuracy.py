@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from advisor.report.text import on_screen
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -32,18 +32,18 @@ COMMAND: Final = Command(
         Topic(
             "Flags",
             (
-                Flag("--out FOLDER", "default: the first folder", Kind.FOLDER),
+                Flag("--out FOLDER", "default: the first folder", FlagKind.FOLDER),
                 Flag(
                     "--half HALF",
                     "only this half of the jobs: fit or held_out",
-                    Kind.CHOICE,
+                    FlagKind.CHOICE,
                     choices=tuple(Half),
                 ),
                 Flag("--predict", "predict again, with this release of the advisor"),
                 Flag(
                     "--config-dir DIR",
                     "hardware and calibration for --predict",
-                    Kind.FOLDER,
+                    FlagKind.FOLDER,
                 ),
                 HELP,
             ),

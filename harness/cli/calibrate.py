@@ -10,7 +10,7 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
@@ -20,7 +20,7 @@ from harness.execution.signals import Stop
 from harness.trial.trial import Device
 
 if TYPE_CHECKING:
-    from harness.calibration.conclusion import Outcome
+    from harness.calibration.conclusion import CalibrationOutcome
 
 COMMAND: Final = Command(
     usage="harness calibrate [flags]",
@@ -37,22 +37,24 @@ COMMAND: Final = Command(
                     "how long to measure: 30s, 3min (default), 1h. The most valuable cases come "
                     "first; efficiencies that were not measured keep a typical value, and the file "
                     "says which",
-                    Kind.TEXT,
+                    FlagKind.TEXT,
                 ),
-                Flag("--device NAME", "cuda where there is a GPU (default), else cpu", Kind.TEXT),
+                Flag(
+                    "--device NAME", "cuda where there is a GPU (default), else cpu", FlagKind.TEXT
+                ),
                 Flag(
                     "--out FILE",
                     "default: calibrated/calibration/NAME.yaml. Samples go to a .jsonl file beside "
                     "it, so that the same command continues a stopped calibration. The description "
                     "of the GPU goes to calibrated/hardware. advise --config-dir calibrated --gpus "
                     "8xNAME … reads both",
-                    Kind.TEXT,
+                    FlagKind.TEXT,
                 ),
                 Flag(
                     "--refit FILE",
                     "fit FILE again from the samples beside it, without measuring. Needs no GPU; "
                     "cannot be combined with other flags",
-                    Kind.TEXT,
+                    FlagKind.TEXT,
                 ),
                 HELP,
             ),
@@ -117,7 +119,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     return found
 
 
-def page(outcome: "Outcome") -> str:
+def page(outcome: "CalibrationOutcome") -> str:
     """The fitted numbers with where each comes from, and how to use the file."""
     calibration = outcome.calibration
     rows = table([Column(left=True), Column(), Column(left=True, wrap=True)])
@@ -152,7 +154,7 @@ def _whole(*lines: str) -> Fitted:
     return Fitted(lambda _: lines)
 
 
-def _note(outcome: "Outcome", field: str) -> str:
+def _note(outcome: "CalibrationOutcome", field: str) -> str:
     return outcome.notes.get(field, "")
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import split_key_value
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -17,7 +17,7 @@ from harness.judge.update import FOLDER, load_goldens
 LIMIT: Final = Flag(
     "--limit METRIC=LIMIT",
     "relative limit of a metric, e.g. tflops_per_gpu=3%, repeatable",
-    Kind.TEXT,
+    FlagKind.TEXT,
     repeated=True,
 )
 ALLOW_ENV_CHANGE: Final = Flag(
@@ -45,7 +45,7 @@ COMMAND: Final = Command(
                 Flag(
                     "--golden PATH",
                     f"golden file or folder, repeatable (default {FOLDER})",
-                    Kind.FILE,
+                    FlagKind.FILE,
                     repeated=True,
                 ),
                 LIMIT,

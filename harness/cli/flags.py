@@ -9,11 +9,11 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.key_value import key_of
 from advisor.base.units import nearest_names
-from advisor.report.command_help import Command, Flag, Kind, help_page
+from advisor.report.command_help import Command, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 
 CONFIG_DIR: Final = Flag(
-    "--config-dir DIR", "folder searched before ./configs and the packaged configs", Kind.FOLDER
+    "--config-dir DIR", "folder searched before ./configs and the packaged configs", FlagKind.FOLDER
 )
 HELP: Final = ("--help", "show this page")
 
@@ -51,9 +51,9 @@ class Parser(ArgumentParser):
 
 def _reading(flag: Flag) -> dict[str, Any]:
     """How argparse reads it."""
-    if flag.kind is Kind.SWITCH:
+    if flag.kind is FlagKind.SWITCH:
         return {"action": "store_true"}
-    if flag.kind is Kind.OPTIONAL:
+    if flag.kind is FlagKind.OPTIONAL:
         return {"nargs": "?", "default": False}
     read: dict[str, Any] = {"metavar": flag.value, "required": flag.required}
     if flag.kind in _TYPES:
@@ -65,4 +65,9 @@ def _reading(flag: Flag) -> dict[str, Any]:
     return read
 
 
-_TYPES: Final = {Kind.NUMBER: int, Kind.DECIMAL: float, Kind.FILE: Path, Kind.FOLDER: Path}
+_TYPES: Final = {
+    FlagKind.NUMBER: int,
+    FlagKind.DECIMAL: float,
+    FlagKind.FILE: Path,
+    FlagKind.FOLDER: Path,
+}

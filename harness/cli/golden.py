@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.golden import read_golden
@@ -17,7 +17,7 @@ from harness.judge.results import load_results
 from harness.judge.update import (
     ADVISED_REPEATS,
     FOLDER,
-    Change,
+    GoldenChange,
     diff_text,
     load_goldens,
     plan_update,
@@ -40,9 +40,11 @@ COMMAND: Final = Command(
 
 
 _WRITING: Final = (
-    Flag("--reason WHY", "why the baseline changes; kept in the file", Kind.TEXT, required=True),
-    Flag("--to FOLDER", f"where goldens are (default {FOLDER})", Kind.FOLDER),
-    Flag("--diff FILE", "write the old and new values to FILE, as JSON", Kind.FILE),
+    Flag(
+        "--reason WHY", "why the baseline changes; kept in the file", FlagKind.TEXT, required=True
+    ),
+    Flag("--to FOLDER", f"where goldens are (default {FOLDER})", FlagKind.FOLDER),
+    Flag("--diff FILE", "write the old and new values to FILE, as JSON", FlagKind.FILE),
     Flag("--dry-run", "show what changes, write nothing"),
 )
 SUBCOMMANDS: Final = {
@@ -99,7 +101,7 @@ def _update(arguments: Namespace) -> None:
     _apply(changes, arguments)
 
 
-def _apply(changes: Sequence[Change], arguments: Namespace) -> None:
+def _apply(changes: Sequence[GoldenChange], arguments: Namespace) -> None:
     """Show what changes, then write; with --dry-run nothing is written."""
     if arguments.diff:
         write_atomic(arguments.diff, diff_text(changes))

@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     asked, dry_run = parse(argv)
     found, folder = read_logs(asked)
     for one in found:
-        print(line(one), end="")
+        print(result_line(one), end="")
         for text in one.parsed.odd_files:
             _say(f"{one.source.name}: {text}")
     if not dry_run:
@@ -125,7 +125,7 @@ def exit_code(results: Sequence[TrialResult]) -> int:
     return 0 if statuses == {TrialStatus.OK} else NO_VERDICT
 
 
-def line(one: Ingested) -> str:
+def result_line(one: Ingested) -> str:
     """What a log gave, on as few lines as the page allows."""
     result, paths = one.result, one.source.paths
     name = paths[0] if len(paths) == 1 else one.source.name

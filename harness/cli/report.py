@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.api.running import hand_over
 from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
 from harness.cli.flags import HELP, Parser
@@ -51,7 +51,7 @@ COMMAND: Final = Command(
                 Flag(
                     "--golden PATH",
                     "judge by this golden file or folder, repeatable",
-                    Kind.FILE,
+                    FlagKind.FILE,
                     repeated=True,
                 ),
                 LIMIT,
@@ -60,10 +60,10 @@ COMMAND: Final = Command(
                     "--track NAME",
                     "send the trials to mlflow (MLFLOW_TRACKING_URI), wandb (offline unless "
                     "WANDB_MODE says otherwise) or tensorboard (RUN/tensorboard), repeatable",
-                    Kind.TEXT,
+                    FlagKind.TEXT,
                     repeated=True,
                 ),
-                Flag("--to FOLDER", "default: RUN/report", Kind.FOLDER),
+                Flag("--to FOLDER", "default: RUN/report", FlagKind.FOLDER),
                 HELP,
             ),
         ),

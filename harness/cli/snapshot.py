@@ -7,7 +7,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, signed_percent, unit_of
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.logs.recorded_memory import Recording, read_recording, recording_names
@@ -28,27 +28,27 @@ COMMAND: Final = Command(
                 Flag(
                     "--plot FILE",
                     "plot live bytes against time, both snapshots on one axis: .svg, .png or .pdf",
-                    Kind.FILE,
+                    FlagKind.FILE,
                 ),
                 Flag(
                     "--start SECONDS",
                     "time in MEASURED at which the step begins; default: the first event",
-                    Kind.DECIMAL,
+                    FlagKind.DECIMAL,
                 ),
                 Flag(
                     "--end SECONDS",
                     "time in MEASURED at which the step ends; default: the last event",
-                    Kind.DECIMAL,
+                    FlagKind.DECIMAL,
                 ),
                 Flag(
                     "--device N",
                     "a device of MEASURED; default: the one with the highest peak",
-                    Kind.NUMBER,
+                    FlagKind.NUMBER,
                 ),
                 Flag(
                     "--stage N",
                     "a pipeline stage of PREDICTED; default: the one with the highest peak",
-                    Kind.NUMBER,
+                    FlagKind.NUMBER,
                 ),
                 HELP,
             ),

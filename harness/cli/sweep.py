@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, Kind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
@@ -115,7 +115,7 @@ COMMAND: Final = Command(
         Topic(
             "Flags",
             (
-                Flag("--budget TIME", "sets sweep.budget, e.g. 30min or 2h", Kind.TEXT),
+                Flag("--budget TIME", "sets sweep.budget, e.g. 30min or 2h", FlagKind.TEXT),
                 Flag(
                     "--dry-run",
                     "show the points in the advisor's order for the job's GPUs (or those of "

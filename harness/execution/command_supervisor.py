@@ -29,7 +29,7 @@ def supervise(command: Command, plan: MeasurementPlan, folder: TrialFolder) -> i
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: _end_all())
     die_with_parent(signal.SIGHUP)
-    line = command.line(plan)
+    line = command.shell_line(plan)
     print(f"+ {line}", flush=True)
     # close_fds=False: the lock of the trial stays held as long as one of its processes lives
     child = subprocess.Popen(

@@ -54,7 +54,7 @@ def tools() -> Tools:
     return Tools(build=factory, measure=session.measure, fingerprint=environment.fingerprint)
 
 
-class Watch:
+class PhaseWatch:
     """Where the trial is now: kept for evidence, and told to the parent."""
 
     def __init__(self, folder: TrialFolder, rank: int) -> None:
@@ -73,7 +73,7 @@ class Watch:
 class WatchedStep:
     """A training step that tells where it is, and ends at the first loss that is no number."""
 
-    def __init__(self, step: TrainingStep, watch: Watch) -> None:
+    def __init__(self, step: TrainingStep, watch: PhaseWatch) -> None:
         self._step, self._watch = step, watch
 
     def run(self, recorder: Recorder) -> float:
@@ -105,7 +105,7 @@ class WatchedStep:
 class _Both:
     """Tells the parent, then the measurement, which so does not time the telling."""
 
-    def __init__(self, watch: Watch, recorder: Recorder) -> None:
+    def __init__(self, watch: PhaseWatch, recorder: Recorder) -> None:
         self._watch, self._recorder = watch, recorder
 
     def phase(self, phase: Phase) -> None:
@@ -124,7 +124,7 @@ class Worker:
     def __init__(self, folder: TrialFolder, trial: Trial, rank: int, world_size: int) -> None:
         self._trial, self._rank = trial, rank
         self._single = world_size == 1
-        self._watch = Watch(folder, rank)
+        self._watch = PhaseWatch(folder, rank)
         self._reservation = folder.reserve(None if self._single else rank)
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._clock = time.monotonic()

@@ -35,7 +35,7 @@ ADVISED_REPEATS: Final = 5
 _UNREVIEWED: Final = ("samples", "schema_version")
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class GoldenChange(Struct, frozen=True, kw_only=True):
     """One golden as it is to be written. path: its file; old: what the file holds now."""
 
     path: Path
@@ -84,7 +84,9 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
     )
 
 
-def plan_update(results: Sequence[TrialResult], reason: str, folder: Path) -> tuple[Change, ...]:
+def plan_update(
+    results: Sequence[TrialResult], reason: str, folder: Path
+) -> tuple[GoldenChange, ...]:
     """What an update from `results` would change below `folder`; writes nothing.
 
     A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
@@ -101,23 +103,23 @@ def plan_update(results: Sequence[TrialResult], reason: str, folder: Path) -> tu
     return tuple(changes)
 
 
-def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> Change:
+def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenChange:
     """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
             kept = replace(new, limits=old.limits | new.limits)
-            return Change(path=path, new=kept, old=old)
-    return Change(path=folder / file_name(new.identity), new=new)
+            return GoldenChange(path=path, new=kept, old=old)
+    return GoldenChange(path=folder / file_name(new.identity), new=new)
 
 
-def write(changes: Iterable[Change]) -> None:
+def write(changes: Iterable[GoldenChange]) -> None:
     """Write the files, each whole or not at all."""
     for change in changes:
         change.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(change.path, golden_text(change.new))
 
 
-def diff_text(changes: Iterable[Change]) -> str:
+def diff_text(changes: Iterable[GoldenChange]) -> str:
     """JSON for review: file -> value -> old and new, sorted, one value a line."""
     blocks = []
     for change in sorted(changes, key=lambda one: str(one.path)):

@@ -44,7 +44,7 @@ class Source(Struct, frozen=True, kw_only=True):
     paths: tuple[Path, ...]
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class LogIdentity(Struct, frozen=True, kw_only=True):
     """Of which workload the logs are. preset: whether `config` names a job preset; like: a result
     of the same workload. Without either, what the log tells."""
 
@@ -81,7 +81,7 @@ class Ingested(Struct, frozen=True, kw_only=True):
 def ingest(
     sources: Sequence[Source],
     framework: LogFramework | None,
-    identity: Identity,
+    identity: LogIdentity,
     accept_incomplete: bool = False,
 ) -> tuple[Ingested, ...]:
     """A result for every log; UserError where a file cannot be read or no setting is told."""
@@ -155,7 +155,7 @@ def _measured_here(run: RunFolder) -> bool:
         return False
 
 
-def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
+def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
     """The log's trial with what is predicted of it; None where only the log tells the workload."""
     if identity.like is not None:
         return _like(identity.like)
@@ -194,7 +194,7 @@ def _like(result: TrialResult) -> PlannedSetting | None:
     return PlannedSetting(trial=replace(trial, command=None))
 
 
-def _machine(identity: Identity) -> Machine:
+def _machine(identity: LogIdentity) -> Machine:
     if identity.device is Device.CPU or identity.gpus is None:
         return Machine(device=Device.CPU)
     count, name = parse_gpus(identity.gpus)
@@ -220,7 +220,7 @@ def _repeats(
     return found
 
 
-def _partial(source: Source, log: ParsedLog, identity: Identity) -> dict[str, Any]:
+def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str, Any]:
     """A trial of which only a part is known."""
     if identity.like is not None:
         return {**identity.like.trial, "measurement": plain(identity.config.measure)}

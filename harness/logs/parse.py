@@ -18,11 +18,11 @@ from harness.logs.readers import READERS, reader_of
 from harness.logs.records import (
     Argument,
     LogFramework,
+    LoggedStep,
     Loss,
     Mark,
     Peak,
     Record,
-    Step,
     Throughput,
     Timers,
     WholeRun,
@@ -36,16 +36,16 @@ _ROUNDING_SECONDS: Final = 0.0051
 class Stream(Struct):
     """Steps as one rank writes them: their numbers rise, or the run was started again."""
 
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, LoggedStep] = field(default_factory=dict)
     last: int = 0
     epoch: float = 0.0
     restarts: int = 0
 
-    def goes_back(self, step: Step) -> bool:
+    def goes_back(self, step: LoggedStep) -> bool:
         """Whether an earlier step is run again."""
         return step.number < self.last
 
-    def add(self, step: Step) -> None:
+    def add(self, step: LoggedStep) -> None:
         """Enter a step; what another line of it said already stays, the slower time counts."""
         known = self.steps.get(step.number)
         self.steps[step.number] = step if known is None else combined(known, step)
@@ -76,7 +76,7 @@ class Collector(Struct):
     def add(self, record: Record, rank: int | None) -> bool:
         """Enter what a line of `rank` says; whether it shows that training goes on."""
         match record:
-            case Step():
+            case LoggedStep():
                 return self._step(record, rank)
             case Loss():
                 return self._loss(record, rank)
@@ -100,9 +100,9 @@ class Collector(Struct):
                 self._start(rank)
         return False
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[LoggedStep, ...]:
         """Steps of all ranks, by number; rates without a number go to the steps they belong to."""
-        merged: dict[int, Step] = {}
+        merged: dict[int, LoggedStep] = {}
         for stream in self.streams.values():
             for number, step in stream.steps.items():
                 merged[number] = combined(merged[number], step) if number in merged else step
@@ -124,7 +124,7 @@ class Collector(Struct):
     def _stream(self, rank: int | None) -> Stream:
         return self.streams.setdefault(rank, Stream())
 
-    def _step(self, step: Step, rank: int | None) -> bool:
+    def _step(self, step: LoggedStep, rank: int | None) -> bool:
         stream = self._stream(rank)
         if stream.goes_back(step):
             self._again(rank)
@@ -137,7 +137,7 @@ class Collector(Struct):
         if loss.epoch < stream.epoch:
             self._again(rank)
         stream.epoch = loss.epoch
-        stream.add(Step(number=stream.next_number(), loss=loss.value))
+        stream.add(LoggedStep(number=stream.next_number(), loss=loss.value))
         self.ended = False
         return True
 
@@ -165,10 +165,10 @@ class Collector(Struct):
         self.whole_run = None
 
 
-def combined(one: Step, other: Step) -> Step:
+def combined(one: LoggedStep, other: LoggedStep) -> LoggedStep:
     """Two lines of one step: the slower of two times, else whatever one of them says."""
     found = {}
-    for name in Step.__struct_fields__:
+    for name in LoggedStep.__struct_fields__:
         here, there = getattr(one, name), getattr(other, name)
         known = here if there is None else there
         both = here is not None and there is not None
@@ -177,7 +177,7 @@ def combined(one: Step, other: Step) -> Step:
         elif both and name.endswith(("_per_gpu", "_per_second")):
             known = min(here, there)
         found[name] = known
-    return Step(**found)
+    return LoggedStep(**found)
 
 
 def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
@@ -227,24 +227,24 @@ def _all_ended(files: Sequence[Collector]) -> bool:
     return silent or (bool(writers) and all(one.ended for one in writers))
 
 
-def _with_timers(steps: list[Step], timers: list[float | None]) -> list[Step]:
+def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[LoggedStep]:
     """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or
     where the log has fewer of them than steps: then the run goes on from a checkpoint."""
     if None in timers or (steps and steps[-1].number > len(timers)):
         return steps
     known = {step.number: step for step in steps}
     return [
-        replace(known.get(number, Step(number=number)), timer_seconds=seconds)
+        replace(known.get(number, LoggedStep(number=number)), timer_seconds=seconds)
         for number, seconds in enumerate(timers, start=1)
     ]
 
 
-def _with_rates(steps: list[Step], rates: list[Throughput]) -> list[Step]:
+def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
     """Rates in their order beside the steps in theirs; the time that both write must agree. A log
     with rates alone has steps without a total."""
     if not steps:
         return [
-            Step(number=number, seconds=rate.seconds, tflops_per_gpu=rate.tflops_per_gpu)
+            LoggedStep(number=number, seconds=rate.seconds, tflops_per_gpu=rate.tflops_per_gpu)
             for number, rate in enumerate(rates, start=1)
         ]
     found = []
@@ -272,7 +272,7 @@ class ParsedLog(Struct, frozen=True, kw_only=True):
     """
 
     framework: LogFramework | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LoggedStep, ...] = ()
     peaks: tuple[Peak, ...] = ()
     arguments: dict[str, str] = field(default_factory=dict)
     whole_run: WholeRun | None = None
@@ -361,7 +361,7 @@ def _scan(path: Path, framework: LogFramework | None) -> _Scan:
 
 
 def _odd(
-    paths: Sequence[Path], scans: Sequence[_Scan], name: LogFramework, steps: Sequence[Step]
+    paths: Sequence[Path], scans: Sequence[_Scan], name: LogFramework, steps: Sequence[LoggedStep]
 ) -> Iterator[str]:
     """Files that say less than those of the run's other ranks do: cut, or of something else. An
     empty one (a rank that has nothing to say) and what goes to stderr are as they should be."""
@@ -388,7 +388,7 @@ def _spoken(name: LogFramework, collected: Collector) -> LogFramework:
     return LogFramework.MEGATRON_BRIDGE if bridge else name
 
 
-def _at_total(steps: tuple[Step, ...]) -> bool:
+def _at_total(steps: tuple[LoggedStep, ...]) -> bool:
     """Whether the last step is the last of the run, where the lines tell how many it has."""
     total = steps[-1].total if steps else None
     return total is not None and steps[-1].number >= total

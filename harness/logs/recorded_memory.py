@@ -51,7 +51,7 @@ _PHASES: Final = (_IN_OPTIMIZER, _IN_BACKWARD, _IN_FORWARD)
 """A stack belongs to the first of them that it has."""
 
 
-class Kinds:
+class AllocationKinds:
     """Words for `alloc` events. A stack tells in which phase the allocation was made: a replay runs
     in the backward. Events share stacks, and stacks share frames: each is looked at once."""
 
@@ -106,7 +106,7 @@ _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "s
 _MICRO: Final = 1e-6
 
 
-class Change(Struct, frozen=True):
+class ByteChange(Struct, frozen=True):
     """A block comes, or goes where its bytes are negative; micros: the recording's own clock;
     reserved: by how many bytes segments had grown since the recording began."""
 
@@ -124,7 +124,7 @@ class AtEnd(Struct, frozen=True):
     reserved: int
 
 
-class LiveBytes(Struct, frozen=True):
+class LiveCurve(Struct, frozen=True):
     """Of one device: bytes before the first change, the changes, the level after each, and when:
     seconds from the first on, None where some have no time. reserved_before: of segments.
     unseen: bytes that are gone at the end though no event frees them."""
@@ -132,7 +132,7 @@ class LiveBytes(Struct, frozen=True):
     before: int
     reserved_before: int
     unseen: int
-    changes: Sequence[Change]
+    changes: Sequence[ByteChange]
     levels: Sequence[int]
     seconds: Sequence[float] | None
 
@@ -161,13 +161,13 @@ class LiveBytes(Struct, frozen=True):
         return {kind: size for kind, size in found.items() if size}
 
 
-def walked(trace: Sequence[Any], end: AtEnd) -> LiveBytes:
+def walked(trace: Sequence[Any], end: AtEnd) -> LiveCurve:
     """`trace` with an allocation in it. NotPlainError where an event is none."""
     walk = _Walk(any(isinstance(one, dict) and one.get("action") == _REQUESTED for one in trace))
     changes = [change for event in trace for change in walk.changed(event)]
     alive, blocks = walk.alive, end.blocks
     before = walk.before + sum(size for at, size in blocks.items() if at not in alive)
-    return LiveBytes(
+    return LiveCurve(
         before=before,
         reserved_before=max(0, end.reserved - walk.reserved),
         unseen=sum(size for at, (size, _) in alive.items() if at not in blocks),
@@ -177,7 +177,7 @@ def walked(trace: Sequence[Any], end: AtEnd) -> LiveBytes:
     )
 
 
-def _seconds(changes: Sequence[Change]) -> list[float] | None:
+def _seconds(changes: Sequence[ByteChange]) -> list[float] | None:
     """Threads may write an event late: time does not run backwards."""
     times = [change.micros for change in changes if change.micros is not None]
     if len(times) < len(changes):
@@ -194,9 +194,9 @@ class _Walk:
         self.alive: dict[int, tuple[int, str]] = {}
         self.before = self.reserved = 0
         self._gone_by = _REQUESTED if requests else _COMPLETED
-        self._kinds = Kinds()
+        self._kinds = AllocationKinds()
 
-    def changed(self, event: object) -> Iterator[Change]:
+    def changed(self, event: object) -> Iterator[ByteChange]:
         """What an event changes: nothing where it is about something else, such as the end of a
         free that was requested earlier."""
         if not isinstance(event, dict):
@@ -215,17 +215,17 @@ class _Walk:
             yield from self._gone(address, micros)  # went unseen
             kind = self._kinds.kind_of(event)
             self.alive[address] = size, kind
-            yield Change(size, self.reserved, micros, kind)
+            yield ByteChange(size, self.reserved, micros, kind)
             return
         if address not in self.alive:
             self.before += size
             self.alive[address] = size, BEFORE
         yield from self._gone(address, micros)
 
-    def _gone(self, address: int, micros: int | None) -> Iterator[Change]:
+    def _gone(self, address: int, micros: int | None) -> Iterator[ByteChange]:
         if address in self.alive:
             size, kind = self.alive.pop(address)
-            yield Change(-size, self.reserved, micros, kind)
+            yield ByteChange(-size, self.reserved, micros, kind)
 
 
 def whole_number(value: Any, most: int) -> int:

@@ -30,7 +30,7 @@ class LogFramework(StrEnum):
     HUGGINGFACE = "huggingface"
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class LoggedStep(Struct, frozen=True, kw_only=True):
     """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
 
     total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
@@ -105,7 +105,7 @@ class Mark(StrEnum):
     END = "end"
 
 
-Record = Step | Throughput | Timers | Peak | Loss | WholeRun | Argument | Mark
+Record = LoggedStep | Throughput | Timers | Peak | Loss | WholeRun | Argument | Mark
 
 
 class Reader(Protocol):

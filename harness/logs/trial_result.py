@@ -10,10 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from harness.logs.parse import ParsedLog
-from harness.logs.records import Step, WholeRun
+from harness.logs.records import LoggedStep, WholeRun
 from harness.logs.workload import contradictions, stated_workload
-from harness.measure.trust import Evidence as Seen
-from harness.measure.trust import concerns, is_warm
+from harness.measure.trust import SeenSteps, concerns, is_warm
 from harness.trial.failures import Failure
 from harness.trial.result import (
     Concern,
@@ -43,7 +42,7 @@ class TimedSteps(Struct, frozen=True, kw_only=True):
     """Steps that have a time, with it. interval: steps from one line to the next, as most are;
     missing: lines that should stand between them."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LoggedStep, ...] = ()
     seconds: tuple[float, ...] = ()
     clock: str = LOG
     interval: int = 1
@@ -58,7 +57,7 @@ def work_of(workload: Mapping[str, Any]) -> Work:
     return Work(samples=samples, tokens_per_gpu=samples * length / world_size(workload))
 
 
-def timed_steps(steps: Sequence[Step], work: Work) -> TimedSteps:
+def timed_steps(steps: Sequence[LoggedStep], work: Work) -> TimedSteps:
     """Every step whose time is known. Rates become times by the work of a step; timers of a step's
     parts stand where they tell of more steps, and where there is neither the distances of time
     stamps, which hold the writing of the log too."""
@@ -80,7 +79,7 @@ def timed_steps(steps: Sequence[Step], work: Work) -> TimedSteps:
     )
 
 
-def _seconds(step: Step, work: Work) -> float | None:
+def _seconds(step: LoggedStep, work: Work) -> float | None:
     if step.seconds is not None:
         return step.seconds
     if step.tokens_per_second_per_gpu is not None and work.tokens_per_gpu is not None:
@@ -90,7 +89,7 @@ def _seconds(step: Step, work: Work) -> float | None:
     return None
 
 
-def _by_stamps(steps: Sequence[Step]) -> Iterator[tuple[Step, float]]:
+def _by_stamps(steps: Sequence[LoggedStep]) -> Iterator[tuple[LoggedStep, float]]:
     for earlier, later in pairwise(steps):
         if earlier.stamp is not None and later.stamp is not None and later.stamp > earlier.stamp:
             yield later, (later.stamp - earlier.stamp) / (later.number - earlier.number)
@@ -148,7 +147,7 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     if not (question.done or parsed.ended or question.accept_incomplete):
         return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=_NO_END))
     steps = timed.steps[window]
-    seen = Seen(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
+    seen = SeenSteps(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
     found = (*concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed))
     return replace(
         bare,
@@ -182,7 +181,7 @@ def failed(bare: TrialResult, parsed: ParsedLog, failure: Failure) -> TrialResul
 
 def _last(parsed: ParsedLog) -> str:
     """Where the log ends."""
-    last = parsed.steps[-1] if parsed.steps else Step(number=0)
+    last = parsed.steps[-1] if parsed.steps else LoggedStep(number=0)
     return f"after step {last.number}" + ("" if last.total is None else f" of {last.total}")
 
 
@@ -349,7 +348,7 @@ def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak,
     )
 
 
-def _losses(steps: Sequence[Step]) -> tuple[float, ...]:
+def _losses(steps: Sequence[LoggedStep]) -> tuple[float, ...]:
     """Losses of all steps; none where one lacks it (a skipped iteration): they would be shifted."""
     return _complete([step.loss for step in steps])
 

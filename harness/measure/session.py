@@ -17,7 +17,7 @@ from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
 from harness.measure.phases import PhaseTimes
 from harness.measure.timing import differences, slowest_rank, stopwatch
 from harness.measure.training_step import Measured, Silent, TrainingStep
-from harness.measure.trust import Evidence, concerns, is_warm, median_at_least
+from harness.measure.trust import SeenSteps, concerns, is_warm, median_at_least
 from harness.trial.result import MemoryPeak, PhaseTime, StepTimes, TimelinePoint
 from harness.trial.trial import Device, MeasurementPlan
 
@@ -52,7 +52,7 @@ def measure(
         _cpu_memory(step) if allocator is None else _cuda_memory(step, plan, allocator, gpu)
     )
     times = StepTimes(seconds=window.seconds, warmup_seconds=warmup, clock=stopwatch(device).clock)
-    seen = Evidence(
+    seen = SeenSteps(
         seconds=window.seconds,
         warmup_seconds=warmup,
         host_seconds=window.host_seconds if device is Device.CUDA else (),

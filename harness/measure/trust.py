@@ -49,7 +49,7 @@ def settled(seconds: Sequence[float], tolerance: float) -> bool:
     return max(last) - min(last) <= tolerance * median(last)
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class SeriesLimits(Struct, frozen=True, kw_only=True):
     """What a series may show. Ratios of the median step, but for `clock_range` (of the highest).
 
     times_count: whether steps that scatter or drift make a trial unstable.
@@ -64,8 +64,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 LIMITS: Final = {
-    Device.CUDA: Limits(),
-    Device.CPU: Limits(spread=0.15, drift=0.15, times_count=False),
+    Device.CUDA: SeriesLimits(),
+    Device.CPU: SeriesLimits(spread=0.15, drift=0.15, times_count=False),
 }
 """A CPU is shared with the rest of the system: its times are shown, and nothing is judged by
 them."""
@@ -78,7 +78,7 @@ HARMLESS_REASONS: Final = frozenset(("gpu_idle", "applications_clocks_setting"))
 """They hold no working clock back below what was set."""
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class SeenSteps(Struct, frozen=True, kw_only=True):
     """What was seen while the steps ran; None where nobody could tell."""
 
     seconds: tuple[float, ...]
@@ -90,7 +90,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     uncorrected_ecc_errors: int | None = None
 
 
-def concerns(seen: Evidence, plan: MeasurementPlan, device: Device) -> tuple[Concern, ...]:
+def concerns(seen: SeenSteps, plan: MeasurementPlan, device: Device) -> tuple[Concern, ...]:
     """Everything that speaks against the numbers, fatal ones first."""
     limits = LIMITS[device]
     found = [*_of_series(seen, plan, limits), *_of_device(seen, limits)]
@@ -147,7 +147,7 @@ def _concern(name: str, seen: str, limit: float | str, times_count: bool = True)
     )
 
 
-def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterator[Concern]:
+def _of_series(seen: SeenSteps, plan: MeasurementPlan, limits: SeriesLimits) -> Iterator[Concern]:
     seconds, judged = seen.seconds, limits.times_count
     scatter, moved = spread(seconds), drift(seconds)
     if scatter > limits.spread:
@@ -168,7 +168,7 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
         yield _concern("clocks_disagree", apart, limits.host_difference)
 
 
-def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
+def _of_device(seen: SeenSteps, limits: SeriesLimits) -> Iterator[Concern]:
     """Heat and power brakes spoil times; the power cap is how a GPU at full load runs."""
     reasons = {reason for reading in seen.readings for reason in reading.throttle_reasons or ()}
     if damaging := sorted(reasons & _DAMAGING):

@@ -32,7 +32,7 @@ _KEY_ROWS: Final = 0.19  # inches of a line of the key
 MOST: Final = 24
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class PlottedSetting(Struct, frozen=True, kw_only=True):
     """One setting that was measured. number: the advisor's rank, as tables have it; of what it does
     not rank one after all ranks. stable: whether its times are to be trusted."""
 
@@ -44,7 +44,7 @@ class Point(Struct, frozen=True, kw_only=True):
     stable: bool = True
 
 
-def points(facts: Facts) -> tuple[Point, ...]:
+def points(facts: Facts) -> tuple[PlottedSetting, ...]:
     """Settings with a step time and a peak, in the plan's order; MOST at most."""
     found = []
     unranked = count(max((one.rank or 0 for one in facts.plan.settings), default=0) + 1)
@@ -54,7 +54,7 @@ def points(facts: Facts) -> tuple[Point, ...]:
         memory = one.peak_bytes(facts.peak)
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
             found.append(
-                Point(
+                PlottedSetting(
                     number=number,
                     name=facts.name_of(setting),
                     memory_bytes=memory,
@@ -68,12 +68,12 @@ def points(facts: Facts) -> tuple[Point, ...]:
     return tuple(found[:MOST])
 
 
-def best_of(shown: Sequence[Point]) -> list[Point]:
+def best_of(shown: Sequence[PlottedSetting]) -> list[PlottedSetting]:
     """Settings that no other beats in both memory and time, by memory."""
     return pareto_front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
-def heights_of(shown: Sequence[Point]) -> Heights:
+def heights_of(shown: Sequence[PlottedSetting]) -> Heights:
     """Of a scatter; on a phone its key is below."""
     return Heights(4.6, 3.6 + _KEY_ROWS * -(-len(shown) // _columns(shown)))
 
@@ -90,7 +90,10 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
 
 
 def _paint(
-    figure: "Figure", facts: Facts, words: tuple[str, str], height: Callable[[Point], float]
+    figure: "Figure",
+    facts: Facts,
+    words: tuple[str, str],
+    height: Callable[[PlottedSetting], float],
 ) -> None:
     """words: title, and label of the heights, in which a CPU's time is marked at {}."""
     shown, (title, label) = points(facts), words
@@ -104,7 +107,7 @@ def _paint(
     _name(figure, axes, shown, at)
 
 
-def _name(figure: "Figure", axes: "Axes", shown: Sequence[Point], at: "Places") -> None:
+def _name(figure: "Figure", axes: "Axes", shown: Sequence[PlottedSetting], at: "Places") -> None:
     """Names next to the points; on a phone, which has no room for them, numbers and their key."""
     if not is_narrow(figure):
         label_points(axes, at, names={one.number: [one.name] for one in shown})
@@ -119,7 +122,7 @@ Places = dict[int, tuple[float, float]]
 """Number of a point -> memory and height, as drawn."""
 
 
-def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> Places:
+def _scatter(axes: "Axes", shown: Sequence[PlottedSetting], heights: Sequence[float]) -> Places:
     """Draw the points and their front; where they lie."""
     scale, _ = _unit(shown)
     best = best_of(shown)
@@ -143,7 +146,7 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
     return at
 
 
-def _key(figure: "Figure", shown: Sequence[Point]) -> None:
+def _key(figure: "Figure", shown: Sequence[PlottedSetting]) -> None:
     """Which number is which setting."""
     from matplotlib.lines import Line2D
 
@@ -157,11 +160,11 @@ def _key(figure: "Figure", shown: Sequence[Point]) -> None:
     )
 
 
-def _columns(shown: Sequence[Point]) -> int:
+def _columns(shown: Sequence[PlottedSetting]) -> int:
     """So many that the longest name fits; 54 characters of a key are as wide as a phone's page."""
     longest = max((len(one.name) for one in shown), default=1) + 8
     return max(1, min(4, 54 // longest))
 
 
-def _unit(shown: Sequence[Point]) -> tuple[int, str]:
+def _unit(shown: Sequence[PlottedSetting]) -> tuple[int, str]:
     return unit_of([one.memory_bytes for one in shown])

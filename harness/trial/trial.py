@@ -176,7 +176,7 @@ class Command(Struct, frozen=True, kw_only=True):
         split_key_values(self.words, "command.words")
         split_key_values(self.variables, "command.variables")
 
-    def line(self, plan: MeasurementPlan) -> str:
+    def shell_line(self, plan: MeasurementPlan) -> str:
         """The line of a trial: the setting in its place, else at the end."""
         words = split_key_values(self.words)
         words |= {"steps": str(plan.max_warmup_steps + plan.steps), "seed": str(plan.seed)}

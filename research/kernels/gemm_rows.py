@@ -13,7 +13,7 @@ from advisor.base.dtypes import Precision
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.layers.operators import Gemm
-from harness.calibration.bench.cases import Kind, read_sample
+from harness.calibration.bench.cases import CaseKind, read_sample
 from research.rows.row import MEASURED, PUBLISHED
 
 KERNELS: Final = PUBLISHED / "kernels"
@@ -112,10 +112,10 @@ def _measured(path: Path) -> Iterator[GemmRow]:
     for values in read_json_lines(path)[1:]:
         sample = read_sample(values)
         case = sample.case
-        if case.kind is Kind.GROUPED_GEMM and case.variant == "grouped":
+        if case.kind is CaseKind.GROUPED_GEMM and case.variant == "grouped":
             experts, m, n, k = case.sizes
             gemm = Gemm(experts * m, n, k, groups=experts)
-        elif case.kind in (Kind.GEMM, Kind.GEMM_FP8, Kind.SUSTAINED_GEMM):
+        elif case.kind in (CaseKind.GEMM, CaseKind.GEMM_FP8, CaseKind.SUSTAINED_GEMM):
             m, n, k = case.sizes
             gemm = Gemm(m, n, k)
         else:
@@ -123,10 +123,12 @@ def _measured(path: Path) -> Iterator[GemmRow]:
         if 2 * prod((gemm.m, gemm.n, gemm.k)) >= _LEAST_FLOPS:
             yield GemmRow(
                 gpu=load_gpu(path.stem),
-                precision=Precision.FP8_CURRENT if case.kind is Kind.GEMM_FP8 else Precision.BF16,
+                precision=Precision.FP8_CURRENT
+                if case.kind is CaseKind.GEMM_FP8
+                else Precision.BF16,
                 gemms=(gemm,),
                 passes="forward",
-                sustained=case.kind is Kind.SUSTAINED_GEMM or sample.seconds > _LASTING_SECONDS,
+                sustained=case.kind is CaseKind.SUSTAINED_GEMM or sample.seconds > _LASTING_SECONDS,
                 seconds=sample.seconds,
                 source=f"results/measured/{path.stem}",
             )

@@ -270,8 +270,8 @@ def _logs() -> tuple[Target, ...]:
 def _ingest(folder: Path, words: Sequence[str]) -> int:
     """`harness ingest` without Hydra, which takes most of its time."""
     from advisor.base.errors import UserError
-    from harness.cli.ingest import line
-    from harness.logs.ingestion import Identity, Source, ingest
+    from harness.cli.ingest import result_line
+    from harness.logs.ingestion import LogIdentity, Source, ingest
     from harness.planner.run_request import RecomputeChoice, RunConfig
     from harness.trial.codec import decode_result, encode
     from harness.trial.trial import MeasurementPlan
@@ -287,11 +287,11 @@ def _ingest(folder: Path, words: Sequence[str]) -> int:
     )
     try:
         source = Source(name="a", paths=(folder / words[0],))
-        (one,) = ingest([source], None, Identity(config=config), accept_incomplete=True)
+        (one,) = ingest([source], None, LogIdentity(config=config), accept_incomplete=True)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    line(one)
+    result_line(one)
     decode_result(encode(one.result))  # what is written is read again
     return 0
 

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from advisor.hardware.calibration import Provenance
-from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
 from harness.calibration.bench.kernel_runs import Bench
 from harness.calibration.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
 from harness.calibration.bench.timer import time_call
@@ -28,21 +28,21 @@ def bench() -> Bench:
 
 @pytest.mark.parametrize("variant", ["tn", "nn", "nt"])
 def test_a_large_gemm_reaches_a_plausible_rate(bench: Bench, variant: str) -> None:
-    sample = bench.measure(Case(kind=Kind.GEMM, sizes=(8192, 8192, 8192), variant=variant))
+    sample = bench.measure(Case(kind=CaseKind.GEMM, sizes=(8192, 8192, 8192), variant=variant))
     assert 2e13 < sample.rate < 3e15
 
 
 def test_fp8_is_no_slower_than_bf16(bench: Bench) -> None:
-    case = Case(kind=Kind.GEMM_FP8, sizes=(8192, 8192, 8192))
+    case = Case(kind=CaseKind.GEMM_FP8, sizes=(8192, 8192, 8192))
     if not bench.runs(case):
         pytest.skip("no 8-bit tensor cores")
-    wide = bench.measure(Case(kind=Kind.GEMM, sizes=case.sizes, variant="tn"))
+    wide = bench.measure(Case(kind=CaseKind.GEMM, sizes=case.sizes, variant="tn"))
     narrow = bench.measure(case)
     assert narrow.rate > wide.rate
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
-def test_flash_attention_with_and_without_groups(bench: Bench, kind: Kind) -> None:
+def test_flash_attention_with_and_without_groups(bench: Bench, kind: CaseKind) -> None:
     for groups in (32, 8):
         sample = bench.measure(Case(kind=kind, sizes=(1, 4096, 32, groups, 128), variant="flash"))
         assert sample.rate > 1e13
@@ -55,15 +55,15 @@ def test_short_kernels_are_timed_without_gaps(bench: Bench) -> None:
     assert graphed.seconds <= plain.seconds * 1.1
 
 
-@pytest.mark.parametrize("kind", [Kind.TO_DEVICE, Kind.TO_HOST, Kind.COPY])
-def test_copies(bench: Bench, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [CaseKind.TO_DEVICE, CaseKind.TO_HOST, CaseKind.COPY])
+def test_copies(bench: Bench, kind: CaseKind) -> None:
     sample = bench.measure(Case(kind=kind, sizes=(2**28,)))
     assert sample.rate > 1e9
 
 
 @pytest.mark.parametrize("variant", GROUPED_VARIANTS)
 def test_experts_at_once_and_one_by_one(bench: Bench, variant: str) -> None:
-    case = Case(kind=Kind.GROUPED_GEMM, sizes=(8, 1024, 4096, 4096), variant=variant)
+    case = Case(kind=CaseKind.GROUPED_GEMM, sizes=(8, 1024, 4096, 4096), variant=variant)
     sample = bench.measure(case)
     if sample is None and variant == "grouped":
         pytest.skip(bench.refused[case.key])  # torch._grouped_mm: an old torch, another GPU
@@ -83,7 +83,7 @@ def test_grouped_gemms_compute_what_single_ones_do(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", LATENT_ATTENTION)
-def test_attention_of_192_and_128_channels(bench: Bench, kind: Kind) -> None:
+def test_attention_of_192_and_128_channels(bench: Bench, kind: CaseKind) -> None:
     """As the native backend runs it, which takes cuDNN's."""
     case = Case(kind=kind, sizes=(1, 4096, 16, 192, 128))
     sample = bench.measure(case)
@@ -108,7 +108,7 @@ def test_a_held_gemm_is_hardly_faster_than_its_burst(bench: Bench) -> None:
 def test_the_host_queues_in_microseconds(bench: Bench, case: Case) -> None:
     sample = bench.measure(case)
     assert sample is not None, bench.refused
-    least, most = (5e-7, 1e-4) if case.kind is Kind.HOST_LAUNCH else (1e-4, 0.1)
+    least, most = (5e-7, 1e-4) if case.kind is CaseKind.HOST_LAUNCH else (1e-4, 0.1)
     assert least < sample.seconds < most
 
 

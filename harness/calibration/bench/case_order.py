@@ -8,26 +8,26 @@ from typing import Final
 from msgspec import Struct, field
 
 from harness.base.collections import grouped
-from harness.calibration.bench.cases import Case, Kind
+from harness.calibration.bench.cases import Case, CaseKind
 
 ROUND: Final = (
-    Kind.GEMM,
-    Kind.ATTENTION_FORWARD,
-    Kind.NORM,
-    Kind.GEMM,
-    Kind.GEMM_FP8,
-    Kind.ATTENTION_BACKWARD,
-    Kind.ADD,
-    Kind.GEMM,
-    Kind.COPY,
-    Kind.ADAM,
-    Kind.GEMM_FP8,
-    Kind.SWIGLU,
-    Kind.TO_DEVICE,
-    Kind.TO_HOST,
-    Kind.GROUPED_GEMM,
-    Kind.LATENT_ATTENTION_FORWARD,
-    Kind.LATENT_ATTENTION_BACKWARD,
+    CaseKind.GEMM,
+    CaseKind.ATTENTION_FORWARD,
+    CaseKind.NORM,
+    CaseKind.GEMM,
+    CaseKind.GEMM_FP8,
+    CaseKind.ATTENTION_BACKWARD,
+    CaseKind.ADD,
+    CaseKind.GEMM,
+    CaseKind.COPY,
+    CaseKind.ADAM,
+    CaseKind.GEMM_FP8,
+    CaseKind.SWIGLU,
+    CaseKind.TO_DEVICE,
+    CaseKind.TO_HOST,
+    CaseKind.GROUPED_GEMM,
+    CaseKind.LATENT_ATTENTION_FORWARD,
+    CaseKind.LATENT_ATTENTION_BACKWARD,
 )
 """One round of the schedule. GEMMs are most of a step's time, so they come most often."""
 
@@ -44,13 +44,13 @@ def ordered(cases: Iterable[Case]) -> Iterator[Case]:
                 yield following
 
 
-def queued(cases: Iterable[Case]) -> dict[Kind, list[Case]]:
+def queued(cases: Iterable[Case]) -> dict[CaseKind, list[Case]]:
     """Cases by kind, in the order in which they are timed."""
     by_kind = grouped((case.kind, case) for case in cases)
     return {kind: spread_out(of_kind) for kind, of_kind in by_kind.items()}
 
 
-def turns(kinds: Iterable[Kind]) -> tuple[Kind, ...]:
+def turns(kinds: Iterable[CaseKind]) -> tuple[CaseKind, ...]:
     """The kinds of one round."""
     wanted = tuple(kinds)
     known = tuple(kind for kind in ROUND if kind in wanted)
@@ -101,7 +101,7 @@ class Schedule(Struct, kw_only=True):
     measure: Callable[[Case], object]
     now: Callable[[], float] = time.monotonic
     share: float = 0.05
-    _corrections: dict[Kind, float] = field(default_factory=dict)
+    _corrections: dict[CaseKind, float] = field(default_factory=dict)
 
     def run(self, cases: Sequence[Case]) -> bool:
         """Time what fits. Whether no case is left."""
@@ -125,7 +125,7 @@ class Schedule(Struct, kw_only=True):
         return True
 
     def _affordable(
-        self, kind: Kind, queue: Sequence[tuple[float, Case]], remaining: float
+        self, kind: CaseKind, queue: Sequence[tuple[float, Case]], remaining: float
     ) -> int | None:
         """The first case of a queue that there is time for."""
         most = min(remaining, self.share * self.budget_seconds)

@@ -19,7 +19,7 @@ from harness.trial.files import append_json_line
 from harness.trial.result import GpuLoad
 
 
-class Kind(StrEnum):
+class CaseKind(StrEnum):
     """What is timed; the sizes of a Case mean what stands here.
 
     gemm, gemm_fp8: m, n, k of [m, k] x [k, n], operands of 16 or 8 bits, a 16-bit result.
@@ -61,12 +61,12 @@ class Kind(StrEnum):
     HOST_REPLAY = "host_replay"
 
 
-ATTENTION: Final = (Kind.ATTENTION_FORWARD, Kind.ATTENTION_BACKWARD)
-LATENT_ATTENTION: Final = (Kind.LATENT_ATTENTION_FORWARD, Kind.LATENT_ATTENTION_BACKWARD)
-HOST_TIMES: Final = (Kind.HOST_LAUNCH, Kind.HOST_LAYER, Kind.HOST_REPLAY)
-BANDWIDTH: Final = (Kind.NORM, Kind.ADD, Kind.SWIGLU)
-HOST_COPIES: Final = (Kind.TO_DEVICE, Kind.TO_HOST)
-COLLECTIVES: Final = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+ATTENTION: Final = (CaseKind.ATTENTION_FORWARD, CaseKind.ATTENTION_BACKWARD)
+LATENT_ATTENTION: Final = (CaseKind.LATENT_ATTENTION_FORWARD, CaseKind.LATENT_ATTENTION_BACKWARD)
+HOST_TIMES: Final = (CaseKind.HOST_LAUNCH, CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY)
+BANDWIDTH: Final = (CaseKind.NORM, CaseKind.ADD, CaseKind.SWIGLU)
+HOST_COPIES: Final = (CaseKind.TO_DEVICE, CaseKind.TO_HOST)
+COLLECTIVES: Final = (CaseKind.ALL_GATHER, CaseKind.REDUCE_SCATTER, CaseKind.ALL_REDUCE)
 
 _BF16: Final = DType.BF16.itemsize
 _BACKWARD_MATMULS: Final = 2.5  # five matmuls against two (arXiv 2307.08691)
@@ -109,19 +109,22 @@ def _moves(num_bytes: int) -> Callable[..., _Work]:
     return lambda *sizes: (0.0, num_bytes * prod(sizes))
 
 
-_WORK: Final[Mapping[Kind, Callable[..., _Work]]] = {
-    **dict.fromkeys((Kind.GEMM, Kind.SUSTAINED_GEMM), _matmul),
-    Kind.GEMM_FP8: partial(_matmul, operand=DType.FLOAT8.itemsize),
-    Kind.GROUPED_GEMM: lambda experts, *sizes: _matmul(*sizes, experts=experts),
-    Kind.ATTENTION_FORWARD: _attend_groups,
-    Kind.ATTENTION_BACKWARD: _backward(_attend_groups),
-    Kind.LATENT_ATTENTION_FORWARD: _attend_latent,
-    Kind.LATENT_ATTENTION_BACKWARD: _backward(_attend_latent),
+_WORK: Final[Mapping[CaseKind, Callable[..., _Work]]] = {
+    **dict.fromkeys((CaseKind.GEMM, CaseKind.SUSTAINED_GEMM), _matmul),
+    CaseKind.GEMM_FP8: partial(_matmul, operand=DType.FLOAT8.itemsize),
+    CaseKind.GROUPED_GEMM: lambda experts, *sizes: _matmul(*sizes, experts=experts),
+    CaseKind.ATTENTION_FORWARD: _attend_groups,
+    CaseKind.ATTENTION_BACKWARD: _backward(_attend_groups),
+    CaseKind.LATENT_ATTENTION_FORWARD: _attend_latent,
+    CaseKind.LATENT_ATTENTION_BACKWARD: _backward(_attend_latent),
     # tensors of the output's size read and written: SiLU (1 and 1), then the product (2 and 1)
-    **{kind: _moves(n * _BF16) for kind, n in ((Kind.NORM, 2), (Kind.ADD, 3), (Kind.SWIGLU, 5))},
+    **{
+        kind: _moves(n * _BF16)
+        for kind, n in ((CaseKind.NORM, 2), (CaseKind.ADD, 3), (CaseKind.SWIGLU, 5))
+    },
     # reads gradient, parameter, two moments; writes the last three
-    Kind.ADAM: _moves(7 * DType.FP32.itemsize),
-    Kind.COPY: _moves(2),
+    CaseKind.ADAM: _moves(7 * DType.FP32.itemsize),
+    CaseKind.COPY: _moves(2),
     **dict.fromkeys((*HOST_COPIES, *COLLECTIVES), _moves(1)),
     **dict.fromkeys(HOST_TIMES, _moves(0)),
 }
@@ -131,7 +134,7 @@ class Case(Struct, frozen=True, kw_only=True):
     """A kernel at one size. `variant`: a GEMM's operand layout, the implementation of attention or
     of grouped GEMMs, what a layer is made of."""
 
-    kind: Kind
+    kind: CaseKind
     sizes: tuple[int, ...]
     variant: str = ""
 
@@ -159,7 +162,7 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def kernels(self) -> int:
         """Kernels that are launched."""
-        return 2 if self.kind is Kind.SWIGLU else 1
+        return 2 if self.kind is CaseKind.SWIGLU else 1
 
 
 class Sample(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import torch
 
 from harness.backends.training_rank import COLLECTIVES, torch_device
 from harness.calibration.bench.case_order import ordered
-from harness.calibration.bench.cases import Case, Kind, Sample
+from harness.calibration.bench.cases import Case, CaseKind, Sample
 from harness.calibration.bench.timer import Call
 from harness.measure.timing import slowest_rank, stopwatch
 from harness.measure.trust import spread
@@ -73,8 +73,8 @@ def _call(case: Case, device: Device, world_size: int) -> Call:
     where: Any = {"device": device.value, "dtype": torch.bfloat16}
     whole = torch.randn(count, **where)
     part = torch.randn(count // world_size, **where)
-    if case.kind is Kind.ALL_GATHER:
+    if case.kind is CaseKind.ALL_GATHER:
         return lambda _: distributed.all_gather_into_tensor(whole, part)
-    if case.kind is Kind.REDUCE_SCATTER:
+    if case.kind is CaseKind.REDUCE_SCATTER:
         return lambda _: distributed.reduce_scatter_tensor(part, whole)
     return lambda _: distributed.all_reduce(whole)

@@ -18,12 +18,12 @@ from harness.backends.native.modules.kernels import flash_attention
 from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.model import TransformerLayer
 from harness.backends.training_rank import causal_attention
-from harness.calibration.bench.cases import LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.cases import LATENT_ATTENTION, Case, CaseKind
 from harness.calibration.bench.shapes import host_layer
 from harness.calibration.bench.timer import Call
 from harness.trial.trial import Device
 
-HOST_CALLS: Final = {Kind.HOST_LAUNCH: 500, Kind.HOST_LAYER: 10, Kind.HOST_REPLAY: 5}
+HOST_CALLS: Final = {CaseKind.HOST_LAUNCH: 500, CaseKind.HOST_LAYER: 10, CaseKind.HOST_REPLAY: 5}
 """Queued without waiting: launches fewer than the thousand that a GPU's queue holds."""
 _DEVIATION: Final = 0.02
 _IMPLEMENTATIONS: Final = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -37,7 +37,7 @@ FOOTPRINT: Final = 3
 """A case holds its operands, its result, and temporaries of the same size."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class DeviceRoom(Struct, frozen=True, kw_only=True):
     """What a device allows: bytes a case may hold, bytes of its last cache."""
 
     memory_bytes: int
@@ -78,12 +78,12 @@ class Inputs:
         return lambda number: run(*sets[number % len(sets)])
 
 
-def _limits(device: Device) -> Limits:
+def _limits(device: Device) -> DeviceRoom:
     if device is Device.CPU:
-        return Limits(memory_bytes=2 * 2**30, cache_bytes=_CPU_CACHE_BYTES)
+        return DeviceRoom(memory_bytes=2 * 2**30, cache_bytes=_CPU_CACHE_BYTES)
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     free, _ = torch.cuda.mem_get_info()
-    return Limits(
+    return DeviceRoom(
         memory_bytes=free // 2, cache_bytes=getattr(properties, "L2_cache_size", 64 * 2**20)
     )
 
@@ -226,7 +226,7 @@ def _host_copy(inputs: Inputs, case: Case) -> Call:
     """Between pinned memory of the host and the device, without waiting."""
     there = inputs.tensor(case.sizes[0] // 2)
     here = there.cpu().pin_memory()
-    target, source = (there, here) if case.kind is Kind.TO_DEVICE else (here, there)
+    target, source = (there, here) if case.kind is CaseKind.TO_DEVICE else (here, there)
     return lambda _: target.copy_(source, non_blocking=True)
 
 
@@ -249,7 +249,7 @@ def _layer(inputs: Inputs, case: Case) -> Call:
         dtype=torch.bfloat16,
         device=where,
     )
-    segment = Segment(layers=(kind,), whole=case.kind is Kind.HOST_REPLAY)
+    segment = Segment(layers=(kind,), whole=case.kind is CaseKind.HOST_REPLAY)
     module = TransformerLayer(settings, segment, kind, settings.frequencies())
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=_DEVIATION)
@@ -259,24 +259,24 @@ def _layer(inputs: Inputs, case: Case) -> Call:
     return lambda _: torch.autograd.grad(module(x), wanted, gradient, allow_unused=True)
 
 
-CALLS: Final[dict[Kind, Callable[[Inputs, Case], Call]]] = {
-    Kind.GEMM: _gemm,
-    Kind.GEMM_FP8: _gemm_fp8,
-    Kind.SUSTAINED_GEMM: _gemm,
-    Kind.GROUPED_GEMM: _grouped_gemm,
-    Kind.ATTENTION_FORWARD: _attention_forward,
-    Kind.ATTENTION_BACKWARD: _attention_backward,
-    Kind.LATENT_ATTENTION_FORWARD: _attention_forward,
-    Kind.LATENT_ATTENTION_BACKWARD: _attention_backward,
-    Kind.NORM: _norm,
-    Kind.ADD: _add,
-    Kind.SWIGLU: _swiglu,
-    Kind.ADAM: _adam,
-    Kind.COPY: _copy,
-    Kind.TO_DEVICE: _host_copy,
-    Kind.TO_HOST: _host_copy,
-    Kind.HOST_LAUNCH: _launch,
-    Kind.HOST_LAYER: _layer,
-    Kind.HOST_REPLAY: _layer,
+CALLS: Final[dict[CaseKind, Callable[[Inputs, Case], Call]]] = {
+    CaseKind.GEMM: _gemm,
+    CaseKind.GEMM_FP8: _gemm_fp8,
+    CaseKind.SUSTAINED_GEMM: _gemm,
+    CaseKind.GROUPED_GEMM: _grouped_gemm,
+    CaseKind.ATTENTION_FORWARD: _attention_forward,
+    CaseKind.ATTENTION_BACKWARD: _attention_backward,
+    CaseKind.LATENT_ATTENTION_FORWARD: _attention_forward,
+    CaseKind.LATENT_ATTENTION_BACKWARD: _attention_backward,
+    CaseKind.NORM: _norm,
+    CaseKind.ADD: _add,
+    CaseKind.SWIGLU: _swiglu,
+    CaseKind.ADAM: _adam,
+    CaseKind.COPY: _copy,
+    CaseKind.TO_DEVICE: _host_copy,
+    CaseKind.TO_HOST: _host_copy,
+    CaseKind.HOST_LAUNCH: _launch,
+    CaseKind.HOST_LAYER: _layer,
+    CaseKind.HOST_REPLAY: _layer,
 }
 """What makes the call of a case; collectives have their own."""

@@ -10,7 +10,7 @@ from harness.calibration.bench.cases import (
     HOST_TIMES,
     LATENT_ATTENTION,
     Case,
-    Kind,
+    CaseKind,
     Sample,
 )
 from harness.calibration.bench.kernel_calls import CALLS, FOOTPRINT, HOST_CALLS, Inputs
@@ -25,13 +25,20 @@ from harness.measure.nvml import open_current_gpu
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
 
-_GRAPHED: Final = (Kind.GEMM, Kind.GEMM_FP8, Kind.NORM, Kind.ADD, Kind.SWIGLU, Kind.COPY)
+_GRAPHED: Final = (
+    CaseKind.GEMM,
+    CaseKind.GEMM_FP8,
+    CaseKind.NORM,
+    CaseKind.ADD,
+    CaseKind.SWIGLU,
+    CaseKind.COPY,
+)
 ON_A_GPU: Final = (
     *HOST_COPIES,
     *HOST_TIMES,
     *LATENT_ATTENTION,
-    Kind.SUSTAINED_GEMM,
-    Kind.GROUPED_GEMM,
+    CaseKind.SUSTAINED_GEMM,
+    CaseKind.GROUPED_GEMM,
 )
 """On a CPU there is nothing to copy to or to queue for, its attention has no kernel for values of
 another width, and experts take it minutes."""
@@ -55,7 +62,7 @@ class Bench:
 
     def runs(self, case: Case) -> bool:
         """Whether the device has such a kernel and room for it."""
-        if case.kind is Kind.GEMM_FP8 and not _has_fp8(self.device):
+        if case.kind is CaseKind.GEMM_FP8 and not _has_fp8(self.device):
             return False
         if case.kind in ON_A_GPU and self.device is Device.CPU:
             return False
@@ -80,7 +87,7 @@ class Bench:
 
     def _time(self, case: Case, call: Call) -> tuple[Timing, GpuLoad | None]:
         """By the clock that the case's kind is timed with."""
-        if case.kind is Kind.SUSTAINED_GEMM:
+        if case.kind is CaseKind.SUSTAINED_GEMM:
             gpu = open_current_gpu()
             return time_sustained(call, self.device, hold_seconds=self._hold_seconds, gpu=gpu)
         if case.kind in HOST_TIMES:

@@ -19,7 +19,7 @@ from advisor.models.presets import load_model, model_names
 from advisor.models.spec import ModelSpec
 from harness.backends.native.host_time import layer_calls
 from harness.backends.native.predict import as_native
-from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
 
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)
 TOKENS: Final = (32, 256, 1024, 4096, 8192)
@@ -44,14 +44,14 @@ _EXPERT_PARALLEL: Final = 8
 _CONTIGUOUS: Final = 8
 """torch._grouped_mm wants rows of a multiple of 16 bytes."""
 
-SUSTAINED: Final = Case(kind=Kind.SUSTAINED_GEMM, sizes=(8192, 28672, 4096), variant="tn")
+SUSTAINED: Final = Case(kind=CaseKind.SUSTAINED_GEMM, sizes=(8192, 28672, 4096), variant="tn")
 """fc1 of Llama 3 8B at 8192 tokens: about 3 ms on an H100."""
-BURST: Final = Case(kind=Kind.GEMM, sizes=SUSTAINED.sizes, variant=SUSTAINED.variant)
+BURST: Final = Case(kind=CaseKind.GEMM, sizes=SUSTAINED.sizes, variant=SUSTAINED.variant)
 HOST_CASES: Final = (
-    Case(kind=Kind.HOST_LAUNCH, sizes=(256,)),
+    Case(kind=CaseKind.HOST_LAUNCH, sizes=(256,)),
     *(
         Case(kind=kind, sizes=(64, 256), variant=made_of)
-        for kind in (Kind.HOST_LAYER, Kind.HOST_REPLAY)
+        for kind in (CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY)
         for made_of in ("dense", "moe", "many_experts", "latent")
     ),
 )
@@ -138,9 +138,9 @@ def _of_shape(shape: RankShape) -> Iterator[Case]:
         else:
             yield from _elementwise(operator)
         for collective in (*operator.forward_collectives, *operator.backward_collectives):
-            yield Case(kind=Kind(collective.kind.value), sizes=(collective.num_bytes,))
+            yield Case(kind=CaseKind(collective.kind.value), sizes=(collective.num_bytes,))
     hidden = shape.hidden(LAYER_INPUT).num_bytes
-    for kind in (Kind.COPY, Kind.TO_DEVICE, Kind.TO_HOST):
+    for kind in (CaseKind.COPY, CaseKind.TO_DEVICE, CaseKind.TO_HOST):
         yield Case(kind=kind, sizes=(hidden,))
 
 
@@ -149,15 +149,15 @@ def _gemms(gemm: Gemm, *, eight_bit: bool) -> Iterator[Case]:
     weights [n, k], so that each of the three reads them otherwise. 8 bits have one layout."""
     m, n, k = gemm.m, gemm.n, gemm.k
     for sizes, variant in (((m, n, k), "tn"), ((m, k, n), "nn"), ((n, k, m), "nt")):
-        yield Case(kind=Kind.GEMM, sizes=sizes, variant=variant)
+        yield Case(kind=CaseKind.GEMM, sizes=sizes, variant=variant)
         if eight_bit and all(size % 16 == 0 for size in sizes):  # torch._scaled_mm
-            yield Case(kind=Kind.GEMM_FP8, sizes=sizes)
+            yield Case(kind=CaseKind.GEMM_FP8, sizes=sizes)
 
 
 def _adam(operator: Operator) -> Iterator[Case]:
     for weight in operator.weights:
         if weight.in_linear:
-            yield Case(kind=Kind.ADAM, sizes=(weight.num_elements,))
+            yield Case(kind=CaseKind.ADAM, sizes=(weight.num_elements,))
 
 
 def _attention(shape: RankShape) -> Iterator[Case]:
@@ -190,7 +190,9 @@ def _grouped(model: ModelSpec) -> Iterator[Case]:
         for n, k in ((model.fc1_size_of(ffn), hidden), (hidden, ffn)):
             if n % _CONTIGUOUS == k % _CONTIGUOUS == 0:
                 for variant in GROUPED_VARIANTS:
-                    yield Case(kind=Kind.GROUPED_GEMM, sizes=(local, rows, n, k), variant=variant)
+                    yield Case(
+                        kind=CaseKind.GROUPED_GEMM, sizes=(local, rows, n, k), variant=variant
+                    )
 
 
 def _elementwise(operator: Operator) -> Iterator[Case]:
@@ -198,11 +200,11 @@ def _elementwise(operator: Operator) -> Iterator[Case]:
     *leading, width = operator.outputs[0].shape
     rows = prod(leading)
     if operator.module in _NORMS:
-        yield Case(kind=Kind.NORM, sizes=(rows, width))
+        yield Case(kind=CaseKind.NORM, sizes=(rows, width))
     elif operator.module in _ADDITIONS:
-        yield Case(kind=Kind.ADD, sizes=(rows, width))
+        yield Case(kind=CaseKind.ADD, sizes=(rows, width))
     elif operator.module is Module.ACTIVATION and operator.inputs[0].shape[-1] == 2 * width:
-        yield Case(kind=Kind.SWIGLU, sizes=(rows, width))
+        yield Case(kind=CaseKind.SWIGLU, sizes=(rows, width))
 
 
 _HEADS: Final = 4

@@ -16,10 +16,10 @@ from harness.logs.records import (
     COUNT,
     NUMBER,
     Argument,
+    LoggedStep,
     Mark,
     Peak,
     Record,
-    Step,
     Timers,
     number,
     pairs,
@@ -79,7 +79,7 @@ def _timer(match: re.Match[str]) -> tuple[Record, ...]:
     rate, allocated = positive(match[3]), scaled_bytes(match[4], _GIB)
     if rate is None or allocated is None:
         return ()
-    step = Step(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
+    step = LoggedStep(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
     return (step, Peak(number=step.number, rank=0, allocated=allocated))
 
 
@@ -100,4 +100,4 @@ def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
     seconds = positive(match[3])
     if seconds is None:
         return ()
-    return (Step(number=int(match[1]), seconds=seconds, loss=number(match[2])),)
+    return (LoggedStep(number=int(match[1]), seconds=seconds, loss=number(match[2])),)

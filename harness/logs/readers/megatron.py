@@ -16,10 +16,10 @@ from harness.logs.records import (
     COUNT,
     NUMBER,
     Argument,
+    LoggedStep,
     Mark,
     Peak,
     Record,
-    Step,
     Throughput,
     WholeRun,
     number,
@@ -104,7 +104,7 @@ def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
     if positive(fields[_TIME]) is None:
         return ()
     rate = next((positive(fields[name]) for name in _THROUGHPUT if name in fields), None)
-    found = Step(
+    found = LoggedStep(
         number=step,
         total=total,
         seconds=float(Decimal(fields[_TIME]).scaleb(-3)),  # 40.1 ms are 0.0401 s

@@ -7,7 +7,16 @@ counted from 0, values have four significant digits, memory is in bytes.
 import re
 from typing import Final
 
-from harness.logs.records import COUNT, Peak, Record, Step, number, pairs, positive, scaled_bytes
+from harness.logs.records import (
+    COUNT,
+    LoggedStep,
+    Peak,
+    Record,
+    number,
+    pairs,
+    positive,
+    scaled_bytes,
+)
 
 _LINE: Final = re.compile(rf"\bTraining epoch \d+, iteration ({COUNT})/({COUNT}) \| (.+)$")
 _BAR: Final = re.compile(rf"\bEpoch \d+: [^\[]*\| ?({COUNT})/({COUNT}) \[[^\],]*, ([^\]]+)\]$")
@@ -39,7 +48,7 @@ def _read(step: int, total: int, fields: dict[str, str] | None) -> tuple[Record,
         return ()
     loss = number(fields[_LOSS]) if _LOSS in fields else None
     rate = positive(fields.get("TFLOPS_per_GPU", ""))
-    logged = Step(number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss)
+    logged = LoggedStep(number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss)
     allocated, reserved = (
         scaled_bytes(fields.get(name, ""), 1) for name in (_ALLOCATED, _RESERVED)
     )

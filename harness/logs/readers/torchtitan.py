@@ -11,10 +11,10 @@ from typing import Final
 from harness.logs.records import (
     COUNT,
     NUMBER,
+    LoggedStep,
     Mark,
     Peak,
     Record,
-    Step,
     number,
     positive,
     scaled_bytes,
@@ -53,7 +53,7 @@ def _step(match: re.Match[str]) -> tuple[Record, ...]:
     loss, reserved = number(match[3]), scaled_bytes(match[4], _GIB)
     if rate is None:
         return ()
-    step = Step(
+    step = LoggedStep(
         number=int(match[2]),
         tokens_per_second_per_gpu=rate,
         tflops_per_gpu=tflops,

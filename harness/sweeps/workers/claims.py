@@ -60,7 +60,7 @@ def ticket_of(attributes: Mapping[str, Any]) -> Ticket | None:
     return None if stored is None else convert(stored, Ticket)
 
 
-class Worker:
+class SweepWorker:
     """This process as a worker of a sweep: it holds a lock file as long as it lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -96,11 +96,14 @@ class Worker:
             self._folder.rmdir()
 
 
-class Watch:
+class HeartbeatWatch:
     """What one worker has seen of the heartbeats of the others."""
 
     def __init__(
-        self, worker: Worker, timeout_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        worker: SweepWorker,
+        timeout_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker, self._timeout, self._clock = worker, timeout_seconds, clock
         self._seen: dict[int, tuple[object, float]] = {}

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from harness.sweeps.history import History, Outcome, Task, outcome_of
 from harness.sweeps.priority import Action, Ask, End, Measure, Wait
 from harness.sweeps.space import Space
-from harness.sweeps.workers.claims import Heart, Ticket, Watch, Worker
+from harness.sweeps.workers.claims import Heart, HeartbeatWatch, SweepWorker, Ticket
 from harness.sweeps.workers.ledger import INTERRUPTED, LOST, WITHDRAWN, Entry, Ledger, Told, history
 from harness.sweeps.workers.storages import Storage, is_lost
 from harness.trial.result import TrialResult, TrialStatus
@@ -102,8 +102,8 @@ class Study:
         self._space, self._folder, self._retry = space, folder, retry
         self._open: dict[int, Claim] = {}
         self._pause = _FIRST_WAIT_SECONDS
-        self._worker = Worker(folder.path)
-        self._watch = Watch(self._worker, timeout_seconds)
+        self._worker = SweepWorker(folder.path)
+        self._watch = HeartbeatWatch(self._worker, timeout_seconds)
         _, entries = self._patiently(ledger.entries)
         self._ignored = frozenset(
             one.number for one in entries if one.told and one.told.outcome.status in retry

@@ -20,7 +20,7 @@ from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
 from advisor.frameworks.names import Framework
-from advisor.report.command_help import Kind
+from advisor.report.command_help import FlagKind
 from advisor.request.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
@@ -125,7 +125,7 @@ def test_every_flag_reaches_its_field() -> None:
     [
         (flag.names[0], other)
         for flag in help.RANKING.flags
-        if flag.kind is Kind.NUMBER
+        if flag.kind is FlagKind.NUMBER
         for other in flag.names[1:]
     ],
 )

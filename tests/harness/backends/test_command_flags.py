@@ -13,7 +13,7 @@ PLAN = MeasurementPlan(steps=10, max_warmup_steps=20, seed=7)
 
 def line(template: str, recompute: str = "--recompute-granularity full") -> str:
     words = (f"recompute={recompute}", "granularity=full", "num_layers=4", "layout=--tp 4")
-    return Command(template=template, framework="megatron_lm", words=words).line(PLAN)
+    return Command(template=template, framework="megatron_lm", words=words).shell_line(PLAN)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.hardware.calibration import Provenance, load_calibration
 from advisor.hardware.catalogue import load_gpu
-from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
+from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, CaseKind, Sample
 from harness.calibration.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
 from harness.calibration.calibration_file import CalibrationDocument, hardware_path
 from harness.calibration.conclusion import band, conclude
@@ -113,7 +113,7 @@ def test_the_fitted_attention_is_named(tmp_path: Path) -> None:
         "cuDNN attention compared with flash (not in the fit): forward 1.25 times"
         in path.read_text()
     )
-    flash = sum(s.case.kind is Kind.ATTENTION_FORWARD for s in samples())
+    flash = sum(s.case.kind is CaseKind.ATTENTION_FORWARD for s in samples())
     assert f"attention_forward: {flash} shapes" in outcome.calibration.fitted_on
     assert outcome.remarks
 
@@ -187,7 +187,7 @@ def test_collectives_calibrate_the_link_they_ran_on(
     gathers = [
         Sample(case=case, seconds=case.work * (ranks - 1) / ranks / rate)
         for case in preset_cases()
-        if case.kind is Kind.ALL_GATHER
+        if case.kind is CaseKind.ALL_GATHER
     ]
     outcome = conclude(samples() + gathers, H200, ENVIRONMENT, tmp_path / "m.yaml", ranks)
     assert getattr(outcome.calibration, field) == pytest.approx(0.6, rel=0.02)
@@ -197,7 +197,7 @@ def test_collectives_calibrate_the_link_they_ran_on(
 def test_too_little_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="before a GEMM was timed"):
         conclude([], XEON, ENVIRONMENT, tmp_path / "mine.yaml")
-    one = [Sample(case=Case(kind=Kind.GEMM, sizes=(64, 64, 64)), seconds=1e-3)]
+    one = [Sample(case=Case(kind=CaseKind.GEMM, sizes=(64, 64, 64)), seconds=1e-3)]
     with pytest.raises(UserError, match="before a memory-bound kernel was timed"):
         conclude(one, XEON, ENVIRONMENT, tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()

@@ -10,7 +10,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
-from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
+from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, CaseKind, Sample
 from harness.calibration.bench.shapes import (
     HOST_CASES,
     host_operations,
@@ -45,16 +45,16 @@ RAMP = Ramp(rows=32_768.0, tokens=1_024.0)
 _ALL = [
     case
     for case in with_attention(preset_cases(), ("flash",))
-    if case.kind in RESOURCES or case.kind is Kind.COPY
+    if case.kind in RESOURCES or case.kind is CaseKind.COPY
 ]
-_GEMMS = (Kind.GEMM, Kind.GEMM_FP8)
+_GEMMS = (CaseKind.GEMM, CaseKind.GEMM_FP8)
 CASES = [case for index, case in enumerate(_ALL) if case.kind not in _GEMMS or index % 5 == 0]
 """Every GEMM is too many; of what moves memory there are few that are large."""
 
 
 def seconds(case: Case) -> float:
     """A machine that is exactly as the advisor thinks machines are."""
-    if case.kind is Kind.COPY:
+    if case.kind is CaseKind.COPY:
         return case.work / 3e12
     resource = RESOURCES[case.kind]
     fixed = COLLECTIVE if case.kind in COLLECTIVES else case.kernels * KERNEL
@@ -104,7 +104,7 @@ def test_left_out_errors_are_as_large_as_the_noise() -> None:
 
 def test_the_sign_of_an_error_is_predicted_over_measured() -> None:
     """One kernel is slower than all others: it is predicted too fast."""
-    gemms = [s for s in samples() if s.case.kind is Kind.GEMM]
+    gemms = [s for s in samples() if s.case.kind is CaseKind.GEMM]
     slow = max(gemms, key=lambda sample: sample.case.work)
     changed = [replace(s, seconds=s.seconds * 2) if s is slow else s for s in gemms]
     assert min(left_out_errors(changed)) == pytest.approx(-0.5, abs=0.01)
@@ -125,13 +125,13 @@ def test_nothing_gives_nothing() -> None:
 
 
 def test_one_sample_is_a_rate() -> None:
-    one = Sample(case=Case(kind=Kind.GEMM, sizes=(4096, 4096, 4096)), seconds=1e-3)
+    one = Sample(case=Case(kind=CaseKind.GEMM, sizes=(4096, 4096, 4096)), seconds=1e-3)
     rate = fit([one]).of[Resource.GEMM]
     assert rate.value == rate.low == rate.high == one.rate
 
 
 def test_kernels_that_are_all_fixed_cost_give_no_rate() -> None:
-    tiny = [Sample(case=Case(kind=Kind.ADD, sizes=(1, n)), seconds=5e-6) for n in range(1, 9)]
+    tiny = [Sample(case=Case(kind=CaseKind.ADD, sizes=(1, n)), seconds=5e-6) for n in range(1, 9)]
     assert large(tiny, kernel=5e-6) == []
 
 
@@ -160,14 +160,14 @@ def test_of_few_shapes_attention_has_one_rate() -> None:
 
 
 def test_the_ramp_counts_rows_over_sequences_and_heads() -> None:
-    case = Case(kind=Kind.ATTENTION_FORWARD, sizes=(2, 4096, 8, 4, 128))
+    case = Case(kind=CaseKind.ATTENTION_FORWARD, sizes=(2, 4096, 8, 4, 128))
     assert RAMP.of(case) == 1 + 32_768 / (2 * 4096 * 8) + 1_024 / 4096
-    assert RAMP.of(Case(kind=Kind.GEMM, sizes=(8, 8, 8))) == 1.0
+    assert RAMP.of(Case(kind=CaseKind.GEMM, sizes=(8, 8, 8))) == 1.0
 
 
 def test_kinds_that_share_a_rate_weigh_as_a_layer_moves_them() -> None:
     """4, 6 and 17.5 tensors of hidden size, at 2, 4 and 1 TB/s."""
-    rates = {Kind.NORM: 2e12, Kind.ADD: 4e12, Kind.SWIGLU: 1e12}
+    rates = {CaseKind.NORM: 2e12, CaseKind.ADD: 4e12, CaseKind.SWIGLU: 1e12}
     found = [
         Sample(case=case, seconds=case.work / rates[kind])
         for kind in rates
@@ -184,17 +184,19 @@ def test_what_alone_was_timed_is_taken() -> None:
         assert rates.of[Resource.ATTENTION_BACKWARD].value == pytest.approx(400e12)
 
 
-@pytest.mark.parametrize(("kind", "passes"), [(Kind.ALL_GATHER, 1), (Kind.ALL_REDUCE, 2)])
-def test_work_of_a_collective_is_what_a_ring_sends(kind: Kind, passes: int) -> None:
+@pytest.mark.parametrize(("kind", "passes"), [(CaseKind.ALL_GATHER, 1), (CaseKind.ALL_REDUCE, 2)])
+def test_work_of_a_collective_is_what_a_ring_sends(kind: CaseKind, passes: int) -> None:
     assert work(Case(kind=kind, sizes=(800,)), ranks=4) == passes * 600
 
 
 def test_the_host_takes_equally_long_for_each_operation() -> None:
-    cases = [case for case in HOST_CASES if case.kind is not Kind.HOST_LAUNCH]
+    cases = [case for case in HOST_CASES if case.kind is not CaseKind.HOST_LAUNCH]
     found = [Sample(case=case, seconds=2e-5 * host_operations(case)) for case in cases]
     assert fit(found).host_native_call_seconds == pytest.approx(2e-5)
     assert (
-        fit([one for one in found if one.case.kind is Kind.HOST_REPLAY]).host_native_call_seconds
+        fit(
+            [one for one in found if one.case.kind is CaseKind.HOST_REPLAY]
+        ).host_native_call_seconds
         is None
     )
 
@@ -207,10 +209,10 @@ ALONE = replace(
     quantized_training_share=1.0,
 )
 GEMM_SHARES = {"gemm_efficiency": 0.83, "fp8_gemm_efficiency": 0.61}
-KINDS = {Kind.GEMM: Precision.BF16, Kind.GEMM_FP8: Precision.FP8_CURRENT}
+KINDS = {CaseKind.GEMM: Precision.BF16, CaseKind.GEMM_FP8: Precision.FP8_CURRENT}
 
 
-def gemms(kind: Kind) -> list[Sample]:
+def gemms(kind: CaseKind) -> list[Sample]:
     rates = gemm_rates(H100, replace(ALONE, **GEMM_SHARES), KINDS[kind])
     sizes = [(m, n, k) for m in (2048, 8192) for n in (4096, 6144, 28672) for k in (1024, 4096)]
     return [
@@ -225,7 +227,7 @@ def test_the_efficiency_that_the_samples_were_made_with_is_found() -> None:
 
 
 def test_one_odd_kernel_changes_nothing() -> None:
-    timed = gemms(Kind.GEMM)
+    timed = gemms(CaseKind.GEMM)
     odd = replace(timed[-1], seconds=3 * timed[-1].seconds)
     expected = pytest.approx(GEMM_SHARES["gemm_efficiency"], rel=1e-4)
     assert by_shape(ALONE, H100, [*timed[:-1], odd])["gemm_efficiency"] == expected
@@ -234,7 +236,7 @@ def test_one_odd_kernel_changes_nothing() -> None:
 def test_shares_of_a_step_are_no_part_of_it() -> None:
     """They scale what is predicted of steps, and no kernel that is timed alone."""
     in_steps = replace(ALONE, gemm_training_share=0.9)
-    assert by_shape(in_steps, H100, gemms(Kind.GEMM)) == pytest.approx(
+    assert by_shape(in_steps, H100, gemms(CaseKind.GEMM)) == pytest.approx(
         {"gemm_efficiency": GEMM_SHARES["gemm_efficiency"]}, rel=1e-4
     )
 

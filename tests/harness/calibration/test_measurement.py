@@ -20,8 +20,8 @@ from harness.calibration.bench.cases import (
     HOST_TIMES,
     LATENT_ATTENTION,
     Case,
+    CaseKind,
     Journal,
-    Kind,
     Sample,
 )
 from harness.calibration.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
@@ -34,8 +34,10 @@ from harness.trial.trial import Device
 def test_the_smallest_of_every_kind_and_variant() -> None:
     cases = smallest(with_attention(preset_cases(), ("flash", "cudnn")))
     assert len({(case.kind, case.variant) for case in cases}) == len(cases)
-    assert {case.variant for case in cases if case.kind is Kind.GEMM} == {"tn", "nn", "nt"}
-    assert [case.kind for case in cases] == sorted((c.kind for c in cases), key=list(Kind).index)
+    assert {case.variant for case in cases if case.kind is CaseKind.GEMM} == {"tn", "nn", "nt"}
+    assert [case.kind for case in cases] == sorted(
+        (c.kind for c in cases), key=list(CaseKind).index
+    )
 
 
 def test_what_is_fitted_comes_before_what_is_compared() -> None:
@@ -72,7 +74,7 @@ class Simulated:
         type(self).told(len(self.timed))
         seconds = case.flops / 600e12 + case.num_bytes / 3e12 + 5e-6
         Simulated.now += self.hold if case == SUSTAINED else self.wanted + 0.04 + 12 * seconds
-        if case.kind is Kind.GROUPED_GEMM:
+        if case.kind is CaseKind.GROUPED_GEMM:
             self.refused[case.key] = "RuntimeError: not on this device"
             return None
         return Sample(case=case, seconds=seconds * (1.1 if case == SUSTAINED else 1.0))
@@ -98,8 +100,8 @@ def test_a_minute_on_a_gpu_gives_what_matters(tmp_path: Path, simulated: type[Si
     assert len(timed) == len(set(timed)), "nothing twice"
     assert timed.index(BURST) == timed.index(SUSTAINED) - 1 == len(smallest(timed)) - 1
     kinds = [case.kind for case in timed]
-    assert kinds.count(Kind.GEMM) > 60
-    for kind in (*BANDWIDTH, *LATENT_ATTENTION, *HOST_TIMES, Kind.GEMM_FP8, Kind.TO_HOST):
+    assert kinds.count(CaseKind.GEMM) > 60
+    for kind in (*BANDWIDTH, *LATENT_ATTENTION, *HOST_TIMES, CaseKind.GEMM_FP8, CaseKind.TO_HOST):
         assert kind in kinds
     for kind in ATTENTION:
         flash = {c.sizes[1] for c in timed if c.kind is kind and c.variant == "flash"}

@@ -7,14 +7,16 @@ import pytest
 import yaml
 
 from advisor.base.errors import UserError
-from harness.calibration.bench.cases import Case, Kind, Sample, sample_values
+from harness.calibration.bench.cases import Case, CaseKind, Sample, sample_values
 from harness.calibration.conclusion import refit
 from harness.cli.main import main
 
 MACHINE = {"device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "ranks": "1"}
 SAMPLES = [
     Sample(case=case, seconds=case.work / 600e12)
-    for case in (Case(kind=Kind.GEMM, sizes=(2**n, 4096, 4096), variant="tn") for n in (12, 13, 14))
+    for case in (
+        Case(kind=CaseKind.GEMM, sizes=(2**n, 4096, 4096), variant="tn") for n in (12, 13, 14)
+    )
 ]
 HEAD = "# date: 2026-01-01\n# software.torch: 2.11.0\n# gpus.0.driver: 580.1\n# git_commit: abc\n"
 

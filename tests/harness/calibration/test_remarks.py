@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
-from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind, Sample
 from harness.calibration.bench.shapes import BURST, SUSTAINED
 from harness.calibration.calibration_file import HardwareRecord
 from harness.calibration.efficiencies import fit
@@ -25,7 +25,7 @@ def said(samples: list[Sample], relative_to: Reference = H200) -> str:
     return "\n".join(remarks(relative_to, fit(samples), samples))
 
 
-def at(rate: float, kind: Kind, *sizes: int, variant: str = "") -> Sample:
+def at(rate: float, kind: CaseKind, *sizes: int, variant: str = "") -> Sample:
     case = Case(kind=kind, sizes=sizes, variant=variant)
     return Sample(case=case, seconds=case.work / rate)
 
@@ -64,8 +64,8 @@ def test_cudnn_beside_flash_where_both_ran() -> None:
 
 def test_kinds_without_a_constant_are_told() -> None:
     found = [
-        at(400e12, Kind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="grouped"),
-        at(300e12, Kind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="one_by_one"),
+        at(400e12, CaseKind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="grouped"),
+        at(300e12, CaseKind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="one_by_one"),
         at(450e12, LATENT_ATTENTION[0], 1, 4096, 16, 192, 128),
         at(350e12, LATENT_ATTENTION[1], 1, 4096, 16, 192, 128),
     ]
@@ -79,9 +79,9 @@ def test_kinds_without_a_constant_are_told() -> None:
 
 
 def test_the_hosts_times() -> None:
-    launch = Sample(case=Case(kind=Kind.HOST_LAUNCH, sizes=(256,)), seconds=4.2e-6)
+    launch = Sample(case=Case(kind=CaseKind.HOST_LAUNCH, sizes=(256,)), seconds=4.2e-6)
     layers = [
-        Sample(case=Case(kind=Kind.HOST_LAYER, sizes=(64, 256), variant=name), seconds=seconds)
+        Sample(case=Case(kind=CaseKind.HOST_LAYER, sizes=(64, 256), variant=name), seconds=seconds)
         for name, seconds in (("dense", 1.234e-3), ("moe", 3e-3))
     ]
     assert (
@@ -89,7 +89,7 @@ def test_the_hosts_times() -> None:
         "dense 1.23 ms, moe 3.00 ms"
     ) in said([launch, *layers])
     replayed = Sample(
-        case=Case(kind=Kind.HOST_REPLAY, sizes=(64, 256), variant="dense"), seconds=2e-3
+        case=Case(kind=CaseKind.HOST_REPLAY, sizes=(64, 256), variant="dense"), seconds=2e-3
     )
     assert said([*layers, replayed]).endswith("; with a replay of the whole layer: dense 2.00 ms")
     assert said([replace(launch, seconds=5e-6)]).endswith("host: 5.0 µs to queue a kernel")

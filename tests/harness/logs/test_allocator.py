@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.logs.recorded_memory import Kinds, read_recording
+from harness.logs.recorded_memory import AllocationKinds, read_recording
 from tests.harness.logs.allocators_count import ACTIONS, SEGMENT_ACTIONS, assert_counted
 
 HERE = Path(__file__).with_name("allocator")
@@ -53,7 +53,7 @@ def test_events_that_were_dropped_change_nothing_of_the_rest(
 
 def test_a_stack_says_its_phase(whole: dict[str, Any]) -> None:
     """The thread that runs the backward on CUDA has no frame of Python."""
-    kinds = Kinds()
+    kinds = AllocationKinds()
     allocations = [one for one in whole["device_traces"][0] if one["action"] == "alloc"]
     found = {kinds.kind_of(one) for one in allocations}
     assert {f"allocated in the {one}" for one in ("forward", "backward", "optimizer")} < found
@@ -63,4 +63,4 @@ def test_a_stack_says_its_phase(whole: dict[str, Any]) -> None:
 
 def test_a_folder_called_optimizer_something_is_none() -> None:
     frames = [{"filename": "/me/optimizer-study/train.py", "line": 1, "name": "forward"}]
-    assert Kinds().kind_of({"frames": frames}) == "allocated in the forward"
+    assert AllocationKinds().kind_of({"frames": frames}) == "allocated in the forward"

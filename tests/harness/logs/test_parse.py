@@ -11,7 +11,7 @@ from advisor.base.errors import UserError
 from advisor.base.lines import LINE_CHARACTERS
 from advisor.base.record import as_dict
 from harness.logs.parse import ParsedLog, parse_logs
-from harness.logs.records import LogFramework, Peak, Step, WholeRun
+from harness.logs.records import LogFramework, LoggedStep, Peak, WholeRun
 from harness.trial.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
@@ -182,8 +182,8 @@ def test_bridge_rates_go_to_their_steps(parse: Parse) -> None:
 def test_bridge_rates_alone_are_steps(parse: Parse) -> None:
     parsed = parse(lines.bridge_step(9.0, 50.0) + lines.bridge_step(1.23, 400.0))
     assert parsed.steps == (
-        Step(number=1, seconds=9.0, tflops_per_gpu=50.0),
-        Step(number=2, seconds=1.23, tflops_per_gpu=400.0),
+        LoggedStep(number=1, seconds=9.0, tflops_per_gpu=50.0),
+        LoggedStep(number=2, seconds=1.23, tflops_per_gpu=400.0),
     )
     assert parsed.ended is False
     done = "[after training is done] datetime: 2026-01-15 10:20:31 \n"
@@ -240,7 +240,7 @@ def test_one_framework_can_be_asked_for(parse: Parse) -> None:
     """A Trainer on DeepSpeed writes both: DeepSpeed's lines have times."""
     text = lines.deepspeed(10) + "{'loss': 7.1, 'epoch': 0.1}\n"
     assert parse(text).framework is LogFramework.DEEPSPEED
-    assert parse(text, LogFramework.HUGGINGFACE).steps == (Step(number=1, loss=7.1),)
+    assert parse(text, LogFramework.HUGGINGFACE).steps == (LoggedStep(number=1, loss=7.1),)
     assert parse(text, LogFramework.NEMO).framework is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.measure.nvml import GpuReading
 from harness.measure.trust import (
-    Evidence,
+    SeenSteps,
     concerns,
     drift,
     is_warm,
@@ -24,7 +24,7 @@ CALM = (1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 1.01, 0.99, 1.0)
 
 
 def found(device: Device = Device.CUDA, **seen: object) -> dict[str, Concern]:
-    evidence = Evidence(**({"seconds": CALM} | seen))
+    evidence = SeenSteps(**({"seconds": CALM} | seen))
     return {concern.name: concern for concern in concerns(evidence, PLAN, device)}
 
 
@@ -135,7 +135,7 @@ def test_two_clocks_that_disagree() -> None:
 
 
 def test_fatal_ones_come_first() -> None:
-    evidence = Evidence(seconds=(1.0, 1.5, 1.0), other_processes=1)
+    evidence = SeenSteps(seconds=(1.0, 1.5, 1.0), other_processes=1)
     fatal = [concern.fatal for concern in concerns(evidence, PLAN, Device.CUDA)]
     assert fatal == sorted(fatal, reverse=True)
     assert False in fatal

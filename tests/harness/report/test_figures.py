@@ -14,7 +14,7 @@ from harness.report.evidence import find_calibration
 from harness.report.facts import Facts
 from harness.report.figures import bars, step_timelines
 from harness.report.predicted_figure import panels
-from harness.report.scatter import Point, best_of, points
+from harness.report.scatter import PlottedSetting, best_of, points
 from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")
@@ -32,8 +32,8 @@ NAMES = [
 ]
 
 
-def point(number: int, memory: int, seconds: float) -> Point:
-    return Point(
+def point(number: int, memory: int, seconds: float) -> PlottedSetting:
+    return PlottedSetting(
         number=number,
         name=f"s{number}",
         memory_bytes=memory,

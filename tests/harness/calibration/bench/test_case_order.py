@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 import pytest
 
 from harness.calibration.bench.case_order import Pace, Schedule, ordered, scattered
-from harness.calibration.bench.cases import HOST_TIMES, Case, Kind
+from harness.calibration.bench.cases import HOST_TIMES, Case, CaseKind
 from harness.calibration.bench.shapes import preset_cases
 
 PACE = Pace(flops_per_second=1e12, bytes_per_second=1e11, least_seconds=0.01)
@@ -29,7 +29,7 @@ class Clock:
 
 
 def copies(count: int) -> list[Case]:
-    return [Case(kind=Kind.COPY, sizes=(1000 * size,)) for size in range(1, count + 1)]
+    return [Case(kind=CaseKind.COPY, sizes=(1000 * size,)) for size in range(1, count + 1)]
 
 
 def run(clock: Clock, cases: list[Case], budget: float) -> bool:
@@ -52,8 +52,8 @@ def test_the_largest_of_a_kind_comes_first() -> None:
 
 def test_a_round_has_every_kind_and_gemms_most_often() -> None:
     first = [case.kind for case in islice(ordered(preset_cases()), 19)]
-    assert set(first) == set(Kind) - {Kind.ALL_REDUCE, Kind.SUSTAINED_GEMM, *HOST_TIMES}
-    assert first.count(Kind.GEMM) == 3
+    assert set(first) == set(CaseKind) - {CaseKind.ALL_REDUCE, CaseKind.SUSTAINED_GEMM, *HOST_TIMES}
+    assert first.count(CaseKind.GEMM) == 3
 
 
 def test_ordered_loses_nothing() -> None:
@@ -85,14 +85,14 @@ def test_a_spent_budget_times_nothing() -> None:
 
 
 def test_a_case_that_is_too_long_waits_and_the_next_of_its_kind_is_timed() -> None:
-    long = Case(kind=Kind.COPY, sizes=(10**12,))
+    long = Case(kind=CaseKind.COPY, sizes=(10**12,))
     clock = Clock(lambda _: 0.02)
     assert not run(clock, [long, *copies(3)], budget=10.0)
     assert set(clock.timed) == set(copies(3))
 
 
 def test_a_fast_device_gets_to_what_was_too_long_at_first() -> None:
-    cases = [Case(kind=Kind.COPY, sizes=(10**9 * n,)) for n in range(1, 60)]
+    cases = [Case(kind=CaseKind.COPY, sizes=(10**9 * n,)) for n in range(1, 60)]
     clock = Clock(lambda case: PACE.seconds(case) / 100)
     assert run(clock, cases, budget=8.0)
     assert len(clock.timed) == len(cases)

@@ -7,53 +7,62 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.calibration.bench.cases import Case, Journal, Kind, Sample, read_sample, sample_values
+from harness.calibration.bench.cases import (
+    Case,
+    CaseKind,
+    Journal,
+    Sample,
+    read_sample,
+    sample_values,
+)
 from harness.trial.result import GpuLoad
 
 
 @pytest.mark.parametrize(
     ("kind", "sizes", "flops", "num_bytes"),
     [
-        (Kind.GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
-        (Kind.GEMM_FP8, (4, 6, 8), 384, 32 + 48 + 2 * 24),
+        (CaseKind.GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
+        (CaseKind.GEMM_FP8, (4, 6, 8), 384, 32 + 48 + 2 * 24),
         # two matmuls of 8 x 8 x 16 multiply-adds for each of 2 x 4 heads, half of the square
-        (Kind.ATTENTION_FORWARD, (2, 8, 4, 1, 16), 2 * 2 * 8 * 8 * 16 * 8 / 2, 2 * 256 * 2 * 5),
-        (Kind.ATTENTION_BACKWARD, (2, 8, 4, 1, 16), 2.5 * 16384, 2 * 2 * 256 * 2 * 5),
-        (Kind.SUSTAINED_GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
-        (Kind.GROUPED_GEMM, (3, 4, 6, 8), 3 * 384, 3 * 2 * (32 + 48 + 24)),
+        (CaseKind.ATTENTION_FORWARD, (2, 8, 4, 1, 16), 2 * 2 * 8 * 8 * 16 * 8 / 2, 2 * 256 * 2 * 5),
+        (CaseKind.ATTENTION_BACKWARD, (2, 8, 4, 1, 16), 2.5 * 16384, 2 * 2 * 256 * 2 * 5),
+        (CaseKind.SUSTAINED_GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
+        (CaseKind.GROUPED_GEMM, (3, 4, 6, 8), 3 * 384, 3 * 2 * (32 + 48 + 24)),
         # queries and keys of 24 channels, values of 16: 4 heads, half of the square
-        (Kind.LATENT_ATTENTION_FORWARD, (2, 8, 4, 24, 16), 2 * 8 * 8 * 40 * 8 / 2, 2 * 64 * 80),
-        (Kind.LATENT_ATTENTION_BACKWARD, (2, 8, 4, 24, 16), 2.5 * 20480, 2 * 2 * 64 * 80),
-        (Kind.NORM, (10, 100), 0, 2 * 2000),
-        (Kind.ADD, (10, 100), 0, 3 * 2000),
-        (Kind.SWIGLU, (10, 100), 0, 5 * 2000),
-        (Kind.ADAM, (1000,), 0, 28_000),
-        (Kind.COPY, (1000,), 0, 2000),
-        (Kind.TO_HOST, (1000,), 0, 1000),
-        (Kind.ALL_GATHER, (1000,), 0, 1000),
+        (CaseKind.LATENT_ATTENTION_FORWARD, (2, 8, 4, 24, 16), 2 * 8 * 8 * 40 * 8 / 2, 2 * 64 * 80),
+        (CaseKind.LATENT_ATTENTION_BACKWARD, (2, 8, 4, 24, 16), 2.5 * 20480, 2 * 2 * 64 * 80),
+        (CaseKind.NORM, (10, 100), 0, 2 * 2000),
+        (CaseKind.ADD, (10, 100), 0, 3 * 2000),
+        (CaseKind.SWIGLU, (10, 100), 0, 5 * 2000),
+        (CaseKind.ADAM, (1000,), 0, 28_000),
+        (CaseKind.COPY, (1000,), 0, 2000),
+        (CaseKind.TO_HOST, (1000,), 0, 1000),
+        (CaseKind.ALL_GATHER, (1000,), 0, 1000),
     ],
 )
-def test_work(kind: Kind, sizes: tuple[int, ...], flops: float, num_bytes: int) -> None:
+def test_work(kind: CaseKind, sizes: tuple[int, ...], flops: float, num_bytes: int) -> None:
     case = Case(kind=kind, sizes=sizes)
     assert case.flops == flops
     assert case.num_bytes == num_bytes
     assert case.work == (flops or num_bytes)
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [(Kind.HOST_LAUNCH, (9,)), (Kind.HOST_LAYER, (8, 9))])
-def test_the_hosts_work_is_a_call(kind: Kind, sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [(CaseKind.HOST_LAUNCH, (9,)), (CaseKind.HOST_LAYER, (8, 9))]
+)
+def test_the_hosts_work_is_a_call(kind: CaseKind, sizes: tuple[int, ...]) -> None:
     sample = Sample(case=Case(kind=kind, sizes=sizes), seconds=0.25)
     assert sample.case.flops == sample.case.num_bytes == 0
     assert sample.rate == 4.0
 
 
 def test_a_key_tells_kind_variant_and_sizes() -> None:
-    assert Case(kind=Kind.GEMM, sizes=(1, 2, 3), variant="tn").key == "gemm:tn:1x2x3"
-    assert Case(kind=Kind.COPY, sizes=(5,)).key == "copy:5"
+    assert Case(kind=CaseKind.GEMM, sizes=(1, 2, 3), variant="tn").key == "gemm:tn:1x2x3"
+    assert Case(kind=CaseKind.COPY, sizes=(5,)).key == "copy:5"
 
 
 def test_a_sample_survives_json() -> None:
-    case = Case(kind=Kind.GEMM, sizes=(4, 6, 8), variant="nt")
+    case = Case(kind=CaseKind.GEMM, sizes=(4, 6, 8), variant="nt")
     sample = Sample(case=case, seconds=2e-6, spread=0.1, runs=7)
     assert read_sample(sample_values(sample)) == sample
     assert sample.rate == 192e6
@@ -72,7 +81,7 @@ def test_a_sample_survives_json() -> None:
     ],
 )
 def test_the_load_is_kept(load: GpuLoad) -> None:
-    case = Case(kind=Kind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
+    case = Case(kind=CaseKind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
     sample = Sample(case=case, seconds=2e-6, load=load)
     assert read_sample(json.loads(json.dumps(sample_values(sample)))) == sample
     assert "load" not in sample_values(replace(sample, load=None))
@@ -91,7 +100,7 @@ def test_the_load_is_kept(load: GpuLoad) -> None:
     ],
 )
 def test_what_is_no_sample_is_refused(change: dict[str, object]) -> None:
-    values = sample_values(Sample(case=Case(kind=Kind.GEMM, sizes=(4, 6, 8)), seconds=1.0))
+    values = sample_values(Sample(case=Case(kind=CaseKind.GEMM, sizes=(4, 6, 8)), seconds=1.0))
     with pytest.raises(UserError, match="is not a sample"):
         read_sample(values | change)
 
@@ -100,7 +109,7 @@ MACHINE = {"device": "toy", "torch": "2"}
 
 
 def sample(size: int) -> Sample:
-    return Sample(case=Case(kind=Kind.COPY, sizes=(size,)), seconds=1e-3 * size)
+    return Sample(case=Case(kind=CaseKind.COPY, sizes=(size,)), seconds=1e-3 * size)
 
 
 def test_samples_are_on_disk_at_once(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from harness.trial.trial import Device
 Samples = list[dict[str, Any]]
 SCRIPT = """
 import json, os, sys
-from harness.calibration.bench.cases import Case, Kind, sample_values
+from harness.calibration.bench.cases import Case, CaseKind, sample_values
 from harness.calibration.bench.collective_runs import measure_collectives, ranks
 from harness.trial.trial import Device
 
-kinds = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+kinds = (CaseKind.ALL_GATHER, CaseKind.ALL_REDUCE, CaseKind.REDUCE_SCATTER)
 cases = [Case(kind=kind, sizes=(size,)) for kind in kinds for size in (4096, 65536, 4098)]
 with ranks(Device.CPU) as world_size:
     found = [

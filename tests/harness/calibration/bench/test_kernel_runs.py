@@ -8,24 +8,24 @@ from harness.backends.native.modules.attention import LatentAttention
 from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import replays_told
 from harness.calibration.bench import kernel_calls
-from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
 from harness.calibration.bench.kernel_calls import POOL_ELEMENTS
 from harness.calibration.bench.kernel_runs import ON_A_GPU, Bench
 from harness.calibration.bench.shapes import GROUPED_VARIANTS, HOST_CASES
 from harness.trial.trial import Device
 
 SMALL = {
-    Kind.GEMM: (16, 32, 48),
-    Kind.NORM: (8, 64),
-    Kind.ADD: (8, 64),
-    Kind.SWIGLU: (8, 64),
-    Kind.ADAM: (512,),
-    Kind.COPY: (4096,),
-    Kind.GROUPED_GEMM: (3, 16, 32, 48),
-    Kind.SUSTAINED_GEMM: (16, 32, 48),
-    Kind.HOST_LAUNCH: (16,),
-    Kind.HOST_LAYER: (16, 64),
-    Kind.HOST_REPLAY: (16, 64),
+    CaseKind.GEMM: (16, 32, 48),
+    CaseKind.NORM: (8, 64),
+    CaseKind.ADD: (8, 64),
+    CaseKind.SWIGLU: (8, 64),
+    CaseKind.ADAM: (512,),
+    CaseKind.COPY: (4096,),
+    CaseKind.GROUPED_GEMM: (3, 16, 32, 48),
+    CaseKind.SUSTAINED_GEMM: (16, 32, 48),
+    CaseKind.HOST_LAUNCH: (16,),
+    CaseKind.HOST_LAYER: (16, 64),
+    CaseKind.HOST_REPLAY: (16, 64),
     **dict.fromkeys(ATTENTION, (1, 32, 4, 2, 16)),
     **dict.fromkeys(LATENT_ATTENTION, (1, 32, 4, 24, 16)),
 }
@@ -37,21 +37,23 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_every_kernel_is_timed(bench: Bench, kind: Kind) -> None:
+def test_every_kernel_is_timed(bench: Bench, kind: CaseKind) -> None:
     case = Case(kind=kind, sizes=SMALL[kind], variant="torch" if kind in ATTENTION else "")
     assert bench.runs(case) == (kind not in ON_A_GPU)
     sample = bench.measure(case)
     assert sample is not None, bench.refused
     assert sample.case == case
     assert 0 < sample.seconds < 10
-    assert sample.runs >= (2 if kind is Kind.SUSTAINED_GEMM else 5)
-    assert (sample.load is not None) == (kind is Kind.SUSTAINED_GEMM)
+    assert sample.runs >= (2 if kind is CaseKind.SUSTAINED_GEMM else 5)
+    assert (sample.load is not None) == (kind is CaseKind.SUSTAINED_GEMM)
 
 
 @pytest.mark.parametrize("variant", ["tn", "nn", "nt"])
 def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> None:
     m, n, k = 16, 32, 48
-    call = kernel_calls._gemm(bench.inputs, Case(kind=Kind.GEMM, sizes=(m, n, k), variant=variant))
+    call = kernel_calls._gemm(
+        bench.inputs, Case(kind=CaseKind.GEMM, sizes=(m, n, k), variant=variant)
+    )
     result = call(0)
     assert isinstance(result, torch.Tensor)
     assert result.shape == (m, n)
@@ -60,7 +62,7 @@ def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> N
 
 
 def test_attention_is_causal_and_of_the_right_shape(bench: Bench) -> None:
-    case = Case(kind=Kind.ATTENTION_FORWARD, sizes=(1, 32, 4, 2, 16), variant="torch")
+    case = Case(kind=CaseKind.ATTENTION_FORWARD, sizes=(1, 32, 4, 2, 16), variant="torch")
     query, key, value = kernel_calls._heads(bench.inputs, case)
     output = kernel_calls._attend(case, query, key, value)
     assert output.shape == (1, 4, 32, 16)
@@ -77,14 +79,14 @@ def test_grouped_gemms_are_those_of_each_expert(
     monkeypatch.setattr(bench.inputs, "sets", lambda *_: [(rows, weights)])
     expected = torch.cat([part @ own.t() for part, own in zip(rows.split(m), weights, strict=True)])
     for variant in GROUPED_VARIANTS:
-        case = Case(kind=Kind.GROUPED_GEMM, sizes=sizes, variant=variant)
+        case = Case(kind=CaseKind.GROUPED_GEMM, sizes=sizes, variant=variant)
         result = kernel_calls._grouped_gemm(bench.inputs, case)(0)
         assert isinstance(result, torch.Tensor)
         torch.testing.assert_close(result, expected, rtol=0.02, atol=0.1)
 
 
 def test_latent_attention_has_the_values_width(bench: Bench) -> None:
-    case = Case(kind=Kind.LATENT_ATTENTION_FORWARD, sizes=(1, 32, 4, 24, 16))
+    case = Case(kind=CaseKind.LATENT_ATTENTION_FORWARD, sizes=(1, 32, 4, 24, 16))
     query, key, value = kernel_calls._heads(bench.inputs, case)
     assert query.shape == key.shape == (1, 32, 4, 24)
     output = kernel_calls._attend(case, query, key, value)
@@ -100,23 +102,23 @@ def test_the_data_is_random_and_of_any_length(bench: Bench) -> None:
 
 
 def test_inputs_rotate_where_they_would_stay_in_the_cache(bench: Bench) -> None:
-    small, big = Case(kind=Kind.COPY, sizes=(4096,)), Case(kind=Kind.COPY, sizes=(2**29,))
+    small, big = Case(kind=CaseKind.COPY, sizes=(4096,)), Case(kind=CaseKind.COPY, sizes=(2**29,))
     assert len(bench.inputs.sets(small, object)) == 8
     assert len(bench.inputs.sets(big, object)) == 1
 
 
 def test_what_a_cpu_does_not_have(bench: Bench) -> None:
-    assert not bench.runs(Case(kind=Kind.GEMM_FP8, sizes=(16, 16, 16)))
-    assert not bench.runs(Case(kind=Kind.TO_DEVICE, sizes=(4096,)))
-    assert not bench.runs(Case(kind=Kind.ADAM, sizes=(10**9,)))
+    assert not bench.runs(Case(kind=CaseKind.GEMM_FP8, sizes=(16, 16, 16)))
+    assert not bench.runs(Case(kind=CaseKind.TO_DEVICE, sizes=(4096,)))
+    assert not bench.runs(Case(kind=CaseKind.ADAM, sizes=(10**9,)))
 
 
 def test_what_torch_refuses_gives_no_sample(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> object:
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
-    assert bench.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
+    monkeypatch.setitem(kernel_calls.CALLS, CaseKind.ADD, refuse)
+    assert bench.measure(Case(kind=CaseKind.ADD, sizes=(4, 4))) is None
     assert bench.refused["add:4x4"] == "RuntimeError: No available kernel. Aborting execution."
 
 
@@ -127,13 +129,15 @@ def test_no_error_of_a_case_is_another_ones(error: Exception) -> None:
 
     fresh = Bench(Device.CPU, wanted_seconds=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
-        assert fresh.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
-        assert fresh.measure(Case(kind=Kind.NORM, sizes=(4, 4))) is not None
+        patch.setitem(kernel_calls.CALLS, CaseKind.ADD, refuse)
+        assert fresh.measure(Case(kind=CaseKind.ADD, sizes=(4, 4))) is None
+        assert fresh.measure(Case(kind=CaseKind.NORM, sizes=(4, 4))) is not None
     assert list(fresh.refused) == ["add:4x4"]
 
 
-@pytest.mark.parametrize("made_of", [c.variant for c in HOST_CASES if c.kind is Kind.HOST_LAYER])
+@pytest.mark.parametrize(
+    "made_of", [c.variant for c in HOST_CASES if c.kind is CaseKind.HOST_LAYER]
+)
 def test_a_layer_is_of_its_kind_and_gives_its_gradients(
     bench: Bench, made_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +150,7 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(
 
     monkeypatch.setattr(kernel_calls, "TransformerLayer", Seen)
     call = kernel_calls._layer(
-        bench.inputs, Case(kind=Kind.HOST_LAYER, sizes=(16, 64), variant=made_of)
+        bench.inputs, Case(kind=CaseKind.HOST_LAYER, sizes=(16, 64), variant=made_of)
     )
     gradients = call(0)
     (layer,) = made
@@ -161,7 +165,7 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(
 
 def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:
     replays: list[bool] = []
-    for kind in (Kind.HOST_LAYER, Kind.HOST_REPLAY):
+    for kind in (CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY):
         call = kernel_calls._layer(bench.inputs, Case(kind=kind, sizes=(16, 64), variant="dense"))
         with replays_told(replays.append):
             call(0)
@@ -169,10 +173,10 @@ def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:
 
 
 def test_a_launch_is_one_addition(bench: Bench) -> None:
-    result = kernel_calls._launch(bench.inputs, Case(kind=Kind.HOST_LAUNCH, sizes=(7,)))(0)
+    result = kernel_calls._launch(bench.inputs, Case(kind=CaseKind.HOST_LAUNCH, sizes=(7,)))(0)
     assert isinstance(result, torch.Tensor)
     assert result.shape == (7,)
 
 
 def test_launches_stay_below_what_a_gpu_queues() -> None:
-    assert kernel_calls.HOST_CALLS[Kind.HOST_LAUNCH] < 1024
+    assert kernel_calls.HOST_CALLS[CaseKind.HOST_LAUNCH] < 1024

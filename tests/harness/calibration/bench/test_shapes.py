@@ -12,7 +12,7 @@ from harness.calibration.bench.cases import (
     HOST_TIMES,
     LATENT_ATTENTION,
     Case,
-    Kind,
+    CaseKind,
 )
 from harness.calibration.bench.shapes import (
     BURST,
@@ -30,8 +30,10 @@ CASES = frozenset(preset_cases())
 def test_every_case_stands_once_and_has_work() -> None:
     assert len(CASES) == len(preset_cases())
     assert all(case.work > 0 for case in CASES)
-    apart = {Kind.SUSTAINED_GEMM, *HOST_TIMES}
-    assert {case.kind for case in CASES} == set(Kind) - apart - {Kind.ALL_REDUCE}  # TP has SP
+    apart = {CaseKind.SUSTAINED_GEMM, *HOST_TIMES}
+    assert {case.kind for case in CASES} == set(CaseKind) - apart - {
+        CaseKind.ALL_REDUCE
+    }  # TP has SP
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
@@ -43,13 +45,13 @@ def test_the_linear_layers_of_llama3_8b(tp: int) -> None:
             ((8192, 4096, width), "nn"),
             ((width, 4096, 8192), "nt"),
         ):
-            assert Case(kind=Kind.GEMM, sizes=sizes, variant=variant) in CASES
+            assert Case(kind=CaseKind.GEMM, sizes=sizes, variant=variant) in CASES
 
 
 def test_the_output_layer_is_never_in_8_bits() -> None:
     rows = load_model("llama3_8b").padded_vocab_size(1)
-    assert Case(kind=Kind.GEMM, sizes=(4096, rows, 4096), variant="tn") in CASES
-    assert not any(c.kind is Kind.GEMM_FP8 and rows in c.sizes for c in CASES)
+    assert Case(kind=CaseKind.GEMM, sizes=(4096, rows, 4096), variant="tn") in CASES
+    assert not any(c.kind is CaseKind.GEMM_FP8 and rows in c.sizes for c in CASES)
 
 
 def test_attention_keeps_its_groups() -> None:
@@ -60,29 +62,29 @@ def test_attention_keeps_its_groups() -> None:
 
 
 def test_norms_and_additions_are_cut_by_sequence_parallelism() -> None:
-    for kind in (Kind.NORM, Kind.ADD):
+    for kind in (CaseKind.NORM, CaseKind.ADD):
         for tp in (1, 2, 4, 8):
             assert Case(kind=kind, sizes=(8192 // tp, 4096)) in CASES
 
 
 def test_swiglu_writes_half_of_what_it_reads() -> None:
-    assert Case(kind=Kind.SWIGLU, sizes=(8192, 14336)) in CASES
+    assert Case(kind=CaseKind.SWIGLU, sizes=(8192, 14336)) in CASES
 
 
 def test_collectives_carry_the_whole_sequence() -> None:
     hidden = 8192 * 4096 * 2
-    assert Case(kind=Kind.ALL_GATHER, sizes=(hidden,)) in CASES
-    assert Case(kind=Kind.REDUCE_SCATTER, sizes=(hidden,)) in CASES
+    assert Case(kind=CaseKind.ALL_GATHER, sizes=(hidden,)) in CASES
+    assert Case(kind=CaseKind.REDUCE_SCATTER, sizes=(hidden,)) in CASES
 
 
 def test_every_preset_gives_gemms() -> None:
     for name in model_names():
         hidden = load_model(name).hidden_size
-        assert any(case.kind is Kind.GEMM and hidden in case.sizes for case in CASES), name
+        assert any(case.kind is CaseKind.GEMM and hidden in case.sizes for case in CASES), name
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
-def test_attention_of_any_length_of_which_none_takes_long(kind: Kind) -> None:
+def test_attention_of_any_length_of_which_none_takes_long(kind: CaseKind) -> None:
     for tokens, heads, groups in (
         (2048, 32, 8),
         (16384, 32, 8),
@@ -96,7 +98,7 @@ def test_attention_of_any_length_of_which_none_takes_long(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", LATENT_ATTENTION)
-def test_latent_attention_has_two_widths(kind: Kind) -> None:
+def test_latent_attention_has_two_widths(kind: CaseKind) -> None:
     """DeepSeek V3: 128 heads, 128 + 64 channels of queries and keys, 128 of values."""
     for tokens, heads in ((8192, 128), (8192, 16), (32768, 16)):
         assert Case(kind=kind, sizes=(1, tokens, heads, 192, 128)) in CASES
@@ -104,7 +106,7 @@ def test_latent_attention_has_two_widths(kind: Kind) -> None:
 
 def test_experts_of_a_rank() -> None:
     """Mixtral: 8 experts of 4096 x 14336, gated; Qwen3 30B: 128 of 2048 x 768 over 8 ranks."""
-    sizes = {case.sizes for case in CASES if case.kind is Kind.GROUPED_GEMM}
+    sizes = {case.sizes for case in CASES if case.kind is CaseKind.GROUPED_GEMM}
     for rows in EXPERT_TOKENS:
         assert {(8, rows, 28672, 4096), (8, rows, 4096, 14336)} <= sizes
         assert {(16, rows, 1536, 2048), (16, rows, 2048, 768)} <= sizes
@@ -116,13 +118,13 @@ def test_the_core_is_small_and_of_what_steps_are_made_of() -> None:
     assert core <= CASES
     assert len(core) < 400
     assert {case.kind for case in core if case.kind not in COLLECTIVES} == {
-        Kind.GEMM,
-        Kind.GEMM_FP8,
+        CaseKind.GEMM,
+        CaseKind.GEMM_FP8,
         *ATTENTION,
         *BANDWIDTH,
-        Kind.ADAM,
+        CaseKind.ADAM,
         *HOST_COPIES,
-        Kind.COPY,
+        CaseKind.COPY,
     }
     assert BURST in core
     assert SUSTAINED.flops == BURST.flops

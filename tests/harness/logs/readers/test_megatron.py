@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.logs.readers.megatron import MegatronReader
-from harness.logs.records import Argument, Mark, Peak, Record, Step, Throughput
+from harness.logs.records import Argument, LoggedStep, Mark, Peak, Record, Throughput
 from tests.harness.logs import lines
 
 
@@ -19,7 +19,9 @@ def read(line: str) -> tuple[Record, ...]:
 def test_the_iteration_line(stamp: str) -> None:
     step, batch = read(lines.megatron(10, 500, ms=40.1, stamp=stamp))
     assert batch == Argument(name="global_batch_size", value="32")
-    assert step == Step(number=10, total=500, seconds=0.0401, tflops_per_gpu=412.3, loss=8.123456)
+    assert step == LoggedStep(
+        number=10, total=500, seconds=0.0401, tflops_per_gpu=412.3, loss=8.123456
+    )
 
 
 def test_eight_digits_leave_no_blank() -> None:
@@ -133,4 +135,4 @@ def test_frame_and_arguments() -> None:
     ],
 )
 def test_lines_that_are_something_else(line: str) -> None:
-    assert not any(isinstance(r, Step | Peak | Throughput) for r in read(line))
+    assert not any(isinstance(r, LoggedStep | Peak | Throughput) for r in read(line))

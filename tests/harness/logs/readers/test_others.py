@@ -8,11 +8,11 @@ from harness.logs.readers import READERS
 from harness.logs.records import (
     Argument,
     LogFramework,
+    LoggedStep,
     Loss,
     Mark,
     Peak,
     Record,
-    Step,
     Timers,
     WholeRun,
 )
@@ -29,7 +29,7 @@ def read(framework: str, line: str) -> tuple[Record, ...]:
 
 def test_nemo_2_counts_from_zero() -> None:
     assert read("nemo", lines.nemo(10, 100)) == (
-        Step(number=10, total=100, seconds=5.432, tflops_per_gpu=412.3, loss=8.123),
+        LoggedStep(number=10, total=100, seconds=5.432, tflops_per_gpu=412.3, loss=8.123),
     )
 
 
@@ -41,7 +41,9 @@ def test_nemo_2_memory_is_in_bytes_of_four_digits() -> None:
 
 
 def test_nemo_1_writes_a_bar() -> None:
-    assert read("nemo", lines.nemo_1(20)) == (Step(number=20, total=1000, seconds=3.41, loss=7.12),)
+    assert read("nemo", lines.nemo_1(20)) == (
+        LoggedStep(number=20, total=1000, seconds=3.41, loss=7.12),
+    )
 
 
 @pytest.mark.parametrize("colour", [True, False])
@@ -87,7 +89,7 @@ def test_deepspeed_without_a_rate(rate: str) -> None:
 @pytest.mark.parametrize("more", ["", "aux: 0.1234 "])
 def test_deepspeed_pipeline(more: str) -> None:
     line = f"steps: 10 loss: 7.1234 {more}iter time (s): 1.234 samples/sec: 25.934"
-    assert read("deepspeed", line) == (Step(number=10, seconds=1.234, loss=7.1234),)
+    assert read("deepspeed", line) == (LoggedStep(number=10, seconds=1.234, loss=7.1234),)
 
 
 def test_deepspeed_usage_and_configuration() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from harness.sweeps.workers.claims import Ticket, Watch, Worker, ticket_of
+from harness.sweeps.workers.claims import HeartbeatWatch, SweepWorker, Ticket, ticket_of
 
 
 def test_on_one_machine_a_lock_tells_at_once(tmp_path: Path) -> None:
-    dead, living, asker = (Worker(tmp_path) for _ in range(3))
-    watch = Watch(asker, timeout_seconds=60.0)
+    dead, living, asker = (SweepWorker(tmp_path) for _ in range(3))
+    watch = HeartbeatWatch(asker, timeout_seconds=60.0)
     dead._lock.close()  # as the kernel does for a process that is killed
     assert watch.is_dead(1, dead.ticket(), None)
     assert not watch.is_dead(2, living.ticket(), None)
@@ -24,8 +24,8 @@ def test_on_one_machine_a_lock_tells_at_once(tmp_path: Path) -> None:
 
 def test_elsewhere_a_heartbeat_that_stands_still_while_the_storage_answers(tmp_path: Path) -> None:
     now = 0.0
-    asker = Worker(tmp_path)
-    watch = Watch(asker, timeout_seconds=10.0, clock=lambda: now)
+    asker = SweepWorker(tmp_path)
+    watch = HeartbeatWatch(asker, timeout_seconds=10.0, clock=lambda: now)
     ticket = asker.ticket()
     there = replace(ticket, owner=replace(ticket.owner, worker="other", kernel="another"))
 
@@ -47,7 +47,7 @@ def test_elsewhere_a_heartbeat_that_stands_still_while_the_storage_answers(tmp_p
 
 
 def test_a_ticket_is_read_as_it_was_stored(tmp_path: Path) -> None:
-    worker = Worker(tmp_path)
+    worker = SweepWorker(tmp_path)
     ticket = worker.ticket()
     assert ticket_of({"harness:claim": to_builtins(ticket)}) == ticket
     assert ticket_of({}) is None
