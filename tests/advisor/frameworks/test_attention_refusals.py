@@ -8,39 +8,40 @@ from advisor.cli.main import main
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--model deepseek_v2_lite model.transformer_impl=local", "use transformer_engine"),
+        ("deepseek_v2_lite model.transformer_impl=local", "use transformer_engine"),
         (
-            "--model phi4 --framework fsdp2 model.window_size=1024",
+            "phi4 --framework fsdp2 model.window_size=1024",
             "model.window_size = 1024: is not modelled with plain torch layers",
         ),
+        ("phi4 --framework fsdp2 model.mtp_num_layers=1", "is not modelled with mtp_num_layers"),
+        ("olmo2_32b --framework fsdp2", "is not modelled with plain torch layers"),
+        ("olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
+        ("gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
         (
-            "--model phi4 --framework fsdp2 model.mtp_num_layers=1",
-            "is not modelled with mtp_num_layers",
+            "gemma2_9b model.attention_backend=flash",
+            "attention_backend = unfused: flash has no ker",
         ),
-        ("--model olmo2_32b --framework fsdp2", "is not modelled with plain torch layers"),
-        ("--model olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
-        ("--model gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
+        ("gemma2_27b --tp 1 --pp 1 --cp 2", "_size = 2: cannot be combined with model.attn_logit"),
+        ("phi4 model.norm_placement=post", "needs transformer_impl = transformers"),
+        ("phi4 model.qk_layernorm_across_heads=true", "needs transformer_impl"),
+        ("qwen3_8b model.qk_l2_norm=true", "cannot be combined with qk_layernorm"),
+        ("phi4 model.attention_chunk_size=0", "must be positive"),
+        ("mistral_7b_v0.1 model.attention_chunk_size=64", "with unfused attention or win"),
+        ("phi4 model.no_rope_freq=[0,1]", "has 2 layers, but the model has 40"),
+        ("deepseek_v2_lite model.no_rope_freq=4", "not modelled with multi-latent"),
+        ("phi4 model.window_attn_skip_freq=2", "needs window_size"),
+        ("phi4 --framework fsdp2 job.deterministic_mode=true", "is Megatron's and is not"),
+        ("qwen3_next_80b_a3b model.transformer_impl=local", "has no gated_delta_net"),
+        ("nemotron3_nano_30b_a3b --framework huggingface", "with hybrid_layer_"),
+        ("llama3_8b --framework fsdp2 model.attention_output_gate=true", "attention_output_gate"),
         (
-            "--model gemma2_9b model.attention_backend=flash",
-            "needs attention_backend = unfused: flash has no kernel",
+            "llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
+            "is not modelled with hybrid_layer_pattern",
         ),
-        (
-            "--model gemma2_27b --tp 1 --pp 1 --cp 2",
-            "context_parallel_size = 2: cannot be combined with model.attn_logit",
-        ),
-        ("--model phi4 model.norm_placement=post", "needs transformer_impl = transformers"),
-        ("--model phi4 model.qk_layernorm_across_heads=true", "needs transformer_impl"),
-        ("--model qwen3_8b model.qk_l2_norm=true", "cannot be combined with qk_layernorm"),
-        ("--model phi4 model.attention_chunk_size=0", "must be positive"),
-        ("--model mistral_7b_v0.1 model.attention_chunk_size=64", "with unfused attention or win"),
-        ("--model phi4 model.no_rope_freq=[0,1]", "has 2 layers, but the model has 40"),
-        ("--model deepseek_v2_lite model.no_rope_freq=4", "not modelled with multi-latent"),
-        ("--model phi4 model.window_attn_skip_freq=2", "needs window_size"),
-        ("--model phi4 --framework fsdp2 job.deterministic_mode=true", "is Megatron's and is not"),
     ],
 )
 def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
-    assert main([*arguments.split(), "--gpus", "8xH100"]) == 2
+    assert main(["--model", *arguments.split(), "--gpus", "8xH100"]) == 2
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
@@ -63,7 +64,7 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
 def test_options_of_megatron_are_none_of_a_pytorch_stack(
     capsys: pytest.CaptureFixture[str], arguments: str, says: str
 ) -> None:
-    test_one_line(capsys, f"--model llama3_8b {arguments}", says)
+    test_one_line(capsys, f"llama3_8b {arguments}", says)
 
 
 @pytest.mark.parametrize(

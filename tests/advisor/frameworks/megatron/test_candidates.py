@@ -26,31 +26,15 @@ def specs(job, revision=V19) -> list[str]:
 
 def test_the_candidates_of_six_layers_to_a_chunk(make_job) -> None:
     job = make_job(pipeline_model_parallel_size=4)
-    assert specs(job) == [
-        "none",
-        "selective:core_attn",
-        "selective:mlp",
-        "selective:core_attn,mlp",
-        "full:uniform:1",
-        "full:uniform:2",
-        "full:uniform:3",
-        "full:uniform:6",
-        "full:block:1",
-        "full:block:2",
-        "full:block:3",
-        "full:block:4",
-        "full:block:5",
-    ]
+    modules = [f"selective:{labels}" for labels in ("core_attn", "mlp", "core_attn,mlp")]
+    uniform = [f"full:uniform:{n}" for n in (1, 2, 3, 6)]
+    assert specs(job) == ["none", *modules, *uniform, *(f"full:block:{n}" for n in range(1, 6))]
 
 
 def test_layernorm_is_a_candidate_on_the_local_spec_only(make_job) -> None:
     local = [s for s in specs(make_job(transformer_impl="local")) if "layernorm" in s]
-    assert local == [
-        "selective:layernorm",
-        "selective:core_attn,layernorm",
-        "selective:mlp,layernorm",
-        "selective:core_attn,mlp,layernorm",
-    ]
+    others = ("", "core_attn,", "mlp,", "core_attn,mlp,")
+    assert local == [f"selective:{labels}layernorm" for labels in others]
     assert not [s for s in specs(make_job()) if "layernorm" in s]
 
 

@@ -5,7 +5,6 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from advisor.cli.main import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
 from advisor.frameworks.megatron.plan import chunk_plan, offloaded_modules
@@ -30,22 +29,11 @@ def lm(version: str) -> Revision:
 
 
 def test_labels_that_act() -> None:
-    assert acting_labels(QWEN) == (
-        "core_attn",
-        "layernorm",
-        "moe_act",
-        "shared_experts",
-        "moe",
-        "gdn_norm_out",
-    )
-    assert acting_labels(NEMOTRON) == ("core_attn", "layernorm", "moe_act", "shared_experts", "moe")
-    dense = replace(
-        NEMOTRON,
-        num_layers=3,
-        hybrid_layer_pattern="M*-",
-        num_moe_experts=None,
-        moe_ffn_hidden_size=None,
-    )
+    experts = ("core_attn", "layernorm", "moe_act", "shared_experts", "moe")
+    assert acting_labels(QWEN) == (*experts, "gdn_norm_out")
+    assert acting_labels(NEMOTRON) == experts
+    none = {"num_moe_experts": None, "moe_ffn_hidden_size": None}
+    dense = replace(NEMOTRON, num_layers=3, hybrid_layer_pattern="M*-", **none)
     assert acting_labels(dense) == ("core_attn", "mlp")
 
 
@@ -121,28 +109,6 @@ def test_flags(jobs: dict[str, Job]) -> None:
         words = shlex.split(layout_flags(nemotron, lm(version)))
         assert words[words.index(option) + 1] == NEMOTRON.hybrid_layer_pattern
         assert words[words.index("--mamba-num-heads") + 1] == "64"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("--model qwen3_next_80b_a3b model.transformer_impl=local", "has no gated_delta_net"),
-        ("--model nemotron3_nano_30b_a3b --framework huggingface", "with hybrid_layer_"),
-        (
-            "--model llama3_8b --framework fsdp2 model.attention_output_gate=true",
-            "is not modelled with attention_output_gate",
-        ),
-        (
-            "--model llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
-            "is not modelled with hybrid_layer_pattern",
-        ),
-    ],
-)
-def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
-    assert main([*arguments.split(), "--gpus", "8xH100"]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
 
 
 def test_equal_segments_are_tallied_wherever_they_stand() -> None:

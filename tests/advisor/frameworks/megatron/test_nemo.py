@@ -24,13 +24,8 @@ from advisor.lint.target import lint_target
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
 SPECS = (
-    "none",
-    "selective:core_attn",
-    "selective:core_attn,mlp",
-    "selective:mlp,layernorm",
-    "full:uniform:1",
-    "full:uniform:4",
-    "full:block:8",
+    *("none", "selective:core_attn", "selective:core_attn,mlp", "selective:mlp,layernorm"),
+    *("full:uniform:1", "full:uniform:4", "full:block:8"),
     "full:block:2+distribute_saved_activations",
 )
 
@@ -122,42 +117,39 @@ def test_the_spelling_of_both(make_job) -> None:
 
 
 def test_a_job_is_told_all_that_moves_its_step(make_job) -> None:
+    experts = {
+        "expert_model_parallel_size": 2,
+        "expert_tensor_parallel_size": 1,
+        "moe_token_dispatcher_type": "alltoall",
+        "overlap_moe_expert_parallel_comm": True,
+        "delay_wgrad_compute": True,
+    }
     job = make_job(
         tensor_model_parallel_size=2,
         sequence_parallel=True,
-        expert_model_parallel_size=2,
-        expert_tensor_parallel_size=1,
         num_moe_experts=8,
-        moe_token_dispatcher_type="alltoall",
-        overlap_moe_expert_parallel_comm=True,
-        delay_wgrad_compute=True,
         tp_comm_overlap=True,
         cross_entropy_fusion="te",
         cuda_graph_impl="transformer_engine",
         cuda_graph_modules=("attn",),
+        **experts,
     )
     words = shlex.split(nemo_layout_overrides(job, SECOND))
-    assert {
-        "trainer.strategy.expert_model_parallel_size=2",
-        "trainer.strategy.expert_tensor_parallel_size=1",
-        "model.config.moe_token_dispatcher_type=alltoall",
-        "model.config.overlap_moe_expert_parallel_comm=true",
-        "model.config.delay_wgrad_compute=true",
-        "model.config.tp_comm_overlap=true",
-        "model.config.cross_entropy_loss_fusion=true",
-        "model.config.cross_entropy_fusion_impl=te",
-        "model.config.external_cuda_graph=true",
-        "model.config.enable_cuda_graph=false",
-        "model.config.cuda_graph_scope=attn",  # a text in megatron-core 0.14
-    } <= set(words)
+    config = (
+        "moe_token_dispatcher_type=alltoall overlap_moe_expert_parallel_comm=true "
+        "delay_wgrad_compute=true tp_comm_overlap=true cross_entropy_loss_fusion=true "
+        "cross_entropy_fusion_impl=te external_cuda_graph=true enable_cuda_graph=false "
+        "cuda_graph_scope=attn"  # a text in megatron-core 0.14
+    )
+    assert {f"model.config.{word}" for word in config.split()} <= set(words)
+    assert {"trainer.strategy.expert_model_parallel_size=2"} <= set(words)
+    assert {"trainer.strategy.expert_tensor_parallel_size=1"} <= set(words)
     assert not any("cuda_graph_impl" in word or "hybridep" in word for word in words)
     assert "model.ub_tp_comm_overlap=true" in nemo_layout_overrides(job, FIRST)
     assert "dispatcher" not in nemo_layout_overrides(job, FIRST)
-
-
-def test_dense_models_are_told_of_no_experts(make_job) -> None:
-    assert "expert" not in nemo_layout_overrides(make_job(), SECOND)
-    assert "moe" not in nemo_layout_overrides(make_job(), SECOND)
+    dense = nemo_layout_overrides(make_job(), SECOND)
+    assert "expert" not in dense
+    assert "moe" not in dense
 
 
 def test_what_is_left_to_the_recipe_is_said(make_job) -> None:

@@ -1,4 +1,5 @@
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -7,6 +8,7 @@ from advisor.frameworks.megatron.revisions import (
     MEGATRON_BRIDGE,
     MEGATRON_CORE,
     CheckpointKind,
+    Revision,
     checkpoint_kind,
     default_version,
     resolve_revision,
@@ -17,40 +19,23 @@ from advisor.frameworks.names import Framework
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
 
-@pytest.mark.parametrize(
-    ("text", "core"),
-    [
-        ("0.13", "0.13"),
-        ("0.16.1", "0.16"),
-        ("v0.17.0", "0.17"),
-        ("core_v0.18.2", "0.18"),
-        ("core_r0.15.0", "0.15"),
-        ("0.16.0rc0", "0.16"),
-        ("", "0.19"),
-        ("0.20.0", "main"),
-        ("main", "main"),
-        ("MAIN", "main"),
-    ],
+CORES = {"0.13": "0.13", "0.16.1": "0.16", "v0.17.0": "0.17", "core_v0.18.2": "0.18", "": "0.19"}
+CORES |= {"core_r0.15.0": "0.15", "0.16.0rc0": "0.16"} | dict.fromkeys(
+    ("0.20.0", "main", "MAIN"), "main"
 )
-def test_a_version_of_megatron_core_is_read(text: str, core: str) -> None:
-    assert resolve_revision(LM, text).core == core
+BRIDGES = {"0.2": "0.16", "0.3.1": "0.16", "0.4": "0.17", "0.5.0": "0.18", "0.6.0": "0.19"}
+BRIDGES |= {"": "0.19", "main": "main"}
 
 
-@pytest.mark.parametrize(
-    ("version", "core"),
-    [
-        ("0.2", "0.16"),
-        ("0.3.1", "0.16"),
-        ("0.4", "0.17"),
-        ("0.5.0", "0.18"),
-        ("0.6.0", "0.19"),
-        ("", "0.19"),
-        ("main", "main"),
-    ],
-)
-def test_a_version_of_bridge_stands_on_the_core_that_it_pins(version: str, core: str) -> None:
+@pytest.mark.parametrize("text", CORES)
+def test_a_version_of_megatron_core_is_read(text: str) -> None:
+    assert resolve_revision(LM, text).core == CORES[text]
+
+
+@pytest.mark.parametrize("version", BRIDGES)
+def test_a_version_of_bridge_stands_on_the_core_that_it_pins(version: str) -> None:
     revision = resolve_revision(BRIDGE, version)
-    assert (revision.framework, revision.core) == (BRIDGE, core)
+    assert (revision.framework, revision.core) == (BRIDGE, BRIDGES[version])
 
 
 @pytest.mark.parametrize("text", ["0.10", "1.0", "latest", "16", "0.16.1.1.1"])
@@ -76,13 +61,16 @@ def test_a_revision_is_one_object() -> None:
     assert resolve_revision(LM, "0.16") is resolve_revision(LM, "0.16")
 
 
+ALL = ("0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")
+
+
 @pytest.mark.parametrize(
     ("module", "versions"),
     [
-        ("mlp", ("0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")),
-        ("shared_experts", ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")),
-        ("gdn_norm_out", ("0.19", "main")),
-        ("mhc", ("main",)),
+        ("mlp", ALL[1:]),
+        ("shared_experts", ALL[3:]),
+        ("gdn_norm_out", ALL[8:]),
+        ("mhc", ALL[9:]),
         ("moe_layer", ()),
     ],
 )
@@ -97,49 +85,24 @@ def test_modules_are_only_ever_added() -> None:
 
 
 def test_what_changed_with_which_release() -> None:
-    by_core = {revision.core: revision for revision in MEGATRON_CORE}
-    assert [c for c, r in by_core.items() if r.uniform_must_divide] == [
-        "0.11",
-        "0.12",
-        "0.13",
-        "0.14",
-        "0.15",
-        "0.16",
-    ]
-    assert [c for c, r in by_core.items() if not r.recompute_modules] == ["0.11"]
-    assert [c for c, r in by_core.items() if not r.cuda_graph_impls] == [
-        "0.11",
-        "0.12",
-        "0.13",
-        "0.14",
-    ]
-    assert [c for c, r in by_core.items() if "full_iteration" in r.cuda_graph_impls] == [
-        "0.18",
-        "0.19",
-        "main",
-    ]
-    assert [c for c, r in by_core.items() if r.cuda_graph_field == "cuda_graph_modules"] == [
-        "0.18",
-        "0.19",
-        "main",
-    ]
-    assert [c for c, r in by_core.items() if not r.offload_modules] == [
-        "0.11",
-        "0.12",
-        "0.13",
-        "0.14",
-        "0.15",
-    ]
+    def releases(true: Callable[[Revision], object]) -> tuple[str, ...]:
+        return tuple(revision.core for revision in MEGATRON_CORE if true(revision))
+
+    assert releases(lambda r: r.uniform_must_divide) == ALL[:6]
+    assert releases(lambda r: not r.recompute_modules) == ALL[:1]
+    assert releases(lambda r: not r.cuda_graph_impls) == ALL[:4]
+    assert releases(lambda r: "full_iteration" in r.cuda_graph_impls) == ALL[7:]
+    assert releases(lambda r: r.cuda_graph_field == "cuda_graph_modules") == ALL[7:]
+    assert releases(lambda r: not r.offload_modules) == ALL[:5]
 
 
-@pytest.mark.parametrize("module", ["core_attn", "mlp", "moe", "shared_experts"])
-def test_plain_checkpoints(module: str) -> None:
-    assert checkpoint_kind(module) is CheckpointKind.PLAIN
+DISCARDING = ("layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", "mhc")
 
 
-@pytest.mark.parametrize("module", ["layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", "mhc"])
-def test_output_discarding_checkpoints(module: str) -> None:
-    assert checkpoint_kind(module) is CheckpointKind.OUTPUT_DISCARDING
+@pytest.mark.parametrize("module", ["core_attn", "mlp", "moe", "shared_experts", *DISCARDING])
+def test_kinds_of_checkpoints(module: str) -> None:
+    discards = checkpoint_kind(module) is CheckpointKind.OUTPUT_DISCARDING
+    assert discards == (module in DISCARDING)
 
 
 def test_a_framework_without_megatron_core_has_no_release() -> None:

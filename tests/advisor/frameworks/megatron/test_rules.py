@@ -44,17 +44,10 @@ def rejected_by(spec: str, job: Any, revision: Revision) -> list[str]:
     return [rejection.rule for rejection in check(parse_setting(spec), job, revision)]
 
 
+SELECTIVE = {"recompute_granularity": "selective"}
 LEGAL = (
-    "none",
-    "selective",
-    "selective:core_attn",
-    "selective:mlp",
-    "selective:core_attn,mlp",
-    "selective:layernorm",
-    "full:uniform:1",
-    "full:uniform:24",
-    "full:block:1",
-    "full:block:24",
+    *("none", "selective", "selective:core_attn", "selective:mlp", "selective:core_attn,mlp"),
+    *("selective:layernorm", "full:uniform:1", "full:uniform:24", "full:block:1", "full:block:24"),
 )
 
 
@@ -127,20 +120,14 @@ def test_precision_rules_of_newer_releases(raw, version, rules) -> None:
 
 @pytest.mark.parametrize(("recipe", "notes_te"), [("mxfp8", True), ("delayed", False)])
 def test_layernorm_recompute_with_fp8_asks_for_a_transformer_engine(recipe, notes_te) -> None:
-    raw = {
-        "recompute_granularity": "selective",
-        "recompute_modules": ("layernorm",),
-        "fp8": "hybrid",
-        "fp8_recipe": recipe,
-        "num_moe_experts": 8,
-    }
-    found = rules_of(lm(), **raw)
+    raw = {**SELECTIVE, "recompute_modules": ("layernorm",), "num_moe_experts": 8}
+    found = rules_of(lm(), **raw, fp8="hybrid", fp8_recipe=recipe)
     assert ("fp8_recompute_te_version" in found) == notes_te
     assert ("fp8_layernorm_recompute" in found) != notes_te
 
 
 def test_gdp_labels_on_a_model_without_that_attention() -> None:
-    raw = {"recompute_granularity": "selective", "recompute_modules": ("gdp_in_proj", "mlp")}
+    raw = {**SELECTIVE, "recompute_modules": ("gdp_in_proj", "mlp")}
     assert rules_of(lm("main"), **raw) == {"gdp_labels_without_gdp": Verdict.NO_EFFECT}
     assert "recompute_modules" in rules_of(lm("0.19"), **raw)
 
@@ -196,16 +183,11 @@ def test_mlp_recompute_with_a_bias_is_noted_on_transformer_engine(make_job) -> N
 
 
 def test_an_unknown_bias_or_a_mixture_of_experts_says_nothing() -> None:
-    raw = {
-        "recompute_granularity": "selective",
-        "recompute_modules": ("mlp",),
-        "transformer_impl": "local",
-    }
+    raw = {**SELECTIVE, "recompute_modules": ("mlp",), "transformer_impl": "local"}
+    biased = {**raw, "add_bias_linear": True}
     assert "mlp_recompute_with_bias" not in rules_of(lm(), **raw)
-    assert "mlp_recompute_with_bias" not in rules_of(
-        lm(), **raw, add_bias_linear=True, num_moe_experts=8
-    )
-    assert rules_of(lm(), **raw, add_bias_linear=True) == {"mlp_recompute_with_bias": Verdict.HANGS}
+    assert "mlp_recompute_with_bias" not in rules_of(lm(), **biased, num_moe_experts=8)
+    assert rules_of(lm(), **biased) == {"mlp_recompute_with_bias": Verdict.HANGS}
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -260,17 +242,11 @@ def test_unset_modules_are_said_to_be_core_attn(make_job) -> None:
     assert notes(parse_setting("selective:core_attn"), job, lm()) == ()
 
 
-@pytest.mark.parametrize(
-    ("spec", "rule"),
-    [
-        ("selective:moe", "moe_labels_on_dense"),
-        ("selective:mlp,shared_experts", "moe_labels_on_dense"),
-    ],
-)
-def test_moe_labels_do_nothing_on_a_dense_model(spec, rule, make_job) -> None:
+@pytest.mark.parametrize("spec", ["selective:moe", "selective:mlp,shared_experts"])
+def test_moe_labels_do_nothing_on_a_dense_model(spec, make_job) -> None:
     setting, job = parse_setting(spec), make_job()
     assert check(setting, job, lm()) == ()
-    assert [r.rule for r in without_effect(setting, job, lm())] == [rule]
+    assert [r.rule for r in without_effect(setting, job, lm())] == ["moe_labels_on_dense"]
 
 
 @pytest.mark.parametrize(
@@ -293,25 +269,13 @@ def test_the_promoted_default_of_a_dumped_configuration_is_no_finding() -> None:
 # What the launchers add
 
 
-@pytest.mark.parametrize(
-    ("spec", "lm_rule", "bridge_rule"),
-    [
-        (
-            "selective:mlp+distribute_saved_activations",
-            "distribute_needs_full",
-            "distribute_ignored",
-        ),
-        ("none+distribute_saved_activations", "distribute_needs_full", "distribute_ignored"),
-    ],
-)
-def test_distribute_is_refused_by_megatron_lm_and_ignored_by_bridge(
-    spec, lm_rule, bridge_rule, make_job
-) -> None:
-    job = make_job(tensor_model_parallel_size=2)
-    assert rejected_by(spec, job, lm()) == [lm_rule]
+@pytest.mark.parametrize("spec", ["selective:mlp", "none"])
+def test_distribute_is_refused_by_megatron_lm_and_ignored_by_bridge(spec, make_job) -> None:
+    spec, job = f"{spec}+distribute_saved_activations", make_job(tensor_model_parallel_size=2)
+    assert rejected_by(spec, job, lm()) == ["distribute_needs_full"]
     assert rejected_by(spec, job, bridge()) == []
     ignored = without_effect(parse_setting(spec), job, bridge())
-    assert [rejection.rule for rejection in ignored] == [bridge_rule]
+    assert [rejection.rule for rejection in ignored] == ["distribute_ignored"]
 
 
 def test_distribute_with_full_recompute(make_job) -> None:
@@ -322,26 +286,26 @@ def test_distribute_with_full_recompute(make_job) -> None:
     assert rejected_by(spec, tp2, lm()) == []
     assert rejected_by(spec, sp, lm()) == ["distribute_with_sequence_parallel"]
     assert rejected_by(spec, sp, bridge()) == ["distribute_with_sequence_parallel"]
-    assert [r.rule for r in without_effect(parse_setting(spec), tp1, bridge())] == [
-        "distribute_ignored"
-    ]
+    ignored = without_effect(parse_setting(spec), tp1, bridge())
+    assert [rejection.rule for rejection in ignored] == ["distribute_ignored"]
 
 
-def test_a_method_with_selective() -> None:
-    raw = {
-        "recompute_granularity": "selective",
-        "recompute_method": "block",
-        "recompute_modules": ("mlp",),
-    }
-    assert rules_of(lm(), **raw) == {"selective_with_method": Verdict.REFUSED}
-    assert rules_of(bridge(), **raw) == {"method_with_selective": Verdict.NO_EFFECT}
+METHOD = {**SELECTIVE, "recompute_method": "block", "recompute_modules": ("mlp",)}
+EMPTY = {**SELECTIVE, "recompute_modules": ()}
 
 
-def test_an_empty_list_of_modules() -> None:
-    raw = {"recompute_granularity": "selective", "recompute_modules": ()}
-    assert rules_of(lm(), **raw) == {"recompute_modules_empty": Verdict.REFUSED}
-    assert rules_of(lm("0.15"), **raw) == {"selective_without_modules": Verdict.NO_EFFECT}
-    assert rules_of(bridge(), **raw) == {"selective_without_modules": Verdict.NO_EFFECT}
+@pytest.mark.parametrize(
+    ("raw", "revision", "rule", "verdict"),
+    [
+        (METHOD, lm(), "selective_with_method", Verdict.REFUSED),
+        (METHOD, bridge(), "method_with_selective", Verdict.NO_EFFECT),
+        (EMPTY, lm(), "recompute_modules_empty", Verdict.REFUSED),
+        (EMPTY, lm("0.15"), "selective_without_modules", Verdict.NO_EFFECT),
+        (EMPTY, bridge(), "selective_without_modules", Verdict.NO_EFFECT),
+    ],
+)
+def test_a_method_with_selective_and_an_empty_list_of_modules(raw, revision, rule, verdict) -> None:
+    assert rules_of(revision, **raw) == {rule: verdict}
 
 
 def test_module_offload_asks_for_te_and_its_environment(make_job) -> None:
@@ -363,10 +327,8 @@ def test_offloading_what_is_recomputed_anyway(spec: str, make_job) -> None:
 @pytest.mark.parametrize("version", ["0.14", "0.15", "0.16"])
 def test_graphs_with_expandable_segments(version: str, make_job) -> None:
     job = make_job(cuda_graph_impl="transformer_engine", expandable_segments=True)
-    refused = check(NONE, job, lm(version))
-    assert [r.rule for r in refused] == (
-        [] if version == "0.16" else ["graphs_with_expandable_segments"]
-    )
+    refused = [rejection.rule for rejection in check(NONE, job, lm(version))]
+    assert refused == ([] if version == "0.16" else ["graphs_with_expandable_segments"])
     environment = any("NCCL_GRAPH_REGISTER=0" in note for note in notes(NONE, job, lm(version)))
     assert environment == (version == "0.16")
 
@@ -518,21 +480,18 @@ def test_a_misspelt_label_is_answered_with_the_nearest() -> None:
     assert "layernorm" in found[0].fix
 
 
-def cited(rule: str, revision: Revision) -> str:
-    return RULES[rule].cited(revision)
-
-
-def test_sources_name_the_release_that_was_read() -> None:
-    assert cited("recompute_modules", lm("0.13")) == (
-        "megatron-core 0.13.1 transformer_config.py:819"
-    )
-    assert cited("recompute_modules", lm("main")).startswith("Megatron-LM main")
-    assert cited("distribute_needs_tp", lm("0.16")) == (
-        "megatron-core 0.16.1 training/arguments.py"
-    )
-    assert cited("sequence_parallel_needs_tp", lm()) == (
-        "megatron-core 0.19.2 model_parallel_config.py:504"
-    )
+@pytest.mark.parametrize(
+    ("rule", "version", "source"),
+    [
+        ("recompute_modules", "0.13", "megatron-core 0.13.1 transformer_config.py:819"),
+        ("recompute_modules", "main", "Megatron-LM main"),
+        ("distribute_needs_tp", "0.16", "megatron-core 0.16.1 training/arguments.py"),
+        ("sequence_parallel_needs_tp", "", "megatron-core 0.19.2 model_parallel_config.py:504"),
+    ],
+)
+def test_sources_name_the_release_that_was_read(rule, version, source) -> None:
+    cited = RULES[rule].cited(lm(version))
+    assert cited.startswith(source) if version == "main" else cited == source
 
 
 def test_each_release_cites_a_line_for_each_refusal_that_it_makes() -> None:
