@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, arguments, config, marked
+from advisor.frameworks.megatron.rules.stated import (
+    Authority,
+    Rule,
+    arguments,
+    clash,
+    config,
+    marked,
+)
 
 _KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _RINGS: Final = frozenset({"p2p", "a2a+p2p"})
@@ -187,12 +194,10 @@ RULES: Final[dict[str, Rule]] = {
         source="nemo_toolkit 2.5.3 nemo/lightning",
         example="context_parallel_size=2 cp_comm_type=a2a+p2p",
     ),
-    "cp_needs_transformer_engine": Rule(
-        summary="Context parallelism needs transformer_impl transformer_engine.",
-        when=lambda raw, _: _kinds(raw) and raw.transformer_impl == "local",
-        reason="context_parallel_size = {raw.context_parallel_size} cannot be combined with "
-        "transformer_impl = local",
-        fix="[transformer_impl=transformer_engine]",
+    "cp_needs_transformer_engine": clash(
+        "context_parallel_size>1",
+        "transformer_impl=local",
+        "[transformer_impl=transformer_engine]",
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
         example="context_parallel_size=2 transformer_impl=local",

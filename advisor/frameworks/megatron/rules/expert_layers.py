@@ -7,7 +7,7 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
-from advisor.frameworks.megatron.rules.stated import Rule, config, marked, names
+from advisor.frameworks.megatron.rules.stated import Rule, clash, config, marked, names
 
 _AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
@@ -153,14 +153,10 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
         example="add_bias_linear=true tensor_model_parallel_size=2 num_moe_experts=8",
     ),
-    "router_bias_needs_sigmoid": Rule(
-        summary="moe_router_enable_expert_bias needs the sigmoid score function.",
-        when=lambda raw, _: (
-            raw.moe_router_enable_expert_bias and raw.moe_router_score_function != "sigmoid"
-        ),
-        reason="moe_router_enable_expert_bias cannot be combined with moe_router_score_function = "
-        "{raw.moe_router_score_function}",
-        fix="[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
+    "router_bias_needs_sigmoid": clash(
+        "moe_router_enable_expert_bias",
+        "moe_router_score_function!=sigmoid",
+        "[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
         source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
         example="moe_router_enable_expert_bias=true",
     ),
@@ -263,23 +259,17 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
         example="overlap_moe_expert_parallel_comm=true pipeline_model_parallel_size=2",
     ),
-    "expert_overlap_needs_experts": _overlap(
-        summary="EP A2A overlap needs expert parallelism.",
-        when=lambda raw, _: raw.expert_model_parallel_size <= 1,
-        reason="overlap_moe_expert_parallel_comm cannot be combined with "
-        "expert_model_parallel_size = "
-        "{raw.expert_model_parallel_size}",
-        fix="[overlap_moe_expert_parallel_comm]",
+    "expert_overlap_needs_experts": clash(
+        "overlap_moe_expert_parallel_comm",
+        "expert_model_parallel_size<=1",
+        "[overlap_moe_expert_parallel_comm]",
         source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
         example="overlap_moe_expert_parallel_comm=true",
     ),
-    "expert_overlap_dispatcher": _overlap(
-        summary="EP A2A overlap needs the alltoall or the flex dispatcher.",
-        when=lambda raw, _: raw.moe_token_dispatcher_type not in ("alltoall", "flex"),
-        reason="overlap_moe_expert_parallel_comm cannot be combined with "
-        "moe_token_dispatcher_type = "
-        "{raw.moe_token_dispatcher_type}",
-        fix="[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
+    "expert_overlap_dispatcher": clash(
+        "overlap_moe_expert_parallel_comm",
+        "moe_token_dispatcher_type!=alltoall|flex",
+        "[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
         example="overlap_moe_expert_parallel_comm=true",
     ),
@@ -297,10 +287,10 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 0, 2123, 2428, 2698),
         example="overlap_moe_expert_parallel_comm=true recompute_modules=moe",
     ),
-    "expert_overlap_shared_experts": _overlap(
-        when=lambda raw, _: raw.moe_shared_expert_overlap,
-        reason="moe_shared_expert_overlap cannot be combined with overlap_moe_expert_parallel_comm",
-        fix="[moe_shared_expert_overlap]",
+    "expert_overlap_shared_experts": clash(
+        "moe_shared_expert_overlap",
+        "overlap_moe_expert_parallel_comm",
+        "[moe_shared_expert_overlap]",
         source=config(0, 1333, 1476, 1887, 2132, 2437, 2707),
         example="overlap_moe_expert_parallel_comm=true moe_shared_expert_overlap=true",
     ),

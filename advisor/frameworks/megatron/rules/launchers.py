@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.rules.stated import (
     Authority,
     Rule,
     arguments,
+    clash,
     config,
     marked,
     names,
@@ -49,14 +50,12 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-_offload_needs_te_impl = _argument(
-    summary="Offload of modules needs transformer_impl transformer_engine.",
-    given=lambda raw, _: raw.fine_grained_activation_offloading,
-    when=lambda raw, _: raw.transformer_impl != "transformer_engine",
-    reason="fine_grained_activation_offloading cannot be combined with transformer_impl = "
-    "{raw.transformer_impl}",
-    fix="[transformer_impl=transformer_engine], or [fine_grained_activation_offloading] and "
+_offload_needs_te_impl = clash(
+    "fine_grained_activation_offloading",
+    "transformer_impl!=transformer_engine",
+    "[transformer_impl=transformer_engine], or [fine_grained_activation_offloading] and "
     "[offload_modules]",
+    authority=Authority.LAUNCHER,
     source=arguments(1548, 1723, 1855),
     example="fine_grained_activation_offloading=true transformer_impl=local",
 )
@@ -71,39 +70,29 @@ _offload_environment = _argument(
     example="fine_grained_activation_offloading=true",
 )
 
-
-def _deterministic_loss_fusion(raw: RawSettings, revision: Revision) -> Match | None:
-    if not (raw.deterministic_mode and raw.cross_entropy_loss_fusion):
-        return None
-    return Match(
-        "deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels are "
-        "not deterministic",
-        "[cross_entropy_loss_fusion], or [deterministic_mode]",
-    )
-
+_deterministic_loss_fusion = _argument(
+    given=lambda raw, _: raw.deterministic_mode,
+    when=lambda raw, _: raw.cross_entropy_loss_fusion,
+    reason="deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels "
+    "are not deterministic",
+    fix="[cross_entropy_loss_fusion], or [deterministic_mode]",
+    source=arguments(1365, 1538, 1653),
+    example="deterministic_mode=true cross_entropy_loss_fusion=true",
+)
 
 RULES: Final[dict[str, Rule]] = {
-    "deterministic_loss_fusion": Rule(
-        summary="deterministic_mode cannot be combined with cross_entropy_loss_fusion.",
-        when=_deterministic_loss_fusion,
+    "deterministic_loss_fusion": _deterministic_loss_fusion,
+    "deterministic_tp_overlap": clash(
+        "deterministic_mode",
+        "tp_comm_overlap",
+        "[tp_comm_overlap], or [deterministic_mode]",
         authority=Authority.LAUNCHER,
-        source=arguments(1365, 1538, 1653),
-        example="deterministic_mode=true cross_entropy_loss_fusion=true",
-    ),
-    "deterministic_tp_overlap": _argument(
-        given=lambda raw, revision: raw.deterministic_mode and revision.at_least(0, 19),
-        when=lambda raw, _: raw.tp_comm_overlap,
-        reason="deterministic_mode cannot be combined with tp_comm_overlap",
-        fix="[tp_comm_overlap], or [deterministic_mode]",
+        since=(0, 19),
         source="megatron-core 0.19.2 training/determinism.py:26",
         example="deterministic_mode=true tp_comm_overlap=true",
     ),
-    "bridge_deterministic_loss_fusion": Rule(
-        summary="deterministic_mode cannot be combined with cross_entropy_loss_fusion.",
-        when=_deterministic_loss_fusion,
-        authority=Authority.BRIDGE,
-        source=_bridge.keywords["source"],
-        example="deterministic_mode=true cross_entropy_loss_fusion=true",
+    "bridge_deterministic_loss_fusion": replace(
+        _deterministic_loss_fusion, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
     ),
     "checkpoint_activations": _argument(
         summary="--checkpoint-activations was removed: the program prints a hint and exits.",
@@ -113,13 +102,11 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(492, 599, 583),
         example="checkpoint_activations=true",
     ),
-    "distribute_needs_tp": _argument(
-        summary="--distribute-saved-activations needs tensor parallelism.",
-        given=lambda raw, _: raw.distribute_saved_activations,
-        when=lambda raw, _: raw.tensor_model_parallel_size <= 1,
-        reason="distribute_saved_activations cannot be combined with tensor_model_parallel_size = "
-        "{raw.tensor_model_parallel_size}",
-        fix="drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
+    "distribute_needs_tp": clash(
+        "distribute_saved_activations",
+        "tensor_model_parallel_size<=1",
+        "drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
+        authority=Authority.LAUNCHER,
         source=arguments(1176, 1356, 1371),
         example="distribute_saved_activations=true",
     ),
@@ -133,12 +120,11 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1179, 1359, 1374),
         example="distribute_saved_activations=true",
     ),
-    "selective_with_method": _argument(
-        summary="--recompute-method cannot be combined with selective recompute.",
-        when=lambda raw, _: raw.selective and raw.recompute_method is not None,
-        reason="recompute_method = {raw.recompute_method} cannot be combined with "
-        "recompute_granularity = selective",
-        fix="[recompute_method]",
+    "selective_with_method": clash(
+        "recompute_method",
+        "recompute_granularity=selective",
+        "[recompute_method]",
+        authority=Authority.LAUNCHER,
         source=arguments(1191, 1371, 1386),
         example="recompute_granularity=selective recompute_method=block",
     ),
@@ -177,10 +163,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "offload_environment": _offload_environment,
     "bridge_offload_needs_te_impl": replace(
-        _offload_needs_te_impl,
-        summary="Bridge: offload of modules needs transformer_impl transformer_engine.",
-        authority=Authority.BRIDGE,
-        source=_bridge.keywords["source"],
+        _offload_needs_te_impl, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
     ),
     "bridge_local_graphs": Rule(
         summary="Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only.",
@@ -225,15 +208,6 @@ def _muon_overlap(raw: RawSettings, revision: Revision) -> Match | None:
     return Match(
         f"optimizer = muon cannot be combined with overlap_{what.replace(' ', '_')}",
         f"{' and '.join(marked(name, 'false') for name in overlaps)}, or [optimizer=dist_muon]",
-    )
-
-
-def _muon_fp16(raw: RawSettings, revision: Revision) -> Match | None:
-    if raw.optimizer not in ("muon", "dist_muon") or not raw.fp16:
-        return None
-    return Match(
-        f"optimizer = {raw.optimizer} cannot be combined with fp16",
-        "use --bf16",
     )
 
 
@@ -295,17 +269,18 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source=_ARGUMENTS,
         example="optimizer=muon overlap_grad_reduce=true",
     ),
-    "muon_precision_aware": _muon(
-        summary="The precision-aware optimizer and its offload work only with Adam.",
-        when=lambda raw, _: raw.use_precision_aware_optimizer,
-        reason="use_precision_aware_optimizer cannot be combined with optimizer = {raw.optimizer}",
-        fix="[use_precision_aware_optimizer], or [optimizer=adam]",
+    "muon_precision_aware": clash(
+        "use_precision_aware_optimizer",
+        "optimizer=muon|dist_muon",
+        "[use_precision_aware_optimizer], or [optimizer=adam]",
+        authority=Authority.LAUNCHER,
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
         example="optimizer=muon use_precision_aware_optimizer=true",
     ),
-    "muon_fp16": Rule(
-        summary="Muon does not support fp16 (no loss scaling).",
-        when=_muon_fp16,
+    "muon_fp16": clash(
+        "optimizer=muon|dist_muon",
+        "fp16",
+        "use --bf16",
         authority=Authority.LAUNCHER,
         source="megatron-core 0.16.1 optimizer/muon.py:195",
         example="optimizer=muon fp16=true",

@@ -5,7 +5,7 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Lines, Rule, config
+from advisor.frameworks.megatron.rules.stated import Lines, Rule, clash, config
 
 
 def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
@@ -31,16 +31,6 @@ def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Match | None:
     return None
 
 
-def _sequence_parallel(raw: RawSettings, revision: Revision) -> Match | None:
-    if not raw.sequence_parallel or raw.tensor_model_parallel_size > 1:
-        return None
-    return Match(
-        "sequence_parallel cannot be combined with tensor_model_parallel_size = "
-        f"{raw.tensor_model_parallel_size}",
-        "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
-    )
-
-
 def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.fp8_output_proj:
         return None
@@ -58,19 +48,17 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
 
 
 RULES: Final[dict[str, Rule]] = {
-    "sequence_parallel_needs_tp": Rule(
-        summary="sequence_parallel needs tensor_model_parallel_size > 1.",
-        when=_sequence_parallel,
+    "sequence_parallel_needs_tp": clash(
+        "sequence_parallel",
+        "tensor_model_parallel_size<=1",
+        "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
         source=Lines("model_parallel_config.py", (356, 359, 359, 411, 408, 417, 504)),
         example="sequence_parallel=true",
     ),
-    "deferred_wgrad_needs_pipeline": Rule(
-        when=lambda raw, _: (
-            raw.defer_embedding_wgrad_compute and raw.pipeline_model_parallel_size <= 1
-        ),
-        reason="defer_embedding_wgrad_compute cannot be combined with "
-        "pipeline_model_parallel_size = 1",
-        fix="[defer_embedding_wgrad_compute]",
+    "deferred_wgrad_needs_pipeline": clash(
+        "defer_embedding_wgrad_compute",
+        "pipeline_model_parallel_size<=1",
+        "[defer_embedding_wgrad_compute]",
         source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
         example="defer_embedding_wgrad_compute=true",
     ),

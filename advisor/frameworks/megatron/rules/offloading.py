@@ -7,7 +7,7 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, offloaded, replayed, unknown
-from advisor.frameworks.megatron.rules.stated import Rule, config, names
+from advisor.frameworks.megatron.rules.stated import Rule, clash, config, names
 
 _INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
 
@@ -27,21 +27,17 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         source=config(757, 808, 887, 1137, 1317, 1527, 1707),
         example="num_layers=8 cpu_offloading=true cpu_offloading_num_layers=8",
     ),
-    "cpu_offloading_pipeline": _layers(
-        summary="cpu_offloading cannot be combined with pipeline parallelism.",
-        when=lambda raw, _: raw.pipeline_model_parallel_size != 1,
-        reason="cpu_offloading cannot be combined with pipeline_model_parallel_size = "
-        "{raw.pipeline_model_parallel_size}",
-        fix="drop cpu_offloading, or use pipeline_model_parallel_size 1",
+    "cpu_offloading_pipeline": clash(
+        "cpu_offloading",
+        "pipeline_model_parallel_size>1",
+        "drop cpu_offloading, or use pipeline_model_parallel_size 1",
         source=config(764, 815, 894, 1144, 1324, 1534, 1714),
         example="cpu_offloading=true pipeline_model_parallel_size=2",
     ),
-    "cpu_offloading_recompute": _layers(
-        summary="cpu_offloading cannot be combined with recompute.",
-        when=lambda raw, _: raw.recompute_granularity is not None,
-        reason="cpu_offloading cannot be combined with recompute_granularity = "
-        "{raw.recompute_granularity}",
-        fix="drop one of the two",
+    "cpu_offloading_recompute": clash(
+        "cpu_offloading",
+        "recompute_granularity",
+        "drop one of the two",
         source=config(769, 820, 899, 1149, 1329, 1539, 1719),
         example="recompute_granularity=full cpu_offloading=true",
     ),
@@ -96,10 +92,10 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
 _modules = partial(Rule, given=lambda raw, _: raw.fine_grained_activation_offloading)
 
 MODULE_RULES: Final[dict[str, Rule]] = {
-    "offload_with_cpu_offloading": _modules(
-        when=lambda raw, _: raw.cpu_offloading,
-        reason="fine_grained_activation_offloading cannot be combined with cpu_offloading",
-        fix="drop one of the two",
+    "offload_with_cpu_offloading": clash(
+        "fine_grained_activation_offloading",
+        "cpu_offloading",
+        "drop one of the two",
         source=config(0, 0, 0, 1269, 1449, 1659, 1849),
         example="fine_grained_activation_offloading=true cpu_offloading=true",
     ),

@@ -9,7 +9,14 @@ from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, arguments, config, names
+from advisor.frameworks.megatron.rules.stated import (
+    Authority,
+    Rule,
+    arguments,
+    clash,
+    config,
+    names,
+)
 from advisor.frameworks.names import Framework
 
 
@@ -59,12 +66,10 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(792, 843, 922, 1172, 1352, 1562, 1742),
         example="recompute_granularity=full",
     ),
-    "selective_num_layers": Rule(
-        summary="Selective recompute takes no recompute_num_layers.",
-        when=lambda raw, _: raw.selective and raw.recompute_num_layers is not None,
-        reason="recompute_granularity = selective cannot be combined with recompute_num_layers = "
-        "{raw.recompute_num_layers}",
-        fix="drop recompute_num_layers: selective recompute acts on every layer",
+    "selective_num_layers": clash(
+        "recompute_granularity=selective",
+        "recompute_num_layers",
+        "drop recompute_num_layers: selective recompute acts on every layer",
         source=config(799, 850, 929, 1179, 1359, 1569, 1749),
         example="recompute_granularity=selective recompute_num_layers=2",
     ),

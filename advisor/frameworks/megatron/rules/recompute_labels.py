@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.labels import inside
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import lists, replayed, selects
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, config, names
+from advisor.frameworks.megatron.rules.stated import Authority, Rule, clash, config, names
 
 
 def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
@@ -75,19 +75,19 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
         source=config(846, 914, 993, 1243, 1423, 1633, 1823),
         example="recompute_granularity=selective recompute_modules=layernorm fp8=hybrid",
     ),
-    "moe_layer_recompute_with_full": Rule(
-        summary="moe_layer_recompute cannot be combined with full recompute (since 0.12).",
-        given=lambda _, revision: revision.at_least(0, 12),
-        when=lambda raw, _: raw.moe_layer_recompute and raw.full,
-        reason="moe_layer_recompute cannot be combined with recompute_granularity = full",
-        fix="drop moe_layer_recompute: full recompute covers the MoE layers",
+    "moe_layer_recompute_with_full": clash(
+        "moe_layer_recompute",
+        "recompute_granularity=full",
+        "drop moe_layer_recompute: full recompute covers the MoE layers",
+        since=(0, 12),
         source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
         example="recompute_granularity=full moe_layer_recompute=true",
     ),
 }
 
 # Lines 2028-2160 there.
-_on_main = partial(Rule, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py")
+_MAIN: Final = "Megatron-LM main d98e8a6 transformer_config.py"
+_on_main = partial(Rule, since=(0, 20), source=_MAIN)
 
 MAIN_RULES: Final[dict[str, Rule]] = {
     "mhc_needs_connections": _on_main(
@@ -125,12 +125,12 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         fix="use selective recompute with mhc",
         example="recompute_granularity=full enable_mhc_connections=true",
     ),
-    "mhc_with_pipeline": _on_main(
-        summary="enable_mhc_connections cannot be combined with pipeline parallelism.",
-        when=lambda raw, _: raw.enable_mhc_connections and raw.pipeline_model_parallel_size != 1,
-        reason="enable_mhc_connections cannot be combined with pipeline_model_parallel_size = "
-        "{raw.pipeline_model_parallel_size}",
-        fix="use pipeline_model_parallel_size 1",
+    "mhc_with_pipeline": clash(
+        "enable_mhc_connections",
+        "pipeline_model_parallel_size>1",
+        "use pipeline_model_parallel_size 1",
+        since=(0, 20),
+        source=_MAIN,
         example="enable_mhc_connections=true pipeline_model_parallel_size=2",
     ),
     "gdp_offload_and_recompute": _on_main(

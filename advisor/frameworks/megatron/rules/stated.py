@@ -4,13 +4,15 @@ The modules next to this one have tables of rules by id, in the order in which M
 Adding a rule is adding one entry to one table.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from advisor.base import rule
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 
@@ -92,3 +94,45 @@ def marked(name: str, *values: str) -> str:
 def names(modules: Sequence[str]) -> str:
     """Modules as a sentence lists them."""
     return ", ".join(modules)
+
+
+_SIDE: Final = re.compile(r"(\w+)(?:(=|!=|>|<=)(.+))?")
+_SIGNS: Final = {"=": " = ", "!=": " other than ", ">": " > ", "<=": " <= "}
+
+
+def clash(one: str, other: str, fix: str, **rest: Any) -> Rule:
+    """A rule that two settings cannot be combined: ``name`` where it is set, ``name=value|value``,
+    ``name!=value``, ``name>1`` or ``name<=1``."""
+    first, second = _holds(one), _holds(other)
+    return Rule(
+        summary=f"{_in_words(one)} cannot be combined with {_in_words(other)}.",
+        when=lambda raw, _: first(raw) and second(raw),
+        reason=f"{_with_value(one)} cannot be combined with {_with_value(other)}",
+        fix=fix,
+        **rest,
+    )
+
+
+def _parts(side: str) -> tuple[str, str, str]:
+    found = _SIDE.fullmatch(side)
+    assert found is not None, side
+    return found[1], found[2] or "", found[3] or ""
+
+
+def _holds(side: str) -> Callable[[RawSettings], bool]:
+    name, sign, text = _parts(side)
+    if not sign:
+        return lambda raw: getattr(raw, name) is not None and getattr(raw, name) is not False
+    if sign in (">", "<="):
+        return lambda raw: (getattr(raw, name) > int(text)) == (sign == ">")
+    return lambda raw: (getattr(raw, name) in text.split("|")) == (sign == "=")
+
+
+def _in_words(side: str) -> str:
+    name, sign, text = _parts(side)
+    return f"{name}{_SIGNS[sign]}{text.replace('|', ' or ')}" if sign else name
+
+
+def _with_value(side: str) -> str:
+    name = _parts(side)[0]
+    return name if SETTINGS[name].kind is bool else f"{name} = {{raw.{name}}}"
