@@ -14,8 +14,10 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
+from advisor.plan.recompute_plan import Segment
 from advisor.search.evaluate import Evaluator
 from advisor.time.communication import waiting_share
+from advisor.time.passes import layer_work, waiting_seconds
 from advisor.time.rank_links import link, neighbour_link
 
 H100 = load_gpu("H100")
@@ -139,3 +141,86 @@ def test_a_replay_never_shortens_a_step_whose_processor_is_late() -> None:
     )
     assert none.time_seconds.host > replayed.time_seconds.host
     assert replayed.step_time_seconds >= none.step_time_seconds
+
+
+HOST_SECONDS = ("host_call_seconds", "host_wrapped_call_seconds", "host_module_seconds")
+
+
+def evaluator(layout: ParallelLayout) -> Evaluator:
+    config = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=BATCH)
+    model, gpus = load_model("llama3_8b"), layout.world_size
+    job = Job(model=model, layout=layout, config=config, gpu=H100, num_gpus=gpus)
+    at_once = dict.fromkeys(HOST_SECONDS, 0.0)
+    return Evaluator(job, replace(CALIBRATION, speed_spread=0.02, **at_once))
+
+
+INTERLEAVED = replace(LAYOUT, virtual_pipeline_model_parallel_size=4)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, INTERLEAVED])
+def test_chunks_of_a_stage_sum_to_it_in_both_directions(layout: ParallelLayout) -> None:
+    """With what each sends: half of a stage's transfers, forward and backward, over its chunks."""
+    own = evaluator(layout)
+    plans = own.plans(NONE)
+    slowest = own.time.slowest(plans)
+    chunks = own.time.directions(plans)[slowest.number]
+    vpp = layout.virtual_pipeline_model_parallel_size
+    assert len(chunks) == vpp
+    total = sum(there.total + back.total for there, back in chunks)
+    assert total == pytest.approx(slowest.pace.total)
+    assert slowest.work.total == pytest.approx(BATCH * slowest.pace.total)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, INTERLEAVED])
+def test_a_step_leaves_no_room_for_replays_in_its_own_seconds(layout: ParallelLayout) -> None:
+    """And in a second more that of each microbatch: one part in 16 of it."""
+    own = evaluator(layout)
+    plans = own.plans(NONE)
+    time, tail, stage = own.time.step(plans), own.time.tail(plans), own.time.slowest(plans).number
+    assert (time.host, tail.accumulated) == (0.0, 0.0)
+    seconds = time.total - tail.reduced
+    assert own.time.most_replay(plans, stage, seconds) == pytest.approx(0.0, abs=1e-12)
+    waiting = 1 + waiting_share(layout.world_size, 0.02)
+    more = own.time.most_replay(plans, stage, seconds + waiting)
+    assert more == pytest.approx(1 / BATCH)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, INTERLEAVED])
+def test_parts_of_stages_make_the_step_and_bound_it(layout: ParallelLayout) -> None:
+    own = evaluator(layout)
+    plans = own.plans(NONE)
+    parts, number = own.time.parts(plans), own.time.slowest(plans).number
+    microbatch = sum(part.microbatch for part in parts)
+    optimizer = max(part.optimizer for part in parts)
+    seconds = own.time.step(plans).total
+    assert own.time.combined(parts[number], microbatch, optimizer) == pytest.approx(seconds)
+    least = own.time.at_least(plans)
+    assert 0.99 * seconds < least <= seconds * (1 + 1e-12)
+    assert own.time.most_microbatch_seconds(seconds) == pytest.approx(seconds / BATCH)
+    bubble = own.time.step(plans).pipeline_bubble
+    vpp = layout.virtual_pipeline_model_parallel_size
+    others = microbatch - parts[number].microbatch
+    assert bubble == pytest.approx(others / vpp)
+
+
+def test_a_replay_that_asks_the_gpu_again_waits_again() -> None:
+    """Of a layer of experts, whose exchange asks how many tokens come: the replay of all of it."""
+    job = Job(
+        model=replace(load_model("qwen3_30b_a3b"), moe_token_dispatcher_type="alltoall"),
+        layout=ParallelLayout(expert_model_parallel_size=8, data_parallel_size=8),
+        config=JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
+        gpu=H100,
+        num_gpus=8,
+    )
+    own = Evaluator(job, CALIBRATION)
+    machine, network = own.rates
+    (kind,) = set(job.model.layer_kinds)
+    assert machine.host is not None
+    work = layer_work(own.shape, machine, network, kind, machine.host)
+    assert work.asks
+    plain, whole = (
+        waiting_seconds(own.shape, machine, network, kind, Segment((kind,), whole=is_whole).replay)
+        for is_whole in (False, True)
+    )
+    assert plain == pytest.approx(work.waits_there + work.waits_back)
+    assert whole == pytest.approx(plain + work.waits_there)

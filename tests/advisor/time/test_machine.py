@@ -19,6 +19,11 @@ def test_rates_are_datasheet_times_efficiency() -> None:
     assert rates.memory_bytes_per_second == rates.chain_bytes_per_second == 800.0
     assert (rates.kernel_seconds, rates.hidden_fraction) == (0.001, 0.75)
     assert rates.quantize_bytes == 0
+    assert rates.optimizer_bytes_per_second == 800.0
+    assert rates.host_bytes_per_second == 20.0 * 0.85
+    assert rates.scan_flops == 200.0 * CALIBRATION.scan_share
+    fitted = replace(CALIBRATION, optimizer_bandwidth_efficiency=0.5)
+    assert machine(GPU, fitted, Precision.BF16).optimizer_bytes_per_second == 500.0
 
 
 def test_attention_of_whole_steps_reaches_less_than_its_kernels_alone() -> None:

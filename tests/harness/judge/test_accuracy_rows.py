@@ -76,6 +76,9 @@ def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> N
         ]
     )
     assert len({row.cell for row in found}) == 3
+    batch = WORKLOAD.global_batch_size // WORKLOAD.layout.data_parallel_size
+    words = f"{batch // WORKLOAD.micro_batch_size} x {WORKLOAD.micro_batch_size}"
+    assert words in found[0].cell.label.split(", ")
     assert {row.cell.group for row in found} == {"cuda native toy", "cpu native toy"}
     assert {row.cell.half for row in found} <= set(Half)
 

@@ -175,6 +175,7 @@ def test_steps_are_sorted_as_numbers() -> None:
     assert series.steps == (9, 10, 100)
     keys = list(json.loads(json_text({"100": 1, "9": 1, "b": 1, "10": 1, "a": 1})))
     assert keys == ["a", "b", "9", "10", "100"]
+    assert list(json.loads(json_text({"0": 1, "a": 1}))) == ["a", "0"]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(3, 3), (0.5, 0.5), ("1.2E+01", 12.0)])

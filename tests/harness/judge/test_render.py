@@ -46,6 +46,7 @@ def test_the_line_of_a_metric() -> None:
         ({"change": None, "interval": None}, "  612.4 -> 571.0  limit -5 %"),
         ({"limit": None}, "  -6.8 % [-7.6, -5.9]"),
         ({"limit": 0.025}, "  limit +2.5 %"),
+        ({"shown": ("", "5")}, "  tflops_per_gpu  -6.8 % [-7.6, -5.9]  limit -5 %"),
         ({"limit": 0.02, "two_sided": True}, "  limit ±2 %"),
         ({"limit": 0.0, "two_sided": True}, "  limit equal"),
         ({"change": float("inf"), "interval": None}, "  +inf %  limit -5 %"),
@@ -143,3 +144,13 @@ def test_exit_codes(verdicts: set[Verdict], options: Options, code: int) -> None
     """A certain regression stands whatever else happened; what is open is never a pass."""
     rows = tuple(replace(ROW, verdict=verdict) for verdict in verdicts)
     assert Comparison(rows=rows, options=options).exit_code == code
+
+
+def test_a_reason_wraps_within_the_page_and_a_command_does_not() -> None:
+    words, command = "word " * 40, "harness run " + "x" * 120
+    row = replace(ROW, reason=words.strip(), notes=(command,))
+    lines = render(of(row)).splitlines()
+    reason = [line for line in lines if "word" in line]
+    assert len(reason) > 1
+    assert all(line.startswith("      word") and len(line) <= 100 for line in reason)
+    assert f"      {command}" in lines

@@ -114,6 +114,16 @@ def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) 
     assert more.verdict is Verdict.REGRESSION, "2 % of any size, with no floor"
 
 
+@pytest.mark.parametrize(("more", "verdict"), [(63, Verdict.PASS), (65, Verdict.REGRESSION)])
+def test_less_than_64_mib_are_no_regression_of_a_gpu(
+    make_result: Any, more: int, verdict: Verdict
+) -> None:
+    """Of 2 GiB, in which 2 % are 41 MiB."""
+    small = golden_of([make_result(allocated=2 * GIB)], "x")
+    found = rows([make_result(allocated=2 * GIB + more * 2**20)], small)[ALLOCATED]
+    assert found.verdict is verdict
+
+
 def test_few_processes_are_told_of_times_alone(make_repeats: Any, golden: Golden) -> None:
     found = rows(make_repeats()[:3], golden)
     assert found[STEP_TIME].notes == ("few processes: 3 now, 5 in the golden",)

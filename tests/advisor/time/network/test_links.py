@@ -98,6 +98,9 @@ def test_an_all_to_all_is_bound_by_what_leaves_the_node(gpu: Gpu, calibration: C
 def test_a_neighbour_is_reached_through_one_adapter(gpu: Gpu, calibration: Calibration) -> None:
     assert neighbour_link(gpu, calibration, 8).bytes_per_second == 45.0
     assert neighbour_link(gpu, calibration, 9).bytes_per_second == 5.0
+    slow = replace(calibration, hop_seconds=1.0, internode_hop_seconds=10.0)
+    assert neighbour_link(gpu, slow, 8).latency_seconds == 0.002 + 1.0
+    assert neighbour_link(gpu, slow, 9).latency_seconds == 0.002 + 10.0
 
 
 def test_links_from_pair_to_pair_give_a_small_group_its_share() -> None:
