@@ -1,69 +1,26 @@
 """Assignments of a shell script, with `export`, `declare` and `unset`."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from advisor.reading.shell.expansion import Expander, Source, TooLongError, check_length
-from advisor.reading.shell.script import Command, Script, WrittenFile
+from advisor.reading.shell.script import Record
 from advisor.reading.shell.state import UNKNOWN, State, Variable, appended, scalar
-from advisor.reading.words import Piece, Word
+from advisor.reading.words import Piece
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-class Record(Protocol):
-    """What a way through a script is told to: see reading.Reading."""
-
-    script: Script
-
-    def text(self, content: Word, states: list[State]) -> list[State]:
-        """Read a script inside the script."""
-        ...
-
-    def add(self, command: Command) -> None:
-        """A command that is run."""
-        ...
-
-    def add_file(self, file: WrittenFile) -> None:
-        """A file that a here-document writes."""
-        ...
-
-    def note(self, text: str, source: Source, node: "Node") -> None:
-        """What cannot be known."""
-        ...
-
-    def calls(self, name: str) -> None:
-        """A function that is called."""
-        ...
-
-    def spend(self, words: Iterable[Word], steps: int = 0) -> None:
-        """Count what was followed; UserError beyond the limit."""
-        ...
-
-    def enter(self) -> bool:
-        """Whether a statement within the others may be followed; if so, `leave` it after."""
-        ...
-
-    def leave(self) -> None:
-        """Behind a statement."""
-        ...
-
-    def assigned(self, name: str, variable: Variable) -> None:
-        """A variable that is set."""
-        ...
-
-    def uses(self, text: str) -> None:
-        """Text in which variables are read."""
-        ...
-
-
 class Assignments:
     """What a source sets on its way through the interpreter."""
 
-    def __init__(self, reading: Record, source: Source) -> None:
-        self.reading = reading
+    def __init__(self, record: Record, source: Source) -> None:
+        self.record = record
         self.source = source
+
+    def note(self, text: str, node: "Node") -> None:
+        """Say what cannot be known, at a node."""
+        self.record.note(text, self.source.place(node))
 
     def assign(self, node: "Node", state: State, *, export: bool = False) -> None:
         """`X=value`, `X+=value`, `X=(…)`; of one element of an array nothing is known after."""
@@ -80,13 +37,13 @@ class Assignments:
                 variable = appended(state.variables.get(name), variable)
                 check_length(variable)
         except TooLongError as error:
-            self.reading.note(f"{name} {error}", self.source, node)
+            self.note(f"{name} {error}", node)
             variable = UNKNOWN
-        self.reading.spend(variable.values or ())
+        self.record.spend(variable.values or ())
         if value is not None:
-            self.reading.uses(self.source.text(value))
+            self.record.uses(self.source.text(value))
         state.set(name, variable, export=export or name in state.exported)
-        self.reading.assigned(name, variable)
+        self.record.assigned(name, variable)
 
     def _value(self, value: "Node | None", state: State, node: "Node") -> Variable:
         expander = Expander(self.source, state)

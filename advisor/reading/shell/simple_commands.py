@@ -1,11 +1,12 @@
 """Commands of a shell script: what runs, what another program runs for it, what it writes."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.reading.shell.assignments import Assignments
-from advisor.reading.shell.expansion import Expander, bounded, check_length
+from advisor.reading.shell.expansion import Expander, Source, bounded, check_length
 from advisor.reading.shell.script import Command, WrittenFile
 from advisor.reading.shell.state import (
     UNKNOWN,
@@ -16,6 +17,7 @@ from advisor.reading.shell.state import (
     set_positional,
     shift,
 )
+from advisor.reading.shell.syntax import TOO_DEEP, assigned_in, first_error, parsed, too_deep
 from advisor.reading.shell.wrappers import nested_scripts, prefixed, reads_script
 from advisor.reading.words import Piece, Word
 
@@ -49,6 +51,32 @@ class Commands(Assignments):
     def statements(self, nodes: list["Node"], states: list[State]) -> list[State]:
         """Statements one after the other."""
 
+    def text(self, content: Word, states: list[State]) -> list[State]:
+        """Walk a whole text: a script, or what stands after `bash -c`."""
+        source = Source(content)
+        tree = parsed(content.text)
+        for state in states:
+            state.declared |= assigned_in(tree.root_node, source)
+        if tree.root_node.has_error:
+            place = source.place(first_error(tree.root_node))
+            self.record.note(
+                "this is not complete shell text; the rest is read as far as possible", place
+            )
+        read = []
+        for node in tree.root_node.children:
+            if too_deep(node):
+                self.record.note(TOO_DEEP, source.place(node))
+            else:
+                read.append(node)
+        return type(self)(self.record, source).statements(read, states)
+
+    def uncalled_functions(self, states: Sequence[State]) -> None:
+        """Bodies of functions that the script defines and leaves to others to call."""
+        for state in states[:1]:
+            for name, (source, body) in list(state.functions.items()):
+                if name not in self.record.called:
+                    type(self)(self.record, source).statements([body], [state.copy()])
+
     def redirected(self, node: "Node", state: State) -> list[State]:
         """A command with redirections, whose here-documents are read for themselves."""
         body = node.child_by_field_name("body")
@@ -66,7 +94,7 @@ class Commands(Assignments):
         expander = Expander(self.source, state)
         pieces = bounded(expander.heredoc(document), MOST_CONFIG_BYTES)
         content = Word(tuple(piece for piece in pieces if piece is not None))
-        self.reading.spend([content])
+        self.record.spend([content])
         if not content.pieces or not content.text.strip():
             return
         words = expander.words(body.children) if body is not None and body.type == "command" else []
@@ -76,7 +104,7 @@ class Commands(Assignments):
             variable = scalar(content.pieces)
             check_length(variable)
             state.set(texts[-1], variable)
-            self.reading.uses("$" + texts[-1])
+            self.record.uses("$" + texts[-1])
             return
         if reads_script(texts):
             self._nested(content, state)
@@ -85,7 +113,7 @@ class Commands(Assignments):
         if program.startswith("python"):
             name = "standard input.py"
         if name:
-            self.reading.add_file(WrittenFile(name=name, content=content, branch=state.branch))
+            self.record.add_file(WrittenFile(name=name, content=content, branch=state.branch))
 
     def _target(self, node: "Node", document: "Node", expander: Expander) -> str:
         for child in (*node.children, *document.children):
@@ -111,9 +139,9 @@ class Commands(Assignments):
             for child in node.children
             if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
         ]
-        self.reading.uses(self.source.text(node))
+        self.record.uses(self.source.text(node))
         words = expander.words(nodes)
-        self.reading.spend(words, len(own) // 10)
+        self.record.spend(words, len(own) // 10)
         if not words:
             return [state]
         return self._run(words, own, state, node)
@@ -127,14 +155,12 @@ class Commands(Assignments):
             return [state]
         if program in ("source", "."):
             what = " ".join(w.text for w in words[1:2])
-            self.reading.note(
-                f"{program} {what}: the variables that it sets are not read", self.source, node
-            )
+            self.note(f"{program} {what}: the variables that it sets are not read", node)
             return [state]
         if program in state.functions and state.depth < _DEEPEST:
             return self._call(words, state)
         if program == "shift":
-            self.reading.spend((), len(positional(state)))
+            self.record.spend((), len(positional(state)))
             shift(state, words[1:])
             return [state]
         if program in ("set", "getopts", "read"):
@@ -152,7 +178,7 @@ class Commands(Assignments):
             results = self._nested(content, way)
             if program == "eval" and results:
                 return results
-        self.reading.add(
+        self.record.add(
             Command(
                 words=tuple(words),
                 place=words[0].place if words else self.source.place(node),
@@ -166,19 +192,19 @@ class Commands(Assignments):
         if state.depth >= _DEEPEST:
             return [state]
         state.depth += 1
-        results = self.reading.text(content, [state])
+        results = self.text(content, [state])
         for result in results:
             result.depth -= 1
         return results
 
     def _call(self, words: list[Word], state: State) -> list[State]:
         source, body = state.functions[words[0].text]
-        self.reading.calls(words[0].text)
+        self.record.calls(words[0].text)
         kept = {n: state.variables.get(n) for n in positional(state)}
         inside = state.copy()
         inside.depth += 1
         set_positional(inside, words[1:])
-        results = type(self)(self.reading, source).statements([body], [inside])
+        results = type(self)(self.record, source).statements([body], [inside])
         for result in results:
             result.depth = state.depth
             result.ended = "" if result.ended == "return" else result.ended

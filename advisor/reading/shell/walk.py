@@ -48,17 +48,17 @@ class Walk(Commands):
     def statement(self, node: "Node", states: list[State]) -> list[State]:
         """One statement in all states; a note in its place where it is too long or too deep."""
         known = sum(len(state.variables) + len(state.assumed) for state in states)
-        self.reading.spend((), len(states) + known // 1000)
-        if not self.reading.enter():
-            self.reading.note(TOO_DEEP, self.source, node)
+        self.record.spend((), len(states) + known // 1000)
+        if not self.record.enter():
+            self.note(TOO_DEEP, node)
             return states
         try:
             return self._follow(node, states)
         except TooLongError as error:
-            self.reading.note(f"{self._shown(node)} {error}", self.source, node)
+            self.note(f"{self._shown(node)} {error}", node)
             return states
         finally:
-            self.reading.leave()
+            self.record.leave()
 
     def _shown(self, node: "Node") -> str:
         """How a statement begins."""
@@ -113,7 +113,7 @@ class Walk(Commands):
         running = [state for state in states if not state.ended]
         if len(running) < 2:
             return running
-        self.reading.spend((), sum(len(w.variables) + len(w.assumed) for w in running) // 10)
+        self.record.spend((), sum(len(w.variables) + len(w.assumed) for w in running) // 10)
         distinct: dict[object, State] = {}
         for state in running:
             values = tuple(sorted((n, fingerprint(v)) for n, v in state.variables.items()))
@@ -131,7 +131,7 @@ class Walk(Commands):
                 text[match.end() :].partition(" #")[0], self.source.place(node).after(match[0])
             )
             expanded = [Piece(text=p.text, place=p.place, splits=True) for p in behind.pieces]
-            self.reading.script.directives.extend(split_words(expanded))
+            self.record.script.directives.extend(split_words(expanded))
 
     def _if(self, node: "Node", state: State) -> list[State]:
         results: list[State] = []
