@@ -131,13 +131,9 @@ def _tiled(rates: GemmRates, m: int, n: int, k: int, groups: int) -> float:
         tiles = -(-m // rows) * -(-n // columns) * groups
         tile = element * area
         waves = -(-tiles // processors)
-        seconds = waves * tile + fill * (_HIDDEN + _EXPOSED * waves)
-        if seconds < best:
-            best = seconds
+        best = min(best, waves * tile + fill * (_HIDDEN + _EXPOSED * waves))
         parts = min(processors // tiles, most_parts)
         if parts > 1:
             sums = _PARTIAL_BYTES * parts * m * n * groups / rates.bytes_per_second
-            seconds = tile / parts + 2 * fill + sums
-            if seconds < best:
-                best = seconds
+            best = min(best, tile / parts + 2 * fill + sums)
     return best
