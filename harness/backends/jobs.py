@@ -15,7 +15,7 @@ from advisor.request.origin import changed_fields, stated_fields
 from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.backends.native.predict import native_model
 from harness.trial.codec import plain
-from harness.trial.trial import AsRun, Backend, Workload
+from harness.trial.trial import AsRun, Backend, Device, Workload
 
 BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
@@ -40,6 +40,23 @@ def check_layers(backend: Backend, framework: str) -> None:
 def is_backends_own(text: str, framework: str) -> bool:
     """Whether the job's framework has no word for a setting that a backend of ours runs."""
     return runs_layers_of(framework) and text.startswith(BACKENDS_OWN)
+
+
+def workload_of_job(job: Job, recompute: str, backend: Backend, device: Device) -> Workload:
+    """`job` under a setting, as `backend` is to run it on `device`."""
+    config = job.config
+    return Workload(
+        model=job.model,
+        layout=job.layout,
+        seq_length=config.seq_length,
+        micro_batch_size=config.micro_batch_size,
+        global_batch_size=config.global_batch_size,
+        precision=config.precision,
+        recompute=recompute,
+        backend=backend,
+        device=device,
+        main_grads_dtype=grads_dtype(backend, job),
+    )
 
 
 def as_run(job: Job, workload: Workload) -> Job:

@@ -298,23 +298,14 @@ def refit(path: Path) -> CalibrationOutcome:
     """
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
-        raise UserError(
-            "--refit", show_path(path), f"has no samples: {journal.name} does not exist"
-        )
+        raise _cannot_refit(path, f"has no samples: {journal.name} does not exist")
     machine, samples = _read(journal)
     if "host" in machine:
-        raise UserError(
-            "--refit",
-            show_path(path),
-            "cannot be fitted again: it was measured on a CPU, whose peaks come from the samples",
-        )
+        on_cpu = "it was measured on a CPU, whose peaks come from the samples"
+        raise _cannot_refit(path, f"cannot be fitted again: {on_cpu}")
     if machine.get("ranks") != "1":
-        raise UserError(
-            "--refit",
-            show_path(path),
-            "cannot be fitted again: it was measured on several ranks, but does not state "
-            "their link",
-        )
+        on_several = "it was measured on several ranks, but does not state their link"
+        raise _cannot_refit(path, f"cannot be fitted again: {on_several}")
     facts = DeviceFacts(
         name=str(machine.get("device")),
         is_cpu=False,
@@ -327,11 +318,15 @@ def refit(path: Path) -> CalibrationOutcome:
     return conclude(samples, facts, environment, path, date=date)
 
 
+def _cannot_refit(path: Path, relation: str) -> UserError:
+    return UserError("--refit", show_path(path), relation)
+
+
 def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:
     head, *lines = read_json_lines(journal) or ({},)
     machine = head.get("machine")
     if not isinstance(machine, dict):
-        raise UserError("--refit", show_path(journal), "is not a journal of samples")
+        raise _cannot_refit(journal, "is not a journal of samples")
     return machine, tuple(map(read_sample, lines))
 
 

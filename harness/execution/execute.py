@@ -114,7 +114,7 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
         return bad
     if ended.timed_out:
         limit = trial.measurement.timeout_seconds
-        return Failure(status=TrialStatus.TIMEOUT, message=f"not done after {limit:g} s")
+        return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s")
     return None if ended.host_oom else named
 
 
@@ -132,13 +132,13 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
         limit = trial.measurement.timeout_seconds
         state = folder.state()
         where = f"at step {state.step}, phase {state.phase}"
-        return _failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
+        return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
     if ended.code == 0:
         what = "cannot be read" if folder.has_result() else "is missing"
-        return _failure(TrialStatus.NO_DATA, f"ended without an error, but result.json {what}")
+        return Failure(TrialStatus.NO_DATA, f"ended without an error, but result.json {what}")
     several = trial.workload.layout.world_size > 1  # then torchrun ends with a code of its own
     if ended.host_oom and (several or ended.signal == signal.SIGKILL):
-        return _failure(TrialStatus.OOM, "the kernel ended a process: the host ran out of memory")
+        return Failure(TrialStatus.OOM, "the kernel ended a process: the host ran out of memory")
     found = failures.of_log(folder.log_tail(50))
     if found is not None:
         return found
@@ -146,7 +146,7 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
         return _judge_signal(ended.signal, ended.host_oom)
     lines = folder.log_tail(1)
     last = f": {lines[-1]}" if lines else ", and its log is empty"
-    return _failure(
+    return Failure(
         TrialStatus.FAILED, failures.one_line(f"ended with exit code {ended.code}{last}")
     )
 
@@ -156,18 +156,12 @@ def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     known = number in set(signal.Signals)
     name = signal.Signals(number).name if known else f"signal {number}"
     if number != signal.SIGKILL:
-        return _failure(TrialStatus.FAILED, f"ended by {name}")
+        return Failure(TrialStatus.FAILED, f"ended by {name}")
     if host_oom is None:
         words = f"ended by {name}; the host may have run out of memory"
-        return _failure(TrialStatus.OOM, words)
-    return _failure(
-        TrialStatus.FAILED,
-        f"ended by {name} from outside (not by the kernel's out-of-memory killer)",
-    )
-
-
-def _failure(status: TrialStatus, message: str) -> Failure:
-    return Failure(status=status, message=message)
+        return Failure(TrialStatus.OOM, words)
+    words = f"ended by {name} from outside (not by the kernel's out-of-memory killer)"
+    return Failure(TrialStatus.FAILED, words)
 
 
 GRACE_SECONDS: Final = 5.0

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,9 +32,6 @@ from harness.trial.codec import encode, plain
 from harness.trial.result import DONE, Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
 from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
-
-if TYPE_CHECKING:
-    from harness.trial.result import Flops
 
 Counted = TypeVar("Counted")
 
@@ -84,22 +81,9 @@ class WatchedStep:
             raise failures.NonFiniteLossError(self._watch.step, loss)
         return loss
 
-    def saved_bytes_per_layer(self) -> int | None:
-        """As the backend counts it."""
-        return self._step.saved_bytes_per_layer()
-
-    def flops(self) -> "Flops":
-        """As the backend counts them."""
-        return self._step.flops()
-
-    @property
-    def stage(self) -> int:
-        """Pipeline stage of this rank."""
-        return self._step.stage
-
-    def close(self) -> None:
-        """Free what the step holds."""
-        self._step.close()
+    def __getattr__(self, name: str) -> Any:
+        """All else is the step's own."""
+        return getattr(self._step, name)
 
 
 class _Both:
@@ -146,7 +130,8 @@ class Worker:
         self._environment = given.fingerprint(device)
         self._watch.phase(Phase.BUILD)
         seed = trial.measurement.seed
-        step = WatchedStep(given.build(trial.workload.backend)(trial.workload, seed), self._watch)
+        own = given.build(trial.workload.backend)(trial.workload, seed)
+        step = cast(TrainingStep, WatchedStep(own, self._watch))
         try:
             self._watch.phase(Phase.WARMUP)
             measured = given.measure(step, trial.measurement, device, trial.limit_seconds)
@@ -214,7 +199,7 @@ def _status(measured: Measured) -> TrialStatus:
     return TrialStatus.UNSTABLE if unstable else TrialStatus.OK
 
 
-def _with_saved_bytes(peaks: tuple[MemoryPeak, ...], step: WatchedStep) -> tuple[MemoryPeak, ...]:
+def _with_saved_bytes(peaks: tuple[MemoryPeak, ...], step: TrainingStep) -> tuple[MemoryPeak, ...]:
     """Peaks with the saved bytes that the backend counts."""
     count = _if_counted(step.saved_bytes_per_layer)
     return tuple(replace(peak, saved_bytes_per_layer=count) for peak in peaks)
@@ -230,7 +215,7 @@ def _if_counted(count: Callable[[], Counted]) -> Counted | None:
         return None
 
 
-def _close(step: WatchedStep) -> None:
+def _close(step: TrainingStep) -> None:
     """A step that cannot be closed has been measured all the same."""
     try:
         step.close()

@@ -34,8 +34,6 @@ Samples = Sequence[Sequence[float]]
 
 
 DRAWS: Final = 1000
-
-
 NORMAL_IQR: Final = 1.349
 
 

@@ -60,12 +60,12 @@ class Causes(Struct):
         first = next(known, None)
         if first is None:
             return best
-        return Failure(status=TrialStatus.FAILED, message=one_line(first.excerpt))
+        return Failure(TrialStatus.FAILED, one_line(first.excerpt))
 
     def _raised(self, text: str) -> Failure | None:
         if not _RAISED.match(text):
             return None
-        return Failure(status=TrialStatus.FAILED, message=one_line(text))
+        return Failure(TrialStatus.FAILED, one_line(text))
 
 
 def _named(text: str) -> Failure | None:
@@ -80,5 +80,5 @@ def _named(text: str) -> Failure | None:
         (_CRASHED, TrialStatus.FAILED),
     ):
         if pattern.search(text):
-            return Failure(status=status, message=one_line(text))
+            return Failure(status, one_line(text))
     return None

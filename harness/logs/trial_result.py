@@ -135,7 +135,7 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
         return failed(bare, parsed, failure)
     if parsed.damaged and not question.accept_incomplete:
         message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
-        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=message))
+        return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, message))
     timed = timed_steps(parsed.steps, _work(parsed, question))
     cut = _warm_up(timed, question.plan, question.device)
     window = slice(cut, cut + question.plan.steps)
@@ -143,9 +143,9 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
         whole = parsed.whole_run
         if whole is not None and whole.seconds is not None:
             return _of_whole_run(bare, parsed, question, whole)
-        return failed(bare, parsed, Failure(status=TrialStatus.NO_DATA, message=_nothing(parsed)))
+        return failed(bare, parsed, Failure(TrialStatus.NO_DATA, _nothing(parsed)))
     if not (question.done or parsed.ended or question.accept_incomplete):
-        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=_NO_END))
+        return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, _NO_END))
     steps = timed.steps[window]
     seen = SeenSteps(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
     found = (*concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed))
@@ -209,7 +209,7 @@ def not_a_number(parsed: ParsedLog) -> Failure | None:
     bad = next((s for s in parsed.steps if s.loss is not None and not math.isfinite(s.loss)), None)
     if bad is None:
         return None
-    return Failure(status=TrialStatus.NAN, message=f"loss of step {bad.number} is {bad.loss}")
+    return Failure(TrialStatus.NAN, f"loss of step {bad.number} is {bad.loss}")
 
 
 def _work(parsed: ParsedLog, question: LoggedRun) -> Work:

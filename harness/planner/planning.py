@@ -36,15 +36,15 @@ from harness.backends.jobs import (
     as_run,
     check_layers,
     differences_as_run,
-    grads_dtype,
     is_backends_own,
+    workload_of_job,
 )
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
 from harness.planner.launcher_options import LauncherKind
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Command, Device, Trial, Workload, variables_of_trials
+from harness.trial.trial import Backend, Command, Device, Trial, variables_of_trials
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 
@@ -256,18 +256,7 @@ def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Eval
 
 def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
     """The trial of a setting, with no prediction."""
-    workload = Workload(
-        model=job.model,
-        layout=job.layout,
-        seq_length=job.config.seq_length,
-        micro_batch_size=job.config.micro_batch_size,
-        global_batch_size=job.config.global_batch_size,
-        precision=job.config.precision,
-        recompute=spec,
-        backend=config.backend,
-        device=machine.device,
-        main_grads_dtype=grads_dtype(config.backend, job),
-    )
+    workload = workload_of_job(job, spec, config.backend, machine.device)
     return Trial(
         workload=workload,
         measurement=config.measure,

@@ -19,7 +19,6 @@ from harness.trial.result import StagePeaks
 from harness.trial.trial import Device
 
 WORTH_EXPLAINING: Final = 0.02
-
 _COMPONENTS: Final = ("weights", "gradients", "optimizer", "activations")
 
 _OF_THE_DEVICE: Final = ("cuBLAS workspaces", "TE GEMM workspace", "dummy weight gradients")
@@ -93,7 +92,6 @@ def explained(predicted: StagePeaks, rehearsed: StagePeaks) -> str:
 
 
 _READ_AND_WRITTEN: Final = 2
-
 _WHOLE: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL)
 
 

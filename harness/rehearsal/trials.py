@@ -25,7 +25,7 @@ from advisor.request.layout_fields import reshaped
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
-from harness.backends.jobs import as_run
+from harness.backends.jobs import as_run, workload_of_job
 from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
 from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences
@@ -51,11 +51,9 @@ _DEGREES: Final = {
 }
 
 _PART: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
-
 _SETTING: Final = re.compile(r"[\"']?(none|selective|full|op:)")
 
 _PLAIN: Final = ("device", "name", "runs", "steps")
-
 _OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 
 _GROUPS: Final = ("model.", "layout.", "job.")
@@ -162,7 +160,6 @@ def _settings(text: str, config_dir: Path | None) -> tuple[str, ...]:
 
 
 DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
-
 CANNOT_CONTAIN = (
     "a rehearsal covers one rank's compute and tensors; add communication, pipeline bubbles and "
     "NCCL's memory yourself"
@@ -222,22 +219,9 @@ def check_legal(job: Job, specs: Iterable[str]) -> None:
 
 def workload_of(job: Job, recompute: str, device: Device) -> Workload:
     """What is rehearsed of `job`: in bf16, or in FP8 where Transformer Engine runs on a GPU."""
-    config = job.config
-    workload = Workload(
-        model=job.model,
-        layout=job.layout,
-        seq_length=config.seq_length,
-        micro_batch_size=config.micro_batch_size,
-        global_batch_size=config.global_batch_size,
-        precision=Precision.BF16,
-        recompute=recompute,
-        backend=Backend.REHEARSAL,
-        device=device,
-        main_grads_dtype=config.main_grads_dtype,
-    )
-    if config.precision.is_fp8 and computes_in_8_bits(workload):
-        return replace(workload, precision=config.precision)
-    return workload
+    workload = workload_of_job(job, recompute, Backend.REHEARSAL, device)
+    plain = replace(workload, precision=Precision.BF16)
+    return workload if workload.precision.is_fp8 and computes_in_8_bits(plain) else plain
 
 
 def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | None:

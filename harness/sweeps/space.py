@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
@@ -42,11 +42,7 @@ class Point(Struct, frozen=True, kw_only=True):
 
     def params(self) -> dict[str, str | int]:
         """The point as Optuna's parameters."""
-        return {
-            "layout": self.layout,
-            "micro_batch_size": self.micro_batch_size,
-            "recompute": self.recompute,
-        }
+        return asdict(self)
 
     @property
     def label(self) -> str:
@@ -81,7 +77,7 @@ class Space(Struct, frozen=True):
 
     def choices(self) -> dict[str, list[str | int]]:
         """Values of each parameter, in a fixed order."""
-        names = ("layout", "micro_batch_size", "recompute")
+        names = Point.__struct_fields__
         return {name: sorted({p.params()[name] for p in self.planned}, key=str) for name in names}
 
     @property

@@ -53,7 +53,7 @@ class NonFiniteLossError(RuntimeError):
         super().__init__(f"loss of step {step} is {loss}")
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Struct, frozen=True):
     """A status with its reason in one line; over_bytes where the text tells."""
 
     status: TrialStatus
@@ -64,7 +64,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 def of_exception(error: BaseException) -> Failure:
     """What `error`, or one that led to it, says."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return Failure(status=_status(error), message=one_line(text), over_bytes=over_bytes(str(error)))
+    return Failure(_status(error), one_line(text), over_bytes=over_bytes(str(error)))
 
 
 def _status(error: BaseException) -> TrialStatus:
@@ -100,9 +100,9 @@ def of_log(lines: Sequence[str]) -> Failure | None:
             continue
         status = _of_words(line)
         if status is not None:
-            return Failure(status=status, message=one_line(line), over_bytes=over_bytes(line))
+            return Failure(status, one_line(line), over_bytes=over_bytes(line))
         if "no space left on device" in line.lower():
-            return Failure(status=TrialStatus.FAILED, message=one_line(line))
+            return Failure(TrialStatus.FAILED, one_line(line))
     return None
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES: Final = 256 * 1024
@@ -90,14 +90,19 @@ def append_json_line(path: Path, values: Mapping[str, Any]) -> None:
     at the end is dropped."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
+        drop_half_line(file)
         file.write((json.dumps(values, sort_keys=True) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def drop_half_line(file: IO[bytes]) -> None:
+    """Cut off what a kill in the middle of a write has left after the last whole line."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def tail(path: Path, lines: int = 20) -> tuple[str, ...]:

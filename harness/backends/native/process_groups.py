@@ -50,10 +50,9 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
         layout.data_parallel_size,
         layout.tensor_model_parallel_size,
     )
-    mesh = init_device_mesh(str(device), sizes, mesh_dim_names=("pp", "dp", "tp"))
-    pp, dp, tp = (
-        mesh.get_group(name) if size > 1 else None for name, size in zip(_NAMES, sizes, strict=True)
-    )
+    names = ("pp", "dp", "tp")
+    mesh = init_device_mesh(str(device), sizes, mesh_dim_names=names)
+    pp, dp, tp = (mesh.get_group(name) if sizes[k] > 1 else None for k, name in enumerate(names))
     return Groups(
         device=where,
         mesh=mesh,
@@ -65,6 +64,3 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
         data_rank=mesh.get_local_rank("dp"),
         stage=mesh.get_local_rank("pp"),
     )
-
-
-_NAMES = ("pp", "dp", "tp")

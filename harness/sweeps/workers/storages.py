@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
-from harness.trial.files import Lock, in_turn
+from harness.trial.files import Lock, drop_half_line, in_turn
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -243,7 +243,8 @@ def _journal_file(path: Path) -> "BaseJournalBackend":
             """Whole lines alone are in the file by then."""
             self._held = Lock(path.with_suffix(".lock"))
             self._held.wait()
-            _mend(path)
+            with suppress(OSError), open(path, "r+b") as file:
+                drop_half_line(file)  # of a kill: nobody writes now
             return True
 
         def release(self) -> None:
@@ -251,14 +252,3 @@ def _journal_file(path: Path) -> "BaseJournalBackend":
             self._held.close()
 
     return JournalFileBackend(str(path), lock_obj=WriteLock(str(path)))
-
-
-def _mend(journal: Path) -> None:
-    """Drop the half line that a kill in the middle of a write leaves; nobody writes now."""
-    with suppress(OSError), open(journal, "r+b") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return
-        file.seek(-1, os.SEEK_END)
-        if file.read() != b"\n":
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)

@@ -3,10 +3,11 @@
 They compute nothing: they return empty tensors of the right shapes.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
+from torch.nn import functional
 
 
 class NormLikeCuda(torch.autograd.Function):
@@ -82,22 +83,8 @@ class FlashLikeAttention(torch.nn.Module):
         return out.view(*out.shape[:2], -1)
 
 
-def layer_norm(
-    x: torch.Tensor,
-    normalized_shape: Sequence[int],
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    eps: float = 1e-5,
-) -> Any:
-    """In place of torch.nn.functional.layer_norm."""
+def _norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     return NormLikeCuda.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-
-
-def rms_norm(
-    x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor, eps: float = 1e-5
-) -> Any:
-    """In place of torch.nn.functional.rms_norm."""
-    return NormLikeCuda.apply(x, weight, None)  # type: ignore[no-untyped-call]
 
 
 def dropout(
@@ -105,3 +92,11 @@ def dropout(
 ) -> torch.Tensor:
     """CUDA's dropout: a 1-byte mask; p = 0 returns the input itself (a CPU keeps a bf16 mask)."""
     return torch.native_dropout(x, p, training)[0] if training and p > 0 else x
+
+
+REPLACEMENTS: Final[Mapping[Any, Callable[..., Any]]] = {
+    functional.dropout: dropout,
+    functional.layer_norm: lambda x, _, weight, bias, eps=0.0: _norm(x, weight, bias),
+    functional.rms_norm: lambda x, _, weight, eps=0.0: _norm(x, weight),
+}
+"""By the function of torch.nn.functional in whose place it stands."""

@@ -23,18 +23,12 @@ from megatron.core.optimizer import optimizer as megatron_optimizer
 from megatron.core.tensor_parallel import layers as tensor_parallel_layers
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
-from torch.nn import functional
 from torch.utils._device import _device_constructors
 
 from harness.backends.megatron_core import cpu
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.cpu import CudaToCpu, KernelScope
-from harness.backends.megatron_core.fake.gpu_kernels import (
-    FlashLikeAttention,
-    dropout,
-    layer_norm,
-    rms_norm,
-)
+from harness.backends.megatron_core.fake.gpu_kernels import REPLACEMENTS, FlashLikeAttention
 from harness.backends.megatron_core.fake.meter import borrow
 from harness.backends.megatron_core.fake.routing import routing_patches
 from harness.backends.megatron_core.model import build_chunks, transformer_config
@@ -52,9 +46,7 @@ class CudaSemantics(CudaToCpu):
         **CudaToCpu.replacements,
         torch.tensor: lambda *args, **given: torch.tensor(*args, **given).clone(),  # to be seen
         torch.Tensor.cpu: lambda tensor, *_, **__: tensor,
-        functional.dropout: dropout,
-        functional.layer_norm: layer_norm,
-        functional.rms_norm: rms_norm,
+        **REPLACEMENTS,
         torch.Tensor.item: lambda tensor: 1.0,  # norms and scales: fake tensors have no values
     }
 

@@ -176,13 +176,10 @@ def met_no_controller(report: JobReport | None, output: Sequence[str]) -> bool:
 def exit_of(job: str, report: JobReport | None) -> Exit:
     """How `job` ended; None is a job that Slurm has forgotten."""
     if report is None:
-        return Exit(told=_failed(f"Slurm no longer knows job {job}, which left no result"))
+        gone = f"Slurm no longer knows job {job}, which left no result"
+        return Exit(told=Failure(TrialStatus.FAILED, gone))
     if report.state in _ENDED:
         status, words = _ENDED[report.state]
         where = f" on {report.nodes}" if report.nodes else ""
-        return Exit(told=Failure(status=status, message=f"Slurm job {job} {words}{where}"))
+        return Exit(told=Failure(status, f"Slurm job {job} {words}{where}"))
     return Exit(code=None if report.signal else report.code, signal=report.signal or None)
-
-
-def _failed(message: str) -> Failure:
-    return Failure(status=TrialStatus.FAILED, message=message)
