@@ -127,15 +127,16 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
         group, _, name = field.partition(".")
         return getattr(values[group], name)
 
-    def matches(self, *subject: P.args, **named: P.kwargs) -> Iterator[Match]:
+    def matches(self, *subject: P.args, **named: P.kwargs) -> Iterable[Match]:
         """Where it applies, with its texts filled in."""
         if self.given is not None and not self.given(*subject, **named):
-            return
+            return ()
         found = self.when(*subject, **named)
-        if found:
-            values = dict(zip(self.names, subject, strict=False))
-            for one in found if isinstance(found, Iterator) else (found,):
-                yield self._filled(one, values)
+        if not found:  # of nearly every rule: no generator is made
+            return ()
+        values = dict(zip(self.names, subject, strict=False))
+        several = found if isinstance(found, Iterator) else (found,)
+        return (self._filled(one, values) for one in several)
 
     def _filled(self, found: object, values: dict[str, object]) -> Match:
         match = found if isinstance(found, Match) else Match(found=found)
@@ -195,10 +196,6 @@ def findings(
 def refuse(rules: Iterable[Rule[P]], *subject: P.args, **named: P.kwargs) -> None:
     """UserError of the first of `rules` that applies, with the value of its field."""
     for rule in rules:
-        if rule.given is not None and not rule.given(*subject, **named):
-            continue
-        if not rule.when(*subject, **named):
-            continue
         for match in rule.matches(*subject, **named):
             values = dict(zip(rule.names, subject, strict=False))
             value = rule.stands_in(rule.field, values)

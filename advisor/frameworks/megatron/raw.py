@@ -17,7 +17,7 @@ from advisor.frameworks.megatron.options.table import SETTINGS, AllOptions
 from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.frameworks.option import Described, Option
+from advisor.frameworks.option import Described
 from advisor.job.job import Job
 
 
@@ -152,13 +152,15 @@ def graphs_of(raw: RawSettings, revision: Revision) -> Graphs:
     return Graphs(impl, modules)
 
 
-_PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Part of a job by the first word of a KEY=VALUE."""
 _SETTING: Final = "recompute"
 _OF_JOB: Final = tuple(
     row for row in SETTINGS.values() if row.ours and not row.ours.startswith(_SETTING)
 )
 _OF_BATCH: Final = frozenset(row.ours for row in Batch.rows)
+
+_plain_values: Final = attrgetter(
+    *(re.sub("^job", "config", row.ours) for row in _OF_JOB if row.value is None)
+)
 
 
 def _getter(part: str) -> Callable[[Any], tuple[Any, ...]]:
@@ -203,16 +205,15 @@ def _values_of_facts(facts: JobFacts, revision: Revision) -> dict[str, Any]:
 def job_values(job: Described, revision: Revision) -> dict[str, Any]:
     """Values of Megatron's options that follow from a job, by name; those that do not apply to it
     are left out."""
-    found = ((row.name, _value(row, job, revision)) for row in _OF_JOB)
-    return {name: value for name, value in found if value is not UNSET}
-
-
-def _value(row: Option, job: Described, revision: Revision) -> object:
-    if row.value is not None:
-        return row.value(job, revision)
-    part, _, name = row.ours.partition(".")
-    value = getattr(getattr(job, _PARTS[part]), name)
-    return str(value) if isinstance(value, Enum) else value
+    values = iter(_plain_values(job))
+    found = {
+        row.name: next(values) if row.value is None else row.value(job, revision) for row in _OF_JOB
+    }
+    return {
+        name: str(value) if isinstance(value, Enum) else value
+        for name, value in found.items()
+        if value is not UNSET
+    }
 
 
 def _setting(setting: RecomputeSetting, revision: Revision) -> dict[str, Any]:

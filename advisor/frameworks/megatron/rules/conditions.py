@@ -29,10 +29,12 @@ def offloaded(raw: RawSettings, *modules: str) -> list[str]:
 
 
 class Unknown(Struct, frozen=True):
-    """Names that are not accepted, printed with commas, and what to write for the first of them."""
+    """Names that are not accepted, printed with commas. known: those that are; instead: what to
+    write for the first of them, where that is not the nearest of these."""
 
     names: tuple[str, ...]
-    advice: str
+    known: Sequence[str] = ()
+    instead: str = ""
 
     def __str__(self) -> str:
         return ", ".join(self.names)
@@ -42,16 +44,20 @@ class Unknown(Struct, frozen=True):
         """The name that the advice is about."""
         return self.names[0]
 
+    @property
+    def advice(self) -> str:
+        """What to write for the first name: looked for late, as that takes a while."""
+        return self.instead or nearest_names(self.first, self.known)
+
     def with_versions(self, versions: Sequence[str]) -> "Unknown":
         """With the versions that accept the first name as the advice, where there are any."""
         if not versions:
             return self
-        return Unknown(
-            self.names, f"{self.first} needs --framework-version {' or '.join(versions)}"
-        )
+        instead = f"{self.first} needs --framework-version {' or '.join(versions)}"
+        return Unknown(self.names, instead=instead)
 
 
 def unknown(wanted: Iterable[str | None], known: Sequence[str]) -> Unknown | None:
     """The names in `wanted` that are not in `known`; None stands for an option that is not set."""
     names = tuple(name for name in wanted if name is not None and name not in known)
-    return Unknown(names, nearest_names(names[0], known)) if names else None
+    return Unknown(names, known) if names else None

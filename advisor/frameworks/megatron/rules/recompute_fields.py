@@ -28,7 +28,7 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
     if found is None:
         return None
     if "," in found.first:
-        return Unknown(found.names, "separate the modules by spaces")
+        return Unknown(found.names, instead="separate the modules by spaces")
     versions = versions_with_recompute_module(found.first, revision.framework)
     return found.with_versions(versions)
 
