@@ -8,13 +8,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from advisor.cli.outcome import FAULT, INTERRUPTED, STDOUT_IS_CLOSED, WRONG
 
 
 def command() -> int:
-    """The program: a process that ends need not look for garbage among all that it has loaded."""
+    """The program. A process that has printed all need not take apart what it has loaded."""
     try:
         code = main()
     except Exception as error:
@@ -27,8 +28,9 @@ def command() -> int:
         traceback.print_exc()
         print("advise: this is a bug in the advisor: please report it", file=sys.stderr)
         return FAULT
-    gc.freeze()
-    return code
+    with suppress(OSError):
+        sys.stderr.flush()  # stdout is
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -68,6 +68,22 @@ class Module(StrEnum):
     LOSS = "loss"
 
 
+SHARED_MODULES = frozenset(
+    {Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2, Module.SHARED_GATE}
+)
+MOE_MODULES = SHARED_MODULES | frozenset(
+    {
+        Module.ROUTER,
+        Module.DISPATCH,
+        Module.EXPERT_FC1,
+        Module.EXPERT_ACTIVATION,
+        Module.EXPERT_FC2,
+        Module.COMBINE,
+    }
+)
+"""Everything between the normalized input and the MoE layer's output."""
+
+
 class ComputeUnit(StrEnum):
     """What bounds an operator: tensor cores in the linear layers, attention, memory traffic, or in
     the scan of linear attention whichever of the two last takes longer."""

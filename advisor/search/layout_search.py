@@ -29,7 +29,7 @@ from advisor.search.best_first import BestFirst
 from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
-from advisor.search.found import Found, Searched
+from advisor.search.found import Climb, Found, Searched
 from advisor.search.layouts import (
     dense_groups,
     expert_degrees,
@@ -38,7 +38,6 @@ from advisor.search.layouts import (
     of_group,
     with_experts,
 )
-from advisor.search.near_changes import Climb
 from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import least_optimizer_seconds
 

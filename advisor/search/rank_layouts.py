@@ -20,10 +20,9 @@ from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
 from advisor.search.changed_options import CHOSEN, changed, with_fewest_changes
 from advisor.search.evaluate import evaluate_settings
-from advisor.search.found import Searched
+from advisor.search.found import Searched, search_near
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.layouts import known_jobs
-from advisor.search.near_changes import search_near
 from advisor.search.optimum.branches import Found, each_micro_batch, fastest_beyond_the_menu
 from advisor.search.rank_settings import find_remedies, other_job, rank_settings
 from advisor.search.ranking import first_simulated, order, rank

@@ -8,7 +8,6 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, runs_grouped
 from advisor.layers.megatron.core_attention import is_transformer_engines
-from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
@@ -46,6 +45,8 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
     if unfused and not is_transformer_engines(shape):
         gather = max(gather, _score_bytes(shape))
     if _gathers_tokens(shape, chunks):
+        from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
+
         gather = max(gather, gathered_token_bytes(shape))
     if gather:
         terms.append(

@@ -13,9 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.layers.megatron.moe.layer import MOE_MODULES
-from advisor.layers.megatron.moe.shared import SHARED_MODULES
-from advisor.layers.operators import Module
+from advisor.layers.operators import MOE_MODULES, SHARED_MODULES, Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec

@@ -5,21 +5,9 @@ from msgspec.structs import replace
 from advisor.layers.megatron.moe.dispatch import combine, dispatch
 from advisor.layers.megatron.moe.experts import expert_operators
 from advisor.layers.megatron.moe.router import router_operators
-from advisor.layers.megatron.moe.shared import SHARED_MODULES, shared_operators
+from advisor.layers.megatron.moe.shared import shared_operators
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-
-MOE_MODULES = SHARED_MODULES | frozenset(
-    {
-        Module.ROUTER,
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
-    }
-)
-"""Everything between the normalized input and the MoE layer's output."""
 
 
 def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:

@@ -9,10 +9,6 @@ from advisor.layers.megatron.mlp import Mlp, parallel_mlp
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 
-SHARED_MODULES = frozenset(
-    {Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2, Module.SHARED_GATE}
-)
-
 
 def shared_operators(shape: RankShape, source: Tensor, width: int) -> tuple[Operator, ...]:
     """From the normalized input to [tokens, hidden_size]; with moe_shared_expert_gate, times the

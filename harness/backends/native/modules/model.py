@@ -9,8 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from advisor.layers.megatron.moe.layer import MOE_MODULES
-from advisor.layers.operators import Module
+from advisor.layers.operators import MOE_MODULES, Module
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advisor.layers.megatron.moe.shared import SHARED_MODULES
-from advisor.layers.operators import Module
+from advisor.layers.operators import SHARED_MODULES, Module
 from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction
 from harness.backends.native.modules.layer_settings import LayerSettings, Mlp
 from harness.backends.native.modules.linear import applied

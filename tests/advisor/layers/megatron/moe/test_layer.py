@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from advisor.layers.megatron.moe.layer import MOE_MODULES, moe_operators
-from advisor.layers.operators import CollectiveKind, Group, Module, Operator
+from advisor.layers.megatron.moe.layer import moe_operators
+from advisor.layers.operators import MOE_MODULES, CollectiveKind, Group, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.options import Activation, ScoreFunction
 from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, TOKENS, moe_shape
