@@ -126,3 +126,9 @@ def test_kernels_of_experts_are_queued_on_four_streams() -> None:
 
 def test_no_tokens_take_no_time() -> None:
     assert forward_gemm_seconds(Gemm(0, 256, 128), H100) == 0.0
+
+
+def test_one_product_does_not_run_as_slowly_as_those_of_many_experts() -> None:
+    slow = replace(PLAIN, grouped_share=0.5)
+    assert matmul_seconds(slow, 4 * 128, 256, 100) == pytest.approx(100.0)
+    assert matmul_seconds(slow, 2 * 128, 256, 100, groups=2) == pytest.approx(200.0)
