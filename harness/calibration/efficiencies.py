@@ -316,11 +316,7 @@ def by_shape(
 
 
 def _efficiency(
-    calibration: Calibration,
-    gpu: Gpu,
-    timed: Sequence[Sample],
-    field: str,
-    precision: Precision,
+    calibration: Calibration, gpu: Gpu, timed: Sequence[Sample], field: str, precision: Precision
 ) -> float:
     alone = replace(calibration, gemm_training_share=1.0, quantized_training_share=1.0)
     value: float = getattr(alone, field)

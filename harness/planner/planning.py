@@ -307,10 +307,6 @@ def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str)
     except UserError as error:
         return setting if setting.skip else replace(setting, rank=None, skip=str(error))
     command = Command(
-        template=config.command,
-        framework=framework,
-        words=put_in,
-        gpu=gpu,
-        variables=wanted,
+        template=config.command, framework=framework, words=put_in, gpu=gpu, variables=wanted
     )
     return replace(setting, trial=replace(setting.trial, command=command))

@@ -18,14 +18,7 @@ from msgspec import Struct, field
 
 from advisor.base.configuration import Group, config_folders, config_names, find_config, load_yaml
 from advisor.base.errors import UserError, missing_package
-from advisor.base.fields import (
-    field_types,
-    optional_type,
-    parse,
-    read_fields,
-    read_record,
-    show,
-)
+from advisor.base.fields import field_types, optional_type, parse, read_fields, read_record, show
 from advisor.base.key_value import split_key_values
 from advisor.base.units import likely_names, nearest_names
 from advisor.job.job import JobConfig

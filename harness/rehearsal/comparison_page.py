@@ -19,10 +19,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table in GiB, the differences, what went wrong, and what the figures do not contain."""
     device = plan.settings[0].trial.workload.device
     where = "fake tensors, no device" if device is Device.FAKE else str(device)
-    parts: list[Block] = [
-        f"{plan.experiment} on {where}; GiB allocated, predicted / rehearsed",
-        "",
-    ]
+    parts: list[Block] = [f"{plan.experiment} on {where}; GiB allocated, predicted / rehearsed", ""]
     found = table(
         [
             Column(title="setting", left=True, wrap=True, above=True),

@@ -1,6 +1,6 @@
 """Every picture of a report for which a run has the numbers, as SVG and PNG."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,8 @@ from harness.trial.result import Phase, TimelinePoint
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    Drawing = tuple[str, str, Heights, Callable[[Figure], None]]
 
 MOST_BARS: Final = 12
 MEASURED: Final = "measured: "
@@ -154,8 +156,8 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
 
 
 def paint_timeline(figure: "Figure", shown: Sequence[StepTimeline], *, on_cpu: bool) -> None:
-    """Allocated bytes against time, one below the other, with the phases behind and the predicted
-    peak across."""
+    """Allocated bytes against time, one below the other, over the colours of the phases, and
+    the predicted peak across."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -197,14 +199,6 @@ def _phases(axes: "Axes", step: StepTimeline) -> None:
         look = _PHASES.get(begin.phase, Look("", GREY))
         axes.axvspan(begin.seconds * 1e3, point.seconds * 1e3, alpha=_FAINT, **look.fill)
         begin = point
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from matplotlib.figure import Figure
-
-    Drawing = tuple[str, str, Heights, Callable[[Figure], None]]
 
 
 def draw_all(facts: Facts, folder: Path) -> tuple[Picture, ...]:

@@ -243,12 +243,7 @@ def _layer(inputs: Inputs, case: Case) -> Call:
     tokens, hidden = case.sizes
     where = torch.device(inputs.device.value)
     model, kind = host_layer(case)
-    settings = LayerSettings(
-        model=model,
-        seq_length=tokens,
-        dtype=torch.bfloat16,
-        device=where,
-    )
+    settings = LayerSettings(model=model, seq_length=tokens, dtype=torch.bfloat16, device=where)
     segment = Segment(layers=(kind,), whole=case.kind is CaseKind.HOST_REPLAY)
     module = TransformerLayer(settings, segment, kind, settings.frequencies())
     for parameter in module.parameters():

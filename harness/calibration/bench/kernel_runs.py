@@ -14,13 +14,7 @@ from harness.calibration.bench.cases import (
     Sample,
 )
 from harness.calibration.bench.kernel_calls import CALLS, FOOTPRINT, HOST_CALLS, Inputs
-from harness.calibration.bench.timer import (
-    Call,
-    Timing,
-    time_call,
-    time_queueing,
-    time_sustained,
-)
+from harness.calibration.bench.timer import Call, Timing, time_call, time_queueing, time_sustained
 from harness.measure.nvml import open_current_gpu
 from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
