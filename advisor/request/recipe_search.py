@@ -99,10 +99,11 @@ def nearest_recipe(wanted: Wanted) -> Recipe | None:
 def nearest_stating(wanted: Wanted) -> Recipe | None:
     """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
     first, then those for the nearest number."""
+    names = gpu_names(wanted.config_dir)
     gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
 
     def rank(recipe: Recipe) -> tuple[bool, float, tuple[bool, bool, bool, bool, int]]:
-        same = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        same = any(full_name(kind, names) == gpu for kind in recipe.gpu_types)
         return not same, _distance(recipe, wanted), _preference(recipe, wanted)
 
     stating = (
@@ -129,6 +130,7 @@ _LONG_CONTEXT = 8193
 
 def _files_of(wanted: Wanted) -> dict[str | None, str]:
     """The files of configs/experiment for a job, by the precision that each names."""
+    names = gpu_names(wanted.config_dir)
     gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
     found: dict[str | None, str] = {}
     for name in experiment_names(wanted.config_dir):
@@ -136,7 +138,7 @@ def _files_of(wanted: Wanted) -> dict[str | None, str]:
         if match is None or match["model"] != wanted.model:
             continue
         count, kind = parse_gpus(match["gpus"])
-        if count == wanted.num_gpus and _is_gpu(kind, gpu, wanted.config_dir):
+        if count == wanted.num_gpus and full_name(kind, names) == gpu:
             found[match["precision"]] = name
     return found
 
@@ -155,10 +157,11 @@ def _is_meant(recipe: Recipe, wanted: Wanted) -> bool:
 
 def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
     """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
+    names = gpu_names(wanted.config_dir)
     gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
     precisions = (wanted.precision, Precision.BF16, Precision.FP16)
     for recipe in load_recipes(wanted.model, wanted.config_dir):
-        named = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        named = any(full_name(kind, names) == gpu for kind in recipe.gpu_types)
         usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == wanted.seq_length
         if named and usual and recipe.precision in precisions:
             yield recipe
@@ -174,7 +177,3 @@ def _preference(recipe: Recipe, wanted: Wanted) -> tuple[bool, bool, bool, bool,
         recipe.task != "pretrain",
         names.index(recipe.framework) if recipe.framework in names else 0,
     )
-
-
-def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
-    return full_name(kind, gpu_names(config_dir)) == wanted
