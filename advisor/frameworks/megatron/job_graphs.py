@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.raw import RawSettings, job_values
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
+from advisor.frameworks.megatron.rules.cuda_graphs import capturable
 from advisor.frameworks.megatron.rules.engine import rules_in_force
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.models.spec import ModelSpec
@@ -42,7 +42,7 @@ def as_captured(
 def with_graphs(job: Job, revision: Revision) -> JobConfig:
     """The options of `job` with Transformer Engine's graphs of all modules that they can hold."""
     engine = CudaGraphImpl.TRANSFORMER_ENGINE
-    modules = beside_experts(RawSettings(**job_values(job, revision)), str(engine))
+    modules = capturable(RawSettings(**job_values(job, revision)), str(engine))
     return replace(job.config, cuda_graph_impl=engine, cuda_graph_modules=modules)
 
 

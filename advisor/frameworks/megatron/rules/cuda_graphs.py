@@ -85,7 +85,7 @@ def _full_iteration(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-def _beside_cpu_offloading(raw: RawSettings, revision: Revision) -> str:
+def _kind_that_stays_on_device(raw: RawSettings, revision: Revision) -> str:
     """The kind of graphs, where it does not go with cpu_offloading."""
     graphs = graphs_of(raw, revision)
     excepted = revision.at_least(0, 18) and graphs.impl == "full_iteration"
@@ -124,7 +124,7 @@ _OF_GRAPHS: Final[dict[str, Rule]] = {
         summary="CUDA graphs refuse cpu_offloading; since 0.18, a graph of the whole iteration "
         "allows it.",
         given=lambda raw, _: raw.cpu_offloading,
-        when=_beside_cpu_offloading,
+        when=_kind_that_stays_on_device,
         reason="cuda_graph_impl = {found} cannot be combined with cpu_offloading",
         fix="drop one of the two",
         source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
@@ -182,14 +182,14 @@ def _dropless(raw: RawSettings, revision: Revision) -> Match | None:
     if "moe" in modules:
         return Match(
             "the graph captures moe, whose shapes vary without drop-and-pad",
-            _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
+            _capture(capturable(raw, graphs_of(raw, revision).impl)),
         )
     if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
     return Match(
         "the graph captures moe_preprocess, which copies to the host if a capacity factor "
         "or moe_router_padding_for_fp8 is set",
-        _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
+        _capture(capturable(raw, graphs_of(raw, revision).impl)),
     )
 
 
@@ -209,7 +209,7 @@ def _whole_layers(raw: RawSettings, revision: Revision) -> Match | None:
     return Match(
         f"{field} is empty, so graphs capture whole layers; dropless experts wait for the host "
         "to count their tokens, which a graph cannot capture",
-        _capture(beside_experts(raw, graphs.impl)),
+        _capture(capturable(raw, graphs.impl)),
     )
 
 
@@ -230,7 +230,7 @@ def _whole_iteration(raw: RawSettings, revision: Revision) -> Match | None:
     if not dispatcher or not graphs_of(raw, revision).iteration:
         return None
     engine = marked("cuda_graph_impl", "transformer_engine")
-    modules = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
+    modules = marked("cuda_graph_modules", *capturable(raw, "transformer_engine"))
     hybrid = "[moe_token_dispatcher_type=flex] and [moe_flex_dispatcher_backend=hybridep]"
     return Match(
         f"the graph of the whole iteration includes the {dispatcher} dispatcher, which waits for "
@@ -244,12 +244,12 @@ def _mlp_of_experts(raw: RawSettings, revision: Revision) -> Match | None:
         return None
     return Match(
         "the graph captures mlp, but every layer is a mixture of experts",
-        _capture(beside_experts(raw, graphs_of(raw, revision).impl)),
+        _capture(capturable(raw, graphs_of(raw, revision).impl)),
     )
 
 
-def beside_experts(raw: RawSettings, impl: str) -> tuple[str, ...]:
-    """What can be captured beside experts that take as many tokens as come; all of a dense model
+def capturable(raw: RawSettings, impl: str) -> tuple[str, ...]:
+    """What can be captured next to experts that take as many tokens as come; all of a dense model
     under two names."""
     if not raw.has_experts:
         return "attn", "mlp"
@@ -318,7 +318,7 @@ def _attention_alone(raw: RawSettings, revision: Revision) -> bool:
     return graphs.impl == "transformer_engine" and graphs.modules == ("attn",)
 
 
-def _beside_any_recompute(raw: RawSettings, revision: Revision) -> str:
+def _kind_without_recompute(raw: RawSettings, revision: Revision) -> str:
     """The kind of graphs, where it does not go with recompute: up to 0.14 any, in 0.15 all but
     Transformer Engine's of attn with selective recompute."""
     graphs = graphs_of(raw, revision)
@@ -348,7 +348,7 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
         summary="Up to 0.15, CUDA graphs refuse recompute; exception: TE graphs of attn with "
         "selective recompute (0.15).",
         given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
-        when=_beside_any_recompute,
+        when=_kind_without_recompute,
         reason="CUDA graphs ({found}) cannot be combined with recompute_granularity = "
         "{raw.recompute_granularity}",
         fix="drop one of the two, or [>=0.16]",

@@ -6,7 +6,7 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts
+from advisor.frameworks.megatron.rules.cuda_graphs import capturable
 from advisor.frameworks.megatron.rules.stated import Rule, clash, config, marked, names
 
 _AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
@@ -19,18 +19,6 @@ def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
     able = ("alltoall", "flex") if revision.at_least(0, 18) else ("alltoall",)
     wanted = raw.moe_shared_expert_overlap and raw.moe_shared_expert_intermediate_size is not None
     return " or ".join(able) if wanted and raw.moe_token_dispatcher_type not in able else ""
-
-
-def _flex_padding(raw: RawSettings, revision: Revision) -> Match | None:
-    deepep = raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16)
-    flex = raw.moe_token_dispatcher_type == "flex" and deepep
-    if not flex or not raw.moe_pad_expert_input_to_capacity:
-        return None
-    return Match(
-        "moe_token_dispatcher_type = flex on DeepEP cannot be combined with "
-        "moe_pad_expert_input_to_capacity",
-        "[moe_token_dispatcher_type=alltoall], or [moe_pad_expert_input_to_capacity]",
-    )
 
 
 SHAPE_RULES: Final[dict[str, Rule]] = {
@@ -59,8 +47,15 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
         example="moe_ffn_hidden_size=64",
     ),
     "flex_dispatcher_padding": Rule(
-        summary="The flex dispatcher on DeepEP refuses moe_pad_expert_input_to_capacity.",
-        when=_flex_padding,
+        given=lambda raw, revision: (
+            raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16)
+        ),
+        when=lambda raw, _: (
+            raw.moe_token_dispatcher_type == "flex" and raw.moe_pad_expert_input_to_capacity
+        ),
+        reason="moe_token_dispatcher_type = flex on DeepEP cannot be combined with "
+        "moe_pad_expert_input_to_capacity",
+        fix="[moe_token_dispatcher_type=alltoall], or [moe_pad_expert_input_to_capacity]",
         source=config(725, 760, 829, 1078, 1258, 1455, 1604),
         example="moe_token_dispatcher_type=flex moe_pad_expert_input_to_capacity=true",
     ),
@@ -184,27 +179,13 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
 """Megatron checks these after them."""
 
 
-def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Match | None:
-    if not raw.overlap_moe_expert_parallel_comm:
-        return None
+def _recompute_around_overlap(raw: RawSettings, _: Revision) -> dict[str, str] | None:
     if raw.full:
-        return Match(
-            "full recompute cannot be combined with overlap_moe_expert_parallel_comm",
-            "use selective recompute, or [overlap_moe_expert_parallel_comm]",
-        )
-    if raw.recompute_method is not None:
-        return Match(
-            f"recompute_method = {raw.recompute_method} cannot be combined with "
-            "overlap_moe_expert_parallel_comm",
-            "[recompute_method], or [overlap_moe_expert_parallel_comm]",
-        )
-    if raw.recompute_num_layers is None:
-        return None
-    return Match(
-        f"recompute_num_layers = {raw.recompute_num_layers} cannot be combined with "
-        "overlap_moe_expert_parallel_comm",
-        "[recompute_num_layers], or [overlap_moe_expert_parallel_comm]",
-    )
+        return {"what": "full recompute", "way": "use selective recompute"}
+    for name in ("recompute_method", "recompute_num_layers"):
+        if getattr(raw, name) is not None:
+            return {"what": f"{name} = {getattr(raw, name)}", "way": marked(name)}
+    return None
 
 
 def _overlap_mtp(raw: RawSettings, revision: Revision) -> Match | None:
@@ -236,7 +217,7 @@ def _overlap_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     if (te and not captured) or (not te and revision.at_least(0, 18)):
         return None
     what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
-    capture = marked("cuda_graph_modules", *beside_experts(raw, "transformer_engine"))
+    capture = marked("cuda_graph_modules", *capturable(raw, "transformer_engine"))
     return Match(
         f"overlap_moe_expert_parallel_comm cannot be combined with a CUDA graph that {what}",
         f"[cuda_graph_impl=transformer_engine] and {capture}",
@@ -273,9 +254,11 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
         example="overlap_moe_expert_parallel_comm=true",
     ),
-    "expert_overlap_full_recompute": Rule(
+    "expert_overlap_full_recompute": _overlap(
         summary="EP A2A overlap refuses full recompute, recompute_method and recompute_num_layers.",
-        when=_overlap_full_recompute,
+        when=_recompute_around_overlap,
+        reason="{what} cannot be combined with overlap_moe_expert_parallel_comm",
+        fix="{way}, or [overlap_moe_expert_parallel_comm]",
         source=config(0, 1318, 1461, 1872, 2114, 2419, 2689),
         example="overlap_moe_expert_parallel_comm=true recompute_num_layers=1",
     ),

@@ -30,7 +30,7 @@ MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value
 _BETWEEN: Final = re.compile(r"\] and \[")
 
 
-_BESIDE: Final = {
+_DEPENDENTS: Final = {
     "overlap_moe_expert_parallel_comm": "delay_wgrad_compute",
     "moe_expert_capacity_factor": "moe_pad_expert_input_to_capacity",
     "cuda_graph_impl": "enable_cuda_graph",
@@ -39,7 +39,7 @@ _BESIDE: Final = {
 
 def with_dependents(fix: str, raw: RawSettings) -> str:
     """`fix`, which with an option drops what is set and needs it, or is its old spelling."""
-    for name, other in _BESIDE.items():
+    for name, other in _DEPENDENTS.items():
         if getattr(raw, other):
             changes = rf"\[{name}(?:=[^\]]*)?\]"
             fix = re.sub(changes, rf"\g<0> and {marked(other)}", fix)

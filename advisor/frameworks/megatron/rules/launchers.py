@@ -15,7 +15,7 @@ from advisor.base.rule import Match, Verdict
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision
 from advisor.frameworks.megatron.rules.conditions import unknown
-from advisor.frameworks.megatron.rules.cuda_graphs import beside_experts, counts_on_host
+from advisor.frameworks.megatron.rules.cuda_graphs import capturable, counts_on_host
 from advisor.frameworks.megatron.rules.stated import (
     Authority,
     Rule,
@@ -42,7 +42,7 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
         return None
     engine = marked("cuda_graph_impl", "transformer_engine")
     if raw.has_experts or any(module.startswith("moe") for module in graphs.modules):
-        engine += f" and {marked('cuda_graph_modules', *beside_experts(raw, 'transformer_engine'))}"
+        engine += f" and {marked('cuda_graph_modules', *capturable(raw, 'transformer_engine'))}"
     whole = ", or [cuda_graph_impl=full_iteration] and [cuda_graph_modules]"
     return Match(
         "cuda_graph_impl = local cannot capture layers or modules in Megatron Bridge",

@@ -5,7 +5,7 @@ accepts and does not read.
 from functools import partial
 from typing import Final
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
@@ -15,7 +15,6 @@ from advisor.frameworks.megatron.rules.stated import (
     arguments,
     clash,
     config,
-    names,
 )
 from advisor.frameworks.names import Framework
 
@@ -94,16 +93,13 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
 }
 
 
-def _modules_without_selective(raw: RawSettings, _: Revision) -> Match | None:
+def _unread_modules(raw: RawSettings, _: Revision) -> dict[str, str] | None:
+    """Not the promoted default, which a dumped configuration shows even where nothing is
+    recomputed."""
     modules = raw.recompute_modules
-    # A dumped configuration shows the promoted default even where nothing is recomputed.
     if raw.selective or not modules or modules == ("core_attn",):
         return None
-    granularity = raw.recompute_granularity or "unset"
-    return Match(
-        f"recompute_modules {names(modules)} is ignored: recompute_granularity is {granularity}",
-        "set recompute_granularity selective, or drop recompute_modules",
-    )
+    return {"modules": ", ".join(modules), "granularity": raw.recompute_granularity or "unset"}
 
 
 def _unread_method(raw: RawSettings, _: Revision) -> str:
@@ -160,11 +156,11 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=arguments(498, 605, 589),
         example="recompute_activations=true",
     ),
-    "modules_without_selective": Rule(
+    "modules_without_selective": _ignored(
         summary="recompute_modules is used only with recompute_granularity selective.",
-        when=_modules_without_selective,
-        verdict=Verdict.NO_EFFECT,
-        authority=Authority.TRAINING,
+        when=_unread_modules,
+        reason="recompute_modules {modules} is ignored: recompute_granularity is {granularity}",
+        fix="set recompute_granularity selective, or drop recompute_modules",
         source=_CONFIG,
         example="recompute_modules=mlp",
     ),

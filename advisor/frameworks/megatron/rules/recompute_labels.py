@@ -151,12 +151,9 @@ def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
     return raw.attention_backend not in ("unfused", "local") and not local_scores
 
 
-def _moe_labels_on_dense(raw: RawSettings, _: Revision) -> Match | None:
-    labels = replayed(raw, "moe_act", "moe", "shared_experts")
-    if raw.num_moe_experts is not None or not labels:
-        return None
-    said, verb = names(labels), "does" if len(labels) == 1 else "do"
-    return Match(f"{said} {verb} nothing in a dense model", f"drop {said}")
+def _labels_of_experts(raw: RawSettings, _: Revision) -> dict[str, str] | None:
+    found = replayed(raw, "moe_act", "moe", "shared_experts")
+    return {"labels": names(found), "verb": "do" if found[1:] else "does"} if found else None
 
 
 def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
@@ -218,11 +215,12 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_LAYER,
         example="recompute_granularity=selective recompute_modules=layernorm",
     ),
-    "moe_labels_on_dense": Rule(
+    "moe_labels_on_dense": _ignored(
         summary="moe, shared_experts and moe_act do nothing in a dense model.",
-        when=_moe_labels_on_dense,
-        verdict=Verdict.NO_EFFECT,
-        authority=Authority.TRAINING,
+        given=lambda raw, _: raw.num_moe_experts is None,
+        when=_labels_of_experts,
+        reason="{labels} {verb} nothing in a dense model",
+        fix="drop {labels}",
         source=_EXPERTS,
         example="recompute_granularity=selective recompute_modules=moe",
     ),

@@ -84,7 +84,7 @@ RULES: Final[dict[str, Rule]] = {
         source=_MTP,
         example="recompute_granularity=full recompute_method=block mtp_num_layers=1",
     ),
-    # The MLP returns linear_fc2's bias beside its output. As an output of the checkpoint's autograd
+    # The MLP returns linear_fc2's bias with its output. As an output of the checkpoint's autograd
     # function the parameter itself gets that function as grad_fn, and the backward of the replay
     # runs into it, and replays, again.
     "mlp_recompute_with_bias": _rule(

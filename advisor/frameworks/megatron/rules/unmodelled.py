@@ -1,9 +1,8 @@
-"""Options that Megatron does not read beside others, or obeys and no prediction knows of."""
+"""Options that Megatron does not read next to others, or obeys and no prediction knows of."""
 
-from collections.abc import Iterator
 from typing import Final
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
@@ -14,24 +13,11 @@ _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Statu
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}
 
 
-def _unpriced_options(raw: RawSettings, revision: Revision) -> Match | None:
-    found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _UNPRICED))
-    return Match(f"predictions do not include {found}", "nothing to change") if found else None
-
-
-def _refused_options(raw: RawSettings, revision: Revision) -> Match | None:
-    found = "; ".join(f"{row.name} ({row.note})" for row in _set(raw, _REFUSED))
-    return (
-        Match(f"predictions do not cover a job with {found}", "nothing to change")
-        if found
-        else None
-    )
-
-
-def _set(raw: RawSettings, rows: dict[str, Option]) -> Iterator[Option]:
-    for name in sorted(raw.given.keys() & rows.keys()):
-        if raw.given[name] != rows[name].default:
-            yield rows[name]
+def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
+    """The options of `rows` that are set, each with what is to be said of it."""
+    names = sorted(raw.given.keys() & rows.keys())
+    found = (rows[name] for name in names if raw.given[name] != rows[name].default)
+    return "; ".join(f"{row.name} ({row.note})" for row in found)
 
 
 def _unread_modules(raw: RawSettings, revision: Revision) -> str:
@@ -78,7 +64,9 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "refused_options": Rule(
         summary="Names options of jobs that the advisor cannot describe.",
-        when=_refused_options,
+        when=lambda raw, _: _with_notes(raw, _REFUSED),
+        reason="predictions do not cover a job with {found}",
+        fix="nothing to change",
         verdict=Verdict.NOTE,
         authority=Authority.TRAINING,
         source=_HERE,
@@ -86,7 +74,9 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "unpriced_options": Rule(
         summary="Names options that change memory or step time and are not modelled.",
-        when=_unpriced_options,
+        when=lambda raw, _: _with_notes(raw, _UNPRICED),
+        reason="predictions do not include {found}",
+        fix="nothing to change",
         verdict=Verdict.NOTE,
         authority=Authority.TRAINING,
         source=_HERE,
