@@ -40,7 +40,7 @@ DIALECTS: Final = {
         r"--(?:gradient|activation)_checkpointing(?:_kwargs)?\b|--fsdp_activation_checkpointing\w*"
     ),
 }
-"""What in a framework's command sets recompute, so that it would stand beside what we put in. Plain
+"""What in a framework's command sets recompute, so that it would stand with what we put in. Plain
 FSDP2 is Python, of which no command line tells."""
 
 

@@ -20,7 +20,7 @@ _PLAIN_SECONDS: Final = 30.0
 
 
 class _Talk:
-    """A stream of talk: a closed pipe or a full disk behind it ends no measurement."""
+    """A stream of talk: a closed pipe or a full disk ends no measurement."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -41,7 +41,7 @@ class _Talk:
 class LiveLine:
     """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none.
 
-    It is drawn when it is told to, by no thread: nothing runs beside what is measured.
+    It is drawn when it is told to, by no thread: nothing runs next to what is measured.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Results as rows: one setting of one cell, predicted beside measured.
+"""Results as rows: one setting of one cell, predicted and measured.
 
 A cell is a workload without its setting: same model, layout, batch, device, software. Only trials
 of status ok give times; bytes are taken where nothing but the times was unstable. What is left out
@@ -188,7 +188,7 @@ def _ratio_less_one(value: float | None, base: float | None) -> float | None:
 
 
 class Errors(Struct, frozen=True, kw_only=True):
-    """Of `count` rows: mean of the sizes, and the worst with its sign; relative, but for overheads,
+    """Of `count` rows: mean of the sizes, and the worst with its sign; relative, except overheads,
     which are ratios already and whose errors are differences."""
 
     count: int

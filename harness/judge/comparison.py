@@ -106,7 +106,7 @@ def compare(
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """One workload's repeats. label: with the key behind it where two would read the same."""
+    """One workload's repeats. label: followed by the key where two would read the same."""
 
     key: str
     label: str

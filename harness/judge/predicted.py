@@ -190,7 +190,7 @@ def _row(outcome: SettingOutcome, unit: int) -> list[Block]:
 
 
 def _cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
-    """Predicted; and measured with the error behind it."""
+    """Predicted; and measured, followed by the error."""
     predicted, measured, error = cells(pair, write)
     return [predicted, f"{measured} {error:>{_ERROR}}"]
 

@@ -198,7 +198,7 @@ def measured_rows(
 def _shown_rows(
     row: ComparisonRow, metric: Metric, processes: tuple[Process, ...], golden: Golden
 ) -> Iterator[ComparisonRow]:
-    """The step time of a CPU beside the golden's, where both are there; rates say the same."""
+    """The step time of a CPU next to the golden's, where both are there; rates say the same."""
     old, new = samples(golden.processes, metric.name), samples(processes, metric.name)
     if metric.name != STEP_TIME or not old or not new:
         return

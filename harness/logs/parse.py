@@ -30,7 +30,7 @@ from harness.logs.records import (
 from harness.trial.failures import Failure
 
 _ROUNDING_SECONDS: Final = 0.0051
-"""Bridge writes a step's seconds with two decimals beside Megatron's milliseconds."""
+"""Bridge writes a step's seconds with two decimals next to Megatron's milliseconds."""
 
 
 class Stream(Struct):
@@ -240,7 +240,7 @@ def _with_timers(steps: list[LoggedStep], timers: list[float | None]) -> list[Lo
 
 
 def _with_rates(steps: list[LoggedStep], rates: list[Throughput]) -> list[LoggedStep]:
-    """Rates in their order beside the steps in theirs; the time that both write must agree. A log
+    """Rates in their order next to the steps in theirs; the time that both write must agree. A log
     with rates alone has steps without a total."""
     if not steps:
         return [
@@ -383,7 +383,7 @@ def _rank_of(path: Path) -> int | None:
 
 
 def _spoken(name: LogFramework, collected: Collector) -> LogFramework:
-    """Bridge writes Megatron's lines, and a rate beside each."""
+    """Bridge writes Megatron's lines, and a rate next to each."""
     bridge = name is LogFramework.MEGATRON_LM and collected.rates
     return LogFramework.MEGATRON_BRIDGE if bridge else name
 

@@ -1,4 +1,4 @@
-"""Predicted beside rehearsed: every stage and phase, and what a difference comes from."""
+"""Predicted and rehearsed: every stage and phase, and what a difference comes from."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

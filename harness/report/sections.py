@@ -150,7 +150,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
 
 
 def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
-    """The advisor's numbers beside the measured ones, and whether its order was right."""
+    """The advisor's numbers next to the measured ones, and whether its order was right."""
     found = facts.found
     orders = order_lines(
         {

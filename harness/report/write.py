@@ -81,7 +81,7 @@ def report_run(run: Path, say: Callable[[str], None]) -> None:
 
 
 def step_summary_file() -> Path | None:
-    """The file that GitHub shows beside a step, where there is one."""
+    """The file that GitHub shows next to a step, where there is one."""
     name = os.environ.get(STEP_SUMMARY)
     return Path(name) if name else None
 

@@ -2,7 +2,7 @@
 
 Every task is one trial with one result.json, written by whichever runner ``launcher=`` means. A
 sweep that is killed and started again finds them all, tells the study what it missed, and goes on;
-started beside another, on this machine or elsewhere, it shares the work with it.
+started while another works, on this machine or elsewhere, it shares the work with it.
 """
 
 from collections.abc import Callable

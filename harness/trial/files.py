@@ -30,7 +30,7 @@ def write_atomic(path: Path, text: str) -> None:
 class Reservation:
     """Disk space taken before a long measurement, so that its result can be written after it.
 
-    A temporary file beside `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
+    A temporary file next to `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
     Raises OSError (ENOSPC) at once where the space is not there.
     """
 

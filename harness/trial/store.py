@@ -15,7 +15,7 @@
     runs/<name>/workers/<worker>              locks of a sweep's workers, as long as they live
     runs/<name>/tracked.json                  trials that were handed to trackers
 
-Every JSON file is written beside its place and renamed, so it is whole or absent. The only thing
+Every JSON file is written next to its place and renamed, so it is whole or absent. The only thing
 that is ever overwritten is a trial without a result.
 """
 

@@ -85,7 +85,7 @@ class _Stream:
 
 
 def _stream_patches() -> Iterator[Any]:
-    """Streams beside which token dispatchers and shared experts work."""
+    """Streams next to which token dispatchers and shared experts work."""
     for name in ("Stream", "current_stream", "stream"):
         yield patch.object(torch.cuda, name, lambda *_: _Stream())
     alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher

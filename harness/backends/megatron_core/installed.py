@@ -152,7 +152,7 @@ def require_megatron() -> None:
 def under_installed(job: Job) -> tuple[Job, str]:
     """`job` under the megatron-core that is here, whatever its own framework and release are, and
     what that changes, in words; as it is where there is none. Its own release where that lies
-    unpacked beside what is installed."""
+    unpacked next to what is installed."""
     if missing():
         return job, ""
     asked = resolve_revision(job.config.framework, job.config.framework_version)

@@ -41,7 +41,7 @@ class SdpaAttention(torch.nn.Module):
 def accumulate(total_input: Tensor, grad_output: Tensor, main_grad: Tensor) -> None:
     """main_grad [out, in] += grad_output [rows, out]^T x total_input [rows, in], in place: one GEMM
     that reads 16 bits and writes the type of `main_grad`, as Apex's; in releases of torch whose
-    GEMM has one type, a product beside it."""
+    GEMM has one type, a product next to it."""
     if main_grad.dtype is total_input.dtype:
         torch.addmm(main_grad, grad_output.t(), total_input, out=main_grad)
     elif hasattr(torch.ops.aten.addmm, "dtype_out"):

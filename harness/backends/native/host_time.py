@@ -1,7 +1,7 @@
 """How long the GPU waits for its processor in a step of the native backend.
 
 Its layers are plain torch modules: the processor queues each operation by itself, and loops over
-experts. It starts a step beside an idle GPU, since it has read the loss of the last one, and waits
+experts. It starts a step next to an idle GPU, since it has read the loss of the last one, and waits
 for the GPU wherever a router tells how many rows each expert gets: what follows is queued while the
 GPU is idle. Elsewhere it is ahead if it is faster. advisor.time.launches has the same for layers of
 frameworks, one by one; here a whole step is one queue, as what is ahead carries over.
@@ -98,7 +98,7 @@ class Piece(NamedTuple):
 
 
 def waiting_seconds(workload: Workload, gpu: Gpu, calibration: Calibration) -> float:
-    """Seconds of one step in which the GPU waits; of pipelines, as if a stage had no others beside
+    """Seconds of one step in which the GPU waits; of pipelines, as if a stage had no others besides
     it. From the third microbatch on each waits as long as the one before. UserError for what the
     backend does not run."""
     pieces = tuple(_Microbatch(workload, gpu, calibration).pieces())

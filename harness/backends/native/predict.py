@@ -212,7 +212,7 @@ def _layer_input(operators: tuple[Operator, ...]) -> Tensor:
 def kept_by_policy(operators: tuple[Operator, ...], policy: OpPolicy) -> dict[str, Tensor]:
     """Storages kept of one layer: its input, and all outputs of the kept operators.
 
-    An operator's outputs are what it hands on and what it saves beside its inputs (log-sum-exp).
+    An operator's outputs are what it hands on and what it saves besides its inputs (log-sum-exp).
     """
     layer_input = _layer_input(operators)
     kept = {layer_input.name: layer_input}

@@ -16,7 +16,7 @@ _POLICY: Final = "op:"
 
 
 class OpPolicy(StrEnum):
-    """`op:<policy>`: each layer is replayed, but for the operators whose outputs are kept.
+    """`op:<policy>`: each layer is replayed, except for the operators whose outputs are kept.
 
     save_attention keeps the attention kernel's outputs, save_matmul those of the linear layers,
     torchtitan those of attention and of every second linear layer, the first one included

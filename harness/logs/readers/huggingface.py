@@ -1,7 +1,7 @@
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 
 Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
-its own: there is the mean over the whole run, at its end. Tokens per second are of all ranks beside
+its own: there is the mean over the whole run, at its end. Tokens per second are of all ranks with
 a loss (include_num_input_tokens_seen), of one rank at the end (include_tokens_per_second, 4.x).
 With skip_memory_metrics=False (trainer_utils.py, TrainerMemoryTracker) there are bytes: by how much
 a stage ended above its begin, and its peak above its end.

@@ -144,7 +144,7 @@ def constraints(expected: Expected, outcome: Outcome, room_bytes: int | None) ->
 def attributes(
     task: Task, expected: Expected, outcome: Outcome | None = None
 ) -> dict[str, str | int | float]:
-    """What stands beside a trial: seconds, bytes, a probability; what is not known is left out.
+    """What stands next to a trial: seconds, bytes, a probability; what is not known is left out.
     outcome: once it has ended."""
     found: dict[str, str | int | float | None] = {
         "repeat": task.repeat,

@@ -118,7 +118,7 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
     """The case with as few microbatches as take `stage` through every moment of its step.
 
     They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
-    flight in each, and what the schedule holds beside them: those that no other exceeds are the
+    flight in each, and what the schedule holds next to them: those that no other exceeds are the
     same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the
     peak.
     """

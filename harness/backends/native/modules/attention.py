@@ -22,7 +22,7 @@ class SelfAttention(nn.Module):
     """linear_qkv, rotary embedding, core attention, linear_proj.
 
     mixed_qkv is laid out as Megatron's: per key/value head its query heads, the key, the value. The
-    key, the value and, but for grouped attention with several groups, the query are views of it.
+    key, the value and, except for grouped attention with several groups, the query are views of it.
     """
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:

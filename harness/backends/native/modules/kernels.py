@@ -77,7 +77,7 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
 class _BiasActivation(torch.autograd.Function):
     """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again.
 
-    Like a fused kernel it has no tensor of its own beside what it reads and returns: every step
+    Like a fused kernel it has no tensor of its own besides what it reads and returns: every step
     writes where the result will be.
     """
 
