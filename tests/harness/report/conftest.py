@@ -35,14 +35,7 @@ ENVIRONMENT = {
     "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "git_commit": "0123",
 }
-STATUSES = (
-    TrialStatus.OK,
-    TrialStatus.OK,
-    TrialStatus.UNSTABLE,
-    TrialStatus.OOM,
-    TrialStatus.TIMEOUT,
-    TrialStatus.FAILED,
-)
+STATUSES = tuple(map(TrialStatus, ("ok", "ok", "unstable", "oom", "timeout", "failed")))
 MakeRun = Callable[..., Path]
 
 
@@ -115,15 +108,9 @@ def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> Trial
 
 def ended(trial: Trial, status: TrialStatus, message: str = "", **more: Any) -> TrialResult:
     evidence = Evidence(phase=Phase.BACKWARD, message=message, **more)
-    return TrialResult(
-        name=trial.name,
-        status=status,
-        trial=plain(trial),
-        environment={},
-        started_at="2026-01-01T00:00:00+00:00",
-        wall_seconds=1.0,
-        evidence=evidence,
-    )
+    made = measured(trial, 1.0, 0)
+    nothing = {"times": None, "memory": (), "timeline": (), "phases": (), "flops": None, "loss": ()}
+    return replace(made, status=status, environment={}, evidence=evidence, **nothing)
 
 
 def write_run(path: Path, plan: RunPlan, results: Sequence[TrialResult]) -> Path:
@@ -150,13 +137,8 @@ def answer(setting: PlannedSetting, trial: Trial, status: TrialStatus) -> TrialR
     )
     if status is TrialStatus.OK:
         return result
-    concern = Concern(
-        name="drift",
-        seen="+9.0 % over the window",
-        limit="5.0 %",
-        advice="warm up longer",
-        fatal=True,
-    )
+    seen, advice = "+9.0 % over the window", "warm up longer"
+    concern = Concern(name="drift", seen=seen, limit="5.0 %", advice=advice, fatal=True)
     return replace(result, status=status, concerns=(concern,))
 
 
@@ -203,25 +185,12 @@ def swept_run(tmp_path: Path, gpu_plan: RunPlan) -> Path:
 def cpu_run(tmp_path: Path, make_plan: Callable[..., RunPlan]) -> Path:
     """Three settings of the toy, two repeats each, on the CPU; predicted are bytes alone."""
     made = make_plan(3, 2)
-    plan = replace(
-        made,
-        settings=tuple(
-            replace(
-                one,
-                trial=replace(
-                    one.trial,
-                    prediction=replace(
-                        one.trial.prediction,
-                        step_time_seconds=None,
-                        peak_allocated_bytes=None,
-                        peak_reserved_bytes=None,
-                        calibration="none",
-                    ),
-                ),
-            )
-            for one in made.settings
-        ),
-    )
+    unknown = dict.fromkeys(("step_time_seconds", "peak_allocated_bytes", "peak_reserved_bytes"))
+    settings = []
+    for one in made.settings:
+        bytes_alone = replace(one.trial.prediction, **unknown, calibration="none")
+        settings.append(replace(one, trial=replace(one.trial, prediction=bytes_alone)))
+    plan = replace(made, settings=tuple(settings))
     results = [
         measured(trial, 0.1 * (setting.rank or 1), 2**20 * (10 - (setting.rank or 1)))
         for setting, trial in plan.trials()
