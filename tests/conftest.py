@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# Megatron as it is installed, also where a newer release lies unpacked beside it.
+# Megatron as it is installed, also where a newer release lies unpacked next to it.
 os.environ.setdefault("MEGATRON_CORE", "")
 os.environ.pop("COLUMNS", None)  # pages are as wide as they are for everybody
 _AT_START = dict(os.environ)

@@ -268,7 +268,7 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
 
 
 def _texts(tree: ast.Module) -> Iterator[str]:
-    """Identifiers, imports and string literals of a module, but for docstrings."""
+    """Identifiers, imports and string literals of a module, except docstrings."""
     docstrings = {
         id(statement.value)
         for node in ast.walk(tree)

@@ -1,8 +1,12 @@
 """No text that a user can meet holds a form that docs/wording.md replaces."""
 
+import ast
 import re
 import sys
+import tokenize
+from collections.abc import Iterator
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +87,43 @@ def test_the_list_knows_what_a_page_shows(list_strings: Any, tmp_path: Path) -> 
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "b.js").write_text("const other = 'not of ours';")
     assert list_strings.files_below([tmp_path]) == [page, script]
+
+
+# Phrases of no performance engineer: after, except, next to, omitted.
+PHRASES = re.compile(
+    r"\bbut for (?!all\b)|\bbeside\b(?!:)|\bunsaid\b(?!:)|\ballocator replayed\b"
+    r"|(?<!left )(?<!leave )(?<!leaves )(?<!hidden )(?<!hides )(?<!hide )\bbehind\b",
+    re.IGNORECASE,
+)
+CLEAN = (
+    *(f"advisor/{name}" for name in ("answer", "base", "hardware", "job", "layers", "learning")),
+    *(f"advisor/{name}" for name in ("models", "plan", "time")),
+    *("research", "scripts"),
+    *(f"tests/advisor/{name}" for name in ("answer", "base", "hardware", "job", "layers")),
+    *(f"tests/advisor/{name}" for name in ("learning", "models", "plan", "time")),
+    *("tests/oracles", "tests/published", "tests/seeds", "tests/fuzz", "tests/docs"),
+)
+"""Whose docstrings and comments are read; at last all of advisor, harness, research and tests."""
+
+
+def _prose(source: str) -> Iterator[str]:
+    """Docstrings and comments, without names in backticks."""
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        for child in node.body if isinstance(getattr(node, "body", None), list) else ():
+            match child:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield re.sub(r"`[^`]*`", "", " ".join(text.split()))
+
+
+@pytest.mark.parametrize("folder", CLEAN)
+def test_docstrings_and_comments_are_the_fields_english(folder: str) -> None:
+    found = [
+        (path.relative_to(ROOT).as_posix(), text[max(0, match.start() - 40) : match.end() + 20])
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in _prose(path.read_text(encoding="utf-8"))
+        for match in PHRASES.finditer(text)
+    ]
+    assert not found

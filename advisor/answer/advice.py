@@ -74,7 +74,7 @@ class Recompute(Struct, frozen=True, kw_only=True):
     in the words of Megatron or of the PyTorch stacks, null or empty if the framework has none.
 
     effective_modules: those that Megatron recomputes after its own promotion. num_layers is
-    Megatron's recompute_num_layers, or the number behind selective and uniform elsewhere.
+    Megatron's recompute_num_layers, or the number after selective and uniform elsewhere.
     """
 
     spec: str
@@ -395,7 +395,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
-    """Names as in the JSON; parts of memory and time with their unit behind."""
+    """Names as in the JSON; parts of memory and time with their unit after."""
     row: dict[str, Any] = {
         "rank": candidate.rank,
         "model": job.model.name,

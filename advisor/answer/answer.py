@@ -16,7 +16,7 @@ SAME_TIME = 0.0005
 
 
 class Verification(Struct, frozen=True, kw_only=True):
-    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
+    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, next to
     the prediction of the same: `differences` says in what the rehearsed job is another one.
 
     explanation: the component that a difference above 2 % comes from. refused: why this candidate
@@ -56,7 +56,7 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
 
     dominated_by: rank of a row on the Pareto front that needs no more memory and no more time; None
     on the front itself. same_as: rank of the first row that runs alike: its peak in tenths of a GiB
-    and, but for SAME_TIME, its step time. folded: a page does without the row, because of these
+    and, except SAME_TIME, its step time. folded: a page does without the row, because of these
     two. notes: in a few words what the setting buys, or that it buys nothing. preset: the setting
     that the job's preset ships with. verification: where --verify asked for it. basis, measured:
     where --calibration names runs.
@@ -145,7 +145,7 @@ class LearnedNote(Struct, frozen=True, kw_only=True):
 
 
 class CalibrationNote(Struct, frozen=True, kw_only=True):
-    """Which calibration stands behind the times. known_error: what published runs like the job say
+    """Which calibration stands after the times. known_error: what published runs like the job say
     of its predictions, where all of them lie on one side; else empty. learned: from the runs of
     --calibration."""
 
@@ -193,11 +193,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     recipe: the published one that the job builds on; recipe_framework: whose it is, where that is
     known; recipe_differs: in what it is for another job, a line each. origin: where each value of
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
-    RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
-    that the usual answer to the request has not, and beside the precision that it would not have
-    in 16 bits. usual: the job of that answer, where a search ranks others beside it; searched: a
+    RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has next to the layout
+    that the usual answer to the request has not, and next to the precision that it would not have
+    in 16 bits. usual: the job of that answer, where a search ranks others next to it; searched: a
     search has chosen the layout; beside_degrees: what a request gives to have the usual job with
-    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe behind; stopped:
+    degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe after; stopped:
     it was stopped, and its rows are the best so far. toss: two rows to measure before one is
     chosen. optimum: the proof, where `--search optimum` asked for it.
     """

@@ -38,7 +38,7 @@ class Layers(StrEnum):
 
 class JobClass(Struct, frozen=True, kw_only=True):
     """Jobs whose published runs are told together. eager: layers of plain torch.
-    exposed_tensor_parallelism: of many ranks, and nothing runs beside its collectives."""
+    exposed_tensor_parallelism: of many ranks, and nothing runs next to its collectives."""
 
     gpu: str
     precision: Precision
@@ -102,8 +102,8 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     nvlink_efficiency, internode_efficiency: bus bandwidth of rings over the datasheet link.
     nvls_efficiency: of the ring's, the bytes of an all-reduce's tensor where NVLink's switches add.
     all_to_all_efficiency: of the ring's on NVLink, what a GPU sends to all others at once.
-    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
-    exchange_hidden_fraction: the same of the exchange of experts' tokens beside the kernels of
+    hidden_fraction: of a collective that runs next to an operator, the part that costs no time.
+    exchange_hidden_fraction: the same of the exchange of experts' tokens next to the kernels of
         another microbatch.
     scan_share: of the rate of 16-bit GEMMs, the scans of linear attention and Mamba.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).

@@ -199,7 +199,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     @property
     def adam_holds_main_params(self) -> bool:
         """Whether main parameters are Adam's and it reads the gradients where they are, instead of
-        an fp32 parameter with an fp32 gradient beside each shard.
+        an fp32 parameter with an fp32 gradient next to each shard.
 
         Source: megatron-core 0.16.1 and 0.19.2 optimizer_config.py,
         use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8.

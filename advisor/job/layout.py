@@ -40,8 +40,8 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     ``cp_comm_type`` is of all layers; ``hierarchical_context_parallel_sizes`` are the two degrees
     of a2a+p2p: ranks that exchange heads, and such groups in the ring.
 
-    ``overlap_moe_expert_parallel_comm`` runs the experts' exchange of one microbatch beside the
-    kernels of another; ``delay_wgrad_compute`` puts weight gradients beside it too.
+    ``overlap_moe_expert_parallel_comm`` runs the experts' exchange of one microbatch next to the
+    kernels of another; ``delay_wgrad_compute`` puts weight gradients next to it too.
 
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class ModelChunk(Struct, frozen=True):
     """Consecutive layers of one virtual pipeline stage, and the ends of the model it holds.
 
-    Behind the layers of the decoder there may be others, by their role (see LayerKind).
+    After the layers of the decoder there may be others, by their role (see LayerKind).
     """
 
     layers: tuple[LayerKind, ...]
@@ -146,7 +146,7 @@ def _pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
 
 
 _AFTER_LAST_LAYER = (LayerKind(role=Role.FINAL_LAYERNORM),)
-"""The final norm: with multi-token prediction it stands behind the last layer of the decoder, not
+"""The final norm: with multi-token prediction it stands after the last layer of the decoder, not
 before the output layer (transformer_block.py has_final_layernorm_in_this_stage)."""
 
 
@@ -378,7 +378,7 @@ def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
 
 
 def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> None:
-    """All multi-token-prediction layers stand in one chunk behind the last layer, in the last
+    """All multi-token-prediction layers stand in one chunk after the last layer, in the last
     virtual stage (pipeline_parallel_layer_layout.py validate_layer_layout)."""
     text, wanted = layout.pipeline_model_parallel_layout, model.mtp_num_layers or 0
     flat = "".join(chunks)

@@ -1,4 +1,4 @@
-"""Operators that CUDA graphs hold, and those beside them: what either of the two allocates.
+"""Operators that CUDA graphs hold, and those next to them: what either of the two allocates.
 
 Graphs have a pool of their own, from which nothing else is served: what either needs at most adds
 up, though they need it at different times.
@@ -57,7 +57,7 @@ def one_side(operators: tuple[Operator, ...], side: Side) -> Operators:
 
 
 def _written_inside(operators: tuple[Operator, ...], held: list[bool]) -> dict[str, bool]:
-    """By storage, whether a graph makes it: as the first operator that has it, but for those that
+    """By storage, whether a graph makes it: as the first operator that has it, except those that
     only read it."""
     found: dict[str, bool] = {}
     for operator, captured in zip(operators, held, strict=True):

@@ -13,7 +13,7 @@ from advisor.models.spec import ModelSpec
 
 
 class MoeTokens(Struct, frozen=True, kw_only=True):
-    """Rows of the tensors of one MoE layer on one rank, routing balanced but for the imbalance.
+    """Rows of the tensors of one MoE layer on one rank, routing balanced except the imbalance.
 
     local: tokens of the rank. routed: their copies for the experts they go to, topk each.
     received: copies that reach the busiest rank. computed: copies that its experts work on, those

@@ -1,6 +1,6 @@
 """What a family of layers says of itself, and which one a model's layers are of.
 
-A family is a folder beside this file. Its ``__init__`` names the values of transformer_impl that it
+A family is a folder with this file. Its ``__init__`` names the values of transformer_impl that it
 stands for (IMPLEMENTATIONS), its ``family.py`` holds FAMILY; what no model needs is not imported.
 """
 
@@ -27,7 +27,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     """How the modules of one package write the parts of a model.
 
     source: the package. layer, embedding: operators of one layer, and of what comes before the
-    first. head: those behind the last, by what runs as one. mask_bytes: of the attention masks that
+    first. head: those after the last, by what runs as one. mask_bytes: of the attention masks that
     the model makes for all its layers. holds_embedding: a variable of the model's forward holds the
     embedding's output until the final norm is through. loss_inside: that forward computes the loss
     as well. autocasts: its operators are known under autocast.

@@ -198,7 +198,7 @@ class AttentionShape(Struct, frozen=True, kw_only=True):
     """A fused attention kernel on this rank.
 
     rows: of queries, sequences x heads x tokens; longest: most keys that a query sees; qk_channels,
-    v_channels: of a head. windowed: keys are masked before the query's window as well as behind the
+    v_channels: of a head. windowed: keys are masked before the query's window as well as after the
     query. fused: a kernel written for the GPU's architecture (cuDNN's), else FlashAttention-2.
     narrow: in 8 bits. steps: kernels that a row of queries goes through, over a ring of ranks.
     """
@@ -217,7 +217,7 @@ class Collective(Struct, frozen=True):
     """One communication; `num_bytes` is the full (gathered) tensor, or what a rank sends in an
     all-to-all, its own share included, or its own tokens, once, in a dispatch.
 
-    `overlapped` communication runs beside a GEMM of the same operator (Megatron's asynchronous
+    `overlapped` communication runs next to a GEMM of the same operator (Megatron's asynchronous
     tensor-parallel backward, the ring of context-parallel attention).
     """
 
@@ -236,7 +236,7 @@ class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
         chunked scan of linear attention.
     attention: the kernel that does both of them without writing scores, where one does.
     beside: linear layers next to it whose GEMM, of the output or back of the input's gradient, its
-        overlapped collectives run beside.
+        overlapped collectives run next to.
     gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
         is (the two sides of an addition): they share its storage.
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
@@ -291,7 +291,7 @@ class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def forward_bytes(self) -> int:
-        """Memory traffic of one forward: inputs and outputs once, and what is saved beside them."""
+        """Memory traffic of one forward: inputs and outputs once, and what is saved with them."""
         named = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs, *self.saved)}
         return sum(tensor.num_bytes for tensor in named.values()) + self.extra_forward_bytes
 

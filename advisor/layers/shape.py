@@ -160,7 +160,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def column_parallel_workspace(self) -> int:
-        """Bytes alive in a column-parallel backward beside output and input gradients.
+        """Bytes alive in a column-parallel backward next to output and input gradients.
 
         Under SP the data gradient of the whole sequence before its reduce-scatter, and the gathered
         input; Megatron's own layer gathers into a buffer of the process (see resident buffers).
@@ -198,7 +198,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     def column_parallel_backward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
         """Under SP the input's all-gather and the gradient's reduce-scatter, else an all-reduce.
 
-        All run beside the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
+        All run next to the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
         """
         if self.tp == 1:
             return ()

@@ -27,7 +27,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     """Shape and implementation options of one model.
 
     Names, defaults and meaning are those of megatron-core's ``TransformerConfig`` (0.16.1) and
-    Megatron-LM's ``arguments.py``, but for ``activation``, which stands for Megatron's pair
+    Megatron-LM's ``arguments.py``, except ``activation``, which stands for Megatron's pair
     activation_func and gated_linear_unit, and ``cross_entropy_fusion`` (a pair of flags there).
     ``vocab_size`` is the tokenizer's: Megatron pads it (`padded_vocab_size`).
 

@@ -49,7 +49,7 @@ class TransformerImpl(StrEnum):
 
     @property
     def norms_whole_branches(self) -> bool:
-        """Whether there are modules with norms behind the branches alone, and across all heads
+        """Whether there are modules with norms after the branches alone, and across all heads
         (OLMo 2's)."""
         return self is TransformerImpl.TRANSFORMERS
 
@@ -155,7 +155,7 @@ class DropPolicy(StrEnum):
 
 class NormPlacement(StrEnum):
     """Norms of a layer: before attention and MLP (Llama), on both sides of each (Gemma 2 and 3), or
-    behind each alone, ahead of the addition (OLMo 2)."""
+    after each alone, ahead of the addition (OLMo 2)."""
 
     PRE = "pre"
     PRE_AND_POST = "pre_and_post"

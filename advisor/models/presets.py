@@ -1,6 +1,6 @@
 """Models by name, by YAML file or by Hugging Face config.json.
 
-A YAML file of a model holds ModelSpec's fields; beside them `base` (a preset whose fields it takes
+A YAML file of a model holds ModelSpec's fields; next to them `base` (a preset whose fields it takes
 over), `source`, `published_parameters` (value and source) and `notes`. Its name is the file's.
 """
 
@@ -141,7 +141,7 @@ def _inherited(
     document: Document, config_dir: Path | None, seen: tuple[Path, ...]
 ) -> dict[str, object]:
     """Keys of a file over those of its base; what is said about the base is not inherited,
-    except for its published size where the shape is the same but for the context."""
+    except for its published size where the shape is the same except the context."""
     values = dict(document.values)
     if "base" not in values:
         return values

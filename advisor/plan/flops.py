@@ -24,7 +24,7 @@ def model_flops(
     """FLOPs of one step as Megatron reports them (training.py num_floating_point_operations).
 
     Linear layers, output layer and the two attention matmuls over the causal half; recompute,
-    norms, softmax, routers and embeddings are not counted, but for one a channel of the three norms
+    norms, softmax, routers and embeddings are not counted, except one a channel of the three norms
     of multi-token prediction. Of the routed experts, topk a token. A window changes nothing; of
     packed sequences it takes the lengths that attention sees. A depth of multi-token prediction is
     counted with the attention that it has, where Megatron goes on with linear_attention_freq.
@@ -41,7 +41,7 @@ def model_flops(
 
 
 def layer_weights(model: ModelSpec) -> tuple[int, int]:
-    """Multiply-adds a token of all layers of the decoder, and of what stands behind them: output
+    """Multiply-adds a token of all layers of the decoder, and of what stands after them: output
     layer and multi-token prediction. Attention over other tokens is not among them."""
     depths = model.mtp_num_layers or 0
     predicting = _weights(model, model.layer_kinds[-1:] * depths)
@@ -63,7 +63,7 @@ def _end_weights(model: ModelSpec, vocab_size: int) -> int:
 
 
 def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
-    """Multiply-adds of one layer's mixer a token, but for attention over other tokens (0.19.0
+    """Multiply-adds of one layer's mixer a token, except attention over other tokens (0.19.0
     training.py transformer_flops, mamba_layer_flops).
 
     Megatron takes twice the hidden size for Mamba's inner width, whatever its heads are, and seven

@@ -82,7 +82,7 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
     discards_output: the output's storage is freed once its readers have run forward, and written
     again before the backward of module `replayed_before` (Megatron's CheckpointWithoutOutput,
     tensor_parallel/random.py).
-    copies_output: the replay's own output tensor then lives beside it; else the two share a storage
+    copies_output: the replay's own output tensor then lives with it; else the two share a storage
     until the checkpoint's backward ends.
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
 
@@ -105,7 +105,7 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
 class InputStorage(Struct, frozen=True):
     """Where the input of a checkpoint waits for its backward.
 
-    offloaded: on the host. overlapped: copied there and back by a stream of its own, beside
+    offloaded: on the host. overlapped: copied there and back by a stream of its own, next to
     kernels. beside: so many inputs more are alive while the checkpoint runs forward: a copy of its
     own, or those of earlier checkpoints that are not gone yet.
     """
@@ -302,7 +302,7 @@ def _offloaded_by(operators: tuple[Operator, ...], run: ReplayRun) -> Iterator[s
 
 
 def made(operator: Operator) -> list[Tensor]:
-    """What `operator` writes: its outputs, and what it saves beside its inputs."""
+    """What `operator` writes: its outputs, and what it saves next to its inputs."""
     read = {tensor.storage.name for tensor in operator.inputs}
     saved = [tensor for tensor in operator.saved if tensor.storage.name not in read]
     return [*operator.outputs, *saved]
@@ -344,7 +344,7 @@ def replayed_operators(
 
 
 def computed_again(members: tuple[Operator, ...], run: ReplayRun) -> tuple[Operator, ...]:
-    """The operators that the replay of `run` comes to; those that it keeps are looked up, but for
+    """The operators that the replay of `run` comes to; those that it keeps are looked up, except
     a compiler's choice, whose replay is what is left alone."""
     if run.kept is not None:
         members = tuple(operator for operator in members if operator.name not in run.keeps)

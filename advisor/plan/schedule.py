@@ -27,7 +27,7 @@ class SchedulePoint(NamedTuple):
 
     in_flight counts, per chunk, microbatches whose saved tensors are alive: forwards begun and
     backwards not finished, the running pass included; by_class counts them per class of like
-    chunks. `held` counts hidden-state tensors that the schedule's variables keep beside them (see
+    chunks. `held` counts hidden-state tensors that the schedule's variables keep next to them (see
     held_tensors). spent counts, per class, the other chunks whose last pass was a backward.
     """
 

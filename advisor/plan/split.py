@@ -22,7 +22,7 @@ stages wait for the others longer than a smaller pipeline's bubble takes (a judg
 
 
 def virtual_degrees(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """VPP that give all chunks as many layers, but for the few that are left out; none where those
+    """VPP that give all chunks as many layers, except the few that are left out; none where those
     are too many."""
     each = -(-model.num_layers // pp)
     if model.num_layers % pp == 0:
@@ -74,7 +74,7 @@ def balanced_text(model: ModelSpec, pp: int, vpp: int) -> str:
 
 
 def _ends(model: ModelSpec, pp: int, vpp: int) -> tuple[int | None, int | None]:
-    """Layers of the first and last stage beside stages rounded up, the slower of both as fast as
+    """Layers of the first and last stage next to stages rounded up, the slower of both as fast as
     can be; None for both where there are too few layers."""
     each = -(-model.num_layers // pp)
     both, end = model.num_layers - each * (pp - 2), _weight_of_end(model)
@@ -87,7 +87,7 @@ def _rounded_up(model: ModelSpec, chunks: int) -> list[int]:
 
 
 def _weight_of_end(model: ModelSpec) -> float:
-    """Work behind the last layer, in layers: output layer and multi-token prediction."""
+    """Work after the last layer, in layers: output layer and multi-token prediction."""
     layers, end = layer_weights(model)
     return end * model.num_layers / layers
 

@@ -1,7 +1,7 @@
 """Seconds of fused attention kernels by length, head size, mask, direction and kernel.
 
 A block of rows of queries goes over the keys that it sees, and for every pair of a query and a key
-does matmuls on the tensor cores and a softmax beside them, of whose time a part stays uncovered.
+does matmuls on the tensor cores and a softmax next to them, of whose time a part stays uncovered.
 Fitted by research.kernels.attention; left out: clocks that power limits lower, dropout,
 other biases than masks.
 """
@@ -36,7 +36,7 @@ _LEAST_KNOWN: Final = 128
 _UNCOVERED: Final = 0.82
 _UNCOVERED_BLACKWELL: Final = 0.63
 """Of the time that the exponentials take, what the matmuls do not cover: fitted. Blackwell has its
-accumulators in a memory of their own, so that matmuls go on beside the softmax (arXiv 2603.05451).
+accumulators in a memory of their own, so that matmuls go on next to the softmax (arXiv 2603.05451).
 """
 _BLACKWELL: Final = 10.0
 _CONSUMER_BLACKWELL: Final = 12.0

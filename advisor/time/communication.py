@@ -68,7 +68,7 @@ def pipeline_transfer_seconds(
     hidden_bytes: int, vpp: int, joined: Link, hidden_fraction: float
 ) -> float:
     """Exposed point-to-point time of one microbatch on one stage: through every chunk an activation
-    forward and its gradient back. 1F1B waits for them; the interleaved schedule runs them beside
+    forward and its gradient back. 1F1B waits for them; the interleaved schedule runs them next to
     the kernels, which hides `hidden_fraction` as of any other communication."""
     each = 2 * (hidden_bytes / joined.bytes_per_second + joined.latency_seconds)
     return each if vpp == 1 else vpp * each * (1 - hidden_fraction)

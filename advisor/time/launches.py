@@ -2,7 +2,7 @@
 
 A process launches its kernels from one thread, ahead of the GPU as long as nothing asks for a
 result: then a layer takes the longer of both. A dispatcher that must know how many tokens it will
-receive waits for the GPU, and launches the kernels behind that point while the GPU is idle. What a
+receive waits for the GPU, and launches the kernels after that point while the GPU is idle. What a
 CUDA graph holds is launched in one call.
 
 Sources of what is counted: megatron-core 0.16.1 transformer/moe/token_dispatcher.py and router.py,
@@ -26,7 +26,7 @@ class Host(Struct, frozen=True, kw_only=True):
     module_seconds: what a module of Transformer Engine adds to its kernels, each way.
     quantize_seconds: one tensor brought to 8 or 4 bits.
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
-    graphed: submodules whose kernels CUDA graphs hold, but for exchanges of tokens; whole: those
+    graphed: submodules whose kernels CUDA graphs hold, except exchanges of tokens; whole: those
     too. beside: part of an exchange that another microbatch's kernels hide, which run while it
     waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
     into one.
@@ -85,7 +85,7 @@ _FORWARD_GEMM_CALLS, _BACKWARD_GEMM_CALLS = 2, 4
 """Of each of its kernels: a slice of the input and a product; back two products, the gradient's
 hook and the input's slice."""
 _COLLECTIVE_CALLS = 4
-"""Of a collective beside or behind a product: its function, its checks, NCCL's call, its wait."""
+"""Of a collective next to or after a product: its function, its checks, NCCL's call, its wait."""
 _EXPERT_BIAS_CALLS = 4
 """Of each expert: two slices, a product, a sum (experts.py _apply_bias)."""
 
@@ -165,8 +165,8 @@ _STEADY = 3
 
 
 def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -> float:
-    """Seconds that the GPU waits for the processor in one of many equal layers, one behind the
-    other. Where another microbatch runs beside, the processor has always something to launch, and
+    """Seconds that the GPU waits for the processor in one of many equal layers, one after the
+    other. Where another microbatch runs next to, the processor has always something to launch, and
     `hidden` seconds of the passes' exchanges are no time of their own."""
     device_seconds = sum([one.device for one in passes]) - hidden
     if host.beside or not any(one.asks for one in passes):

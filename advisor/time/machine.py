@@ -21,7 +21,7 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
     layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
     chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
-    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    hidden_fraction: of a collective that runs next to an operator, the part that costs no time.
     scan_flops: of the scans of linear attention. compiled: chains of torch's kernels are one.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """

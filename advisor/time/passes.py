@@ -1,6 +1,6 @@
 """Time of one microbatch through the layers and the ends of a model chunk.
 
-Seconds of one rank. What runs beside what is read in the frameworks' sources, which each function
+Seconds of one rank. What runs next to what is read in the frameworks' sources, which each function
 names.
 """
 
@@ -214,7 +214,7 @@ def replay_seconds(
     replay: LayerReplay,
 ) -> float:
     """Seconds that the backward of one layer and one microbatch spends on running forwards again,
-    communication included: nothing of it runs beside the backward's own. Source: arXiv 2205.05198
+    communication included: nothing of it runs next to the backward's own. Source: arXiv 2205.05198
     (Korthikanti et al. 2022), whose overheads tests/published holds it against."""
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
     passes = layer_passes(shape, machine, network, kind)
@@ -301,7 +301,7 @@ def _offload_seconds(
     shape: RankShape, machine: Machine, kind: LayerKind, segment: Segment, layer: PassTimes
 ) -> float:
     """Host transfers of one layer that its own kernels do not hide, there and back: they run on
-    streams of their own beside the next layer's forward, and the previous one's backward."""
+    streams of their own next to the next layer's forward, and the previous one's backward."""
     if not segment.moves_to_host:
         return 0.0
     operators = transformer_layer(shape, kind)

@@ -2,7 +2,7 @@
 
 A roofline (Williams, Waterman and Patterson 2009, CACM 52(4)) with reached rates in place of peaks:
 an operator takes its FLOPs or its bytes over the rate of the unit that bounds it, and a kernel's
-fixed time; GEMMs by their shape (advisor.time.gemm). Left out: caches, and kernels that run beside
+fixed time; GEMMs by their shape (advisor.time.gemm). Left out: caches, and kernels that run next to
 each other.
 """
 
@@ -131,7 +131,7 @@ def weight_cast_seconds(gemm: Gemm, machine: Machine) -> float:
 
 
 def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
-    """Fused kernels (advisor.time.attention) with what context parallelism copies and adds beside
+    """Fused kernels (advisor.time.attention) with what context parallelism copies and adds next to
     them; unfused matmuls are bound by their products or by their traffic."""
     kernel = operator.attention
     if kernel is None:
@@ -154,7 +154,7 @@ def _with_communication(
     machine: Machine,
     network: Network,
 ) -> Seconds:
-    """Overlapped collectives hide behind the operator's own kernels or the GEMMs beside it, in
+    """Overlapped collectives hide behind the operator's own kernels or the GEMMs next to it, in
     part: they take SMs and memory bandwidth from them, and a GEMM in chunks is less efficient."""
     if not collectives:
         return Seconds(compute, 0.0)

@@ -60,7 +60,7 @@ def bridge_job(run: BridgeRun) -> RowJob:
 
 
 def _shares_beside(model: str, extras: Values) -> bool:
-    """Whether shared experts run beside the exchange: the providers' default (0.3.1 models), which
+    """Whether shared experts run next to the exchange: the providers' default (0.3.1 models), which
     the flex dispatcher and the overlap of microbatches switch off."""
     exchanged = extras["moe_token_dispatcher_type"] is TokenDispatcher.ALLTOALL
     has_any = load_model(model).moe_shared_expert_intermediate_size is not None

@@ -44,7 +44,7 @@ MOST: Final = 2
 
 
 def choice_drawing() -> str:
-    """A question below the other, its answer beside it."""
+    """A question below the other, its answer next to it."""
     jobs = (*published(), *growing())
     parts = []
     for number, (kind, question, setting, why) in enumerate(QUESTIONS):

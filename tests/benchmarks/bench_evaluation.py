@@ -1,6 +1,6 @@
 """What one evaluation costs: the first of a process, a further one, and a search over layouts.
 
-Run by `make bench`. Calls of Python functions are counted beside the seconds: they are the same on
+Run by `make bench`. Calls of Python functions are counted next to the seconds: they are the same on
 every machine and in every run, so that two commits can be compared; nothing asserts them.
 """
 

@@ -2,7 +2,7 @@
 five seconds of a processor more than the same command with its input unbroken.
 
 Each process of a pool runs its share one after another, and says what it is about before it begins:
-one that dies leaves the case behind. Figures are printed: pytest -s shows them.
+one that dies leaves the case after. Figures are printed: pytest -s shows them.
 """
 
 import json

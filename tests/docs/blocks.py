@@ -1,6 +1,6 @@
-"""Fenced blocks of the README and the docs, and what stands behind their backticks.
+"""Fenced blocks of the README and the docs, and what stands after their backticks.
 
-The first word is the language; words behind it say how the block is tested:
+The first word is the language; words after it say how the block is tested:
 
 - ``parse-only``: the commands are parsed, or asked for a dry run, and not run;
 - ``exit=N``: the last command ends with N;

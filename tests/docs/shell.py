@@ -106,7 +106,7 @@ def parse(lines: tuple[str, ...], folder: Path) -> None:
 
 
 def _commands(words: list[str]) -> Iterator[list[str]]:
-    """The simple commands of a line, without variables in front and files behind."""
+    """The simple commands of a line, without variables in front and files after."""
     command: list[str] = []
     for word in [*words, ";"]:
         if word not in OPERATORS:

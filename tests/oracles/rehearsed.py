@@ -1,4 +1,4 @@
-"""Whole ranks rehearsed on fake tensors beside the advisor's prediction of them."""
+"""Whole ranks rehearsed on fake tensors next to the advisor's prediction of them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 pytest.importorskip("transformers")
-pytest.importorskip("tyro")  # for the other stacks beside it
+pytest.importorskip("tyro")  # for the other stacks next to it
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402

@@ -108,7 +108,7 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
 @pytest.mark.parametrize("root_holds_ends", [False, True], ids=["titan", "root"])
 @pytest.mark.parametrize("mode", PLANS)
 def test_requests_where_parameters_stay(mode: str, root_holds_ends: bool) -> None:
-    """Two steps, request by request on the allocator: torch's own beside the trace's, which lays
+    """Two steps, request by request on the allocator: torch's own next to the trace's, which lays
     what is gathered or reduced for a group together. Allocated within 1 % (a hidden state),
     reserved within 2 % (found: up to 1.7 % too little)."""
     shape = shape_of(SMALL_HEAD, TransformerImpl.TORCH, seq=2048)

@@ -1,4 +1,4 @@
-"""What Megatron's TEGroupedMLP keeps between its two linear layers, beside what we predict.
+"""What Megatron's TEGroupedMLP keeps between its two linear layers, next to what we predict.
 
 Its own forward runs on CPU tensors, around linear layers of torch: Transformer Engine's grouped
 ones keep the same input (pytorch/module/grouped_linear.py).

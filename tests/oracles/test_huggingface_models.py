@@ -1,6 +1,6 @@
 """Presets against transformers' own classes: config.json, and every parameter on the meta device.
 
-Figures of the public files; what transformers writes into config.json beside them is its own.
+Figures of the public files; what transformers writes into config.json next to them is its own.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Multi-latent attention against the real Megatron Core: saved bytes and activation peaks.
 
 Megatron's local core attention takes no key and value widths of its own, so these cases run with
-the oracle's flash attention. Saved bytes are equal but for one table: the argument of mla_up_proj's
+the oracle's flash attention. Saved bytes are equal except one table: the argument of mla_up_proj's
 checkpoint that holds the rotary frequencies, fp32 [seq_length, 1, 1, qk_pos_emb_head_dim]. The
 cache of the class that makes them keeps them anyway, and there the advisor counts them.
 """

@@ -37,7 +37,7 @@ from .prediction import QWEN3_32B, predicted_saved_bytes, selective, tensor_para
 
 
 class Kernel(torch.autograd.Function):
-    """Returns `output` and keeps the tensors behind it."""
+    """Returns `output` and keeps the tensors after it."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, *kept: torch.Tensor) -> torch.Tensor:
@@ -140,7 +140,7 @@ def _convolve(x: torch.Tensor, weight: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def _normed(self: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """_apply_gated_norm, compiled behind the norm."""
+    """_apply_gated_norm, compiled after the norm."""
     normed = self.out_norm(x.reshape(-1, x.shape[-1]))
     return kernel(normed, normed, gate)
 

@@ -1,6 +1,6 @@
 """Saved bytes of MoE layers against Megatron Core's local spec on fake tensors, routing balanced.
 
-The bar is 0.1 %. The model is exact but for numbers of Python that autograd saves as tensors (the
+The bar is 0.1 %. The model is exact except numbers of Python that autograd saves as tensors (the
 factor of an auxiliary loss, the micro batch it is divided by): 8 bytes each, in host memory.
 """
 

@@ -1,4 +1,4 @@
-"""What Megatron's layer-wise distributed optimizer gives each rank, beside what we predict.
+"""What Megatron's layer-wise distributed optimizer gives each rank, next to what we predict.
 
 Megatron's own get_megatron_muon_optimizer sorts, deals and copies the parameters of its own model,
 on fake tensors. emerging_optimizers, whose class orthogonalizes, cannot be installed: torch's Muon,

@@ -1,4 +1,4 @@
-"""Predicted peaks beside those that torch's own CUDA allocator reached without a GPU
+"""Predicted peaks next to those that torch's own CUDA allocator reached without a GPU
 (no_gpu/native_peaks.py), and the verdict on what fits."""
 
 import csv
@@ -18,7 +18,7 @@ MEASURED = Path(__file__).parents[2] / "results" / "measured" / "h100"
 
 
 class Row(Struct, frozen=True):
-    """Predicted beside reached; None where it ran out of memory. taken: with a CUDA context."""
+    """Predicted next to reached; None where it ran out of memory. taken: with a CUDA context."""
 
     expandable: bool
     fits: float

@@ -147,7 +147,7 @@ def _compare(
 @pytest.mark.parametrize("implementation", OptimizerImplementation)
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
 def test_adam_of_torch(dtype: DType, implementation: OptimizerImplementation) -> None:
-    """States and what a step takes beside them; its counters have 4 bytes a tensor."""
+    """States and what a step takes next to them; its counters have 4 bytes a tensor."""
     shape = _shape(tied=False, vocabulary=4096)
     config = JobConfig(
         seq_length=512,

@@ -120,7 +120,7 @@ def test_1f1b_stage_holds_as_many_microbatches_as_the_schedule_says(pp_rank: int
         activation_peak(stages.changed(num_microbatches=count), pp_rank)
         for count in (max(1, in_flight - 1), in_flight, 9)
     )
-    if pp_rank < 3:  # 0.04: small tensors beside the two layers, such as a received gradient
+    if pp_rank < 3:  # 0.04: small tensors next to the two layers, such as a received gradient
         assert full_pipe - fewer == pytest.approx(2 * per_layer, rel=0.04)
     # from the second backward on, the last one's input gradient [s / tp, b, h] is still held
     assert many - full_pipe == (0 if pp_rank == 0 else 64 * 256 * 2)

@@ -1,4 +1,4 @@
-"""What Megatron's precision-aware optimizer holds and what its step takes, beside what we predict.
+"""What Megatron's precision-aware optimizer holds and what its step takes, next to what we predict.
 
 Megatron's own OptimizerConfig, get_megatron_optimizer and DistributedOptimizer run on fake tensors.
 Transformer Engine's FusedAdam, whose kernels need a GPU, is one of its signature, with its states

@@ -35,7 +35,7 @@ def pp(size: int, chunks: int = 1) -> dict[str, Any]:
 
 
 def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]]) -> None:
-    """Every phase to the byte but for scalars; forward and backward together."""
+    """Every phase to the byte except scalars; forward and backward together."""
     for predicted, rehearsed in pairs:
         stage = f"stage {rehearsed.stage}"
         assert predicted.weights == rehearsed.weights, stage

@@ -49,7 +49,7 @@ def test_nothing_recomputed(name: str, impl: TransformerImpl) -> None:
 
 
 def test_eager_attention() -> None:
-    """transformers' scores in Python, with a mask of all pairs beside every layer."""
+    """transformers' scores in Python, with a mask of all pairs next to every layer."""
     shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TRANSFORMERS)
     shape = replace(shape, eager_attention=True)
     measured = measure(shape)

@@ -1,5 +1,5 @@
 """Plans of blocks run for real: what `--format file` writes, on torchtitan's and transformers' own
-layers, beside what the plan says."""
+layers, next to what the plan says."""
 
 import os
 from collections import Counter
@@ -149,7 +149,7 @@ def test_a_plan_stays_within_its_budget(name: str, share: float) -> None:
 
 @pytest.mark.parametrize("share", BUDGETS)
 def test_so_does_one_with_copies_to_the_host(share: float) -> None:
-    """What is on its way stays on the device until the block beside it is through."""
+    """What is on its way stays on the device until the block next to it is through."""
     name = "torchtitan llama3"
     case = CASES[name]
     setting, budget = planned(name, share, on_host=True)

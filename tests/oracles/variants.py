@@ -1,7 +1,7 @@
 """Megatron Core's layers put together as Megatron Bridge's providers of Gemma and Llama 4 do it.
 
 Written anew from megatron-bridge 0.3.1 models/gemma/gemma2_provider.py, gemma3_provider.py and
-models/llama/llama4_utils.py: norms behind the row-parallel linear layers, capped scores, chunks.
+models/llama/llama4_utils.py: norms after the row-parallel linear layers, capped scores, chunks.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Attention kernels beside published benchmarks and our own samples: advisor.time.attention with
+"""Attention kernels next to published benchmarks and our own samples: advisor.time.attention with
 the shipped constants, and what is known to be off.
 
 Rows scatter by clocks: the same kernel at 32,768 tokens is up to 10 % slower than at 16,384, and

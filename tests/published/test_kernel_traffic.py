@@ -1,4 +1,4 @@
-"""Kernels bound by memory beside published benchmarks: which share of the bandwidth they reach, and
+"""Kernels bound by memory with published benchmarks: which share of the bandwidth they reach, and
 that layers count the traffic that the shares are of."""
 
 import pytest

@@ -1,4 +1,4 @@
-"""Today's predictions beside what was measured on GPUs (results/measured).
+"""Today's predictions next to what was measured on GPUs (results/measured).
 
 Bars: allocated mean 1 %, worst 3 %; reserved mean 3 %; step time mean 4 %,
 worst 10 % over cells left out; what misses its bar is named here, with its figure.

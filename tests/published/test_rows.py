@@ -145,7 +145,7 @@ def test_megatron_readme_throughput_agrees_with_its_aggregate() -> None:
 
 
 def test_bridge_tflops_are_tokens_a_second_times_flops_a_token() -> None:
-    """But for releases that round tokens a second; TFLOP/s are printed to 1."""
+    """Except releases that round tokens a second; TFLOP/s are printed to 1."""
     for row in published.mbridge_perf_summary():
         made = row.tokens_per_second_per_gpu * row.derived_gflop_per_token / 1000
         assert made == pytest.approx(row.tflops_per_gpu, rel=0.005)

@@ -1,6 +1,6 @@
 """Step times of the shipped calibrations against published ones, and the choices they lead to.
 
-Bars: issue 12. Where a bar is not the issue's, the reason stands beside it.
+Bars: issue 12. Where a bar is not the issue's, the reason stands next to it.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
     """All-to-alls of queries, keys and values, attention, and one of its output.
 
     Each tensor is copied to be sent, received, and put in order once all are there; the output is
-    received and put in order, so that the linear layer behind keeps another tensor than attention.
+    received and put in order, so that the linear layer after keeps another tensor than attention.
     """
     inner = by_heads(shape)
     model = shape.model
@@ -109,7 +109,7 @@ def _ring(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operat
     """Partial outputs are merged in fp32; back, the gradients of keys and values travel on with
     them, in fp32. Bytes of the rank that has most: the last one forward, of the others back.
 
-    The gathering, or the next rank's keys and values, are beside the kernels of a step.
+    The gathering, or the next rank's keys and values, are next to the kernels of a step.
     """
     alone = attention(shape, query, key, value)
     ranks, pair = shape.context_parallel_size, key.num_bytes + value.num_bytes
@@ -137,7 +137,7 @@ def _ring(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operat
 
 
 def _gradients_of_a_step(query: int, pair: int, lse: int) -> int:
-    """Bytes of gradients, in fp32 and 16 bits, beside those that go out: while the queries' are
+    """Bytes of gradients, in fp32 and 16 bits, next to those that go out: while the queries' are
     added on the first rank, or on the last one, or while the keys' and values' are sent."""
     whole = max(
         (9 * query + lse) // 2 + 8 * pair, 4 * query + 17 * pair // 2, 3 * query + 19 * pair // 2

@@ -81,7 +81,7 @@ def linear(
 
 
 def _in_8_bits(source: Tensor, output: Tensor, weight: Weight) -> tuple[int, int]:
-    """Bytes of 8-bit copies beside the 16-bit tensors, which are what is kept: of input and weight;
+    """Bytes of 8-bit copies with the 16-bit tensors, which are what is kept: of input and weight;
     going back of the output's gradient twice, by rows and by columns, as well.
 
     Source: torchao 0.18.0 float8/float8_linear.py matmul_with_hp_or_float8_args (read, not run).
@@ -240,7 +240,7 @@ def rotate_half(
     """x cos + rotate_half(x) sin, in 16 bits or the `dtype` of the tables; keeps `tables`, where
     a layer makes its own.
 
-    Two products, or a product and the rotated halves, live beside what is read and written. In
+    Two products, or a product and the rotated halves, live next to what is read and written. In
     tensors of q's and k's size move: two products 4, a half negated 1, both joined 2, the sum 3;
     going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6.
     """

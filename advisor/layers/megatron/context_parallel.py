@@ -20,7 +20,7 @@ _OUTPUT_BY_HEADS = (2, 15)
 and all_gather the one that it hands on; before, a2a+p2p the one and all_gather its parts."""
 
 _PACKED_GATHER = (2, 18)
-"""From this release on all_gather has a zeroed output for packed sequences beside the other."""
+"""From this release on all_gather has a zeroed output for packed sequences next to the other."""
 
 _TWO_STEPS = (2, 20)
 """From this release on the forward of the ring holds two of its steps; before, all of them."""
@@ -81,8 +81,8 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 class _Run(Struct, frozen=True, kw_only=True):
     """What one kind sends, holds and moves.
 
-    forward_alive: the most bytes of its forward beside its inputs. backward_alive: of its backward
-    beside what was kept and the output's gradient. Traffic is beyond that of attention itself.
+    forward_alive: the most bytes of its forward next to its inputs. backward_alive: of its backward
+    next to what was kept and the output's gradient. Traffic is beyond that of attention itself.
     """
 
     forward: tuple[Collective, ...]
@@ -214,7 +214,7 @@ def _send(kind: CollectiveKind, num_bytes: int, *, overlapped: bool = False) -> 
 
 
 def _ring_traffic(sizes: _Sizes) -> _Run:
-    """Keys and values pass on beside every step but the last; back, their gradients as well."""
+    """Keys and values pass on next to every step but the last; back, their gradients as well."""
     passes, ring = sizes.ring - 1, CollectiveKind.RING
     there = _send(ring, passes * sizes.keys_values, overlapped=True)
     back = _send(ring, passes * sizes.pair, overlapped=True)
@@ -238,7 +238,7 @@ def _ring(sizes: _Sizes) -> _Run:
 
 
 def _ring_end(sizes: _Sizes) -> int:
-    """Bytes behind the last step: of all of them, or of the last two, and what they made."""
+    """Bytes after the last step: of all of them, or of the last two, and what they made."""
     new = sizes.release >= _TWO_STEPS
     steps = min(2, sizes.ring) if new else sizes.ring
     parts = sizes.keys_values + sizes.output + sizes.statistics

@@ -104,7 +104,7 @@ def _flash_attention(
     """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
 
     K and V are not expanded to the query heads. The backward sums the query's gradient up in fp32,
-    beside a number a row (2307.08691, algorithm 2). The flash-attn package works batch first: with
+    next to a number a row (2307.08691, algorithm 2). The flash-attn package works batch first: with
     several sequences Transformer Engine hands a transposed copy of the output on, while cuDNN's
     fused attention needs none.
     """
@@ -188,8 +188,8 @@ def _unfused_attention(
     """Scores, softmax, dropout and context as Megatron's DotProductAttention and Transformer
     Engine's UnfusedDotProductAttention run them.
 
-    Scores are not kept. They are computed out of place, beside a tensor of their size that nobody
-    reads: Megatron's is a buffer of the process, Transformer Engine's goes behind it. Softmax keeps
+    Scores are not kept. They are computed out of place, next to a tensor of their size that nobody
+    reads: Megatron's is a buffer of the process, Transformer Engine's goes after it. Softmax keeps
     its output: fp32 where attention_softmax_in_fp32 and no fused kernel (then a copy in the compute
     type feeds the second matmul), else the compute type. Dropout keeps a 1-byte mask; its output
     feeds the matmul. K and V of grouped attention are expanded to all query heads. Capped scores
@@ -304,7 +304,7 @@ def _softmax(
 
 def _has_fused_softmax(shape: RankShape) -> bool:
     """is_kernel_available of either: 16-bit input, multiples of four; Megatron's takes 16 < keys <=
-    4096, Transformer Engine's 16 < keys < 16384, multiples of eight, and no sink beside them (TE
+    4096, Transformer Engine's 16 < keys < 16384, multiples of eight, and no sink next to them (TE
     attention/dot_product_attention/softmax.py)."""
     keys, queries = shape.seq_length, shape.local_seq
     batches = shape.micro_batch_size * shape.local_heads

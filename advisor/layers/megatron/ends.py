@@ -82,7 +82,7 @@ def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
 
 
 def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks: int) -> int:
-    """Bytes beside the saved ids and the output's gradient at the end of a backward.
+    """Bytes next to the saved ids and the output's gradient at the end of a backward.
 
     The gradient has been gathered under SP, and the masks have been used. A clone of it zeroes
     foreign tokens, then comes the word embeddings' gradient: a dense tensor in the compute type, as
@@ -202,7 +202,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
 def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operator:
     """Vocabulary-parallel cross entropy: what it keeps of the logits [s / cp, b, vocabulary / tp].
 
-    Unfused and native: softmax in fp32, beside the 16-bit logits in the forward and their 16-bit
+    Unfused and native: softmax in fp32, next to the 16-bit logits in the forward and their 16-bit
     gradient in the backward; native adds one fp32 temporary in the backward. Transformer Engine
     writes the gradient into the logits during the forward.
     """

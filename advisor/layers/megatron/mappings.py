@@ -75,7 +75,7 @@ def exchange_sequence_for_heads(
     """All-to-all over context-parallel ranks: part of the sequence with all channels becomes the
     whole sequence with part of them, or the reverse; nothing where there is one rank.
 
-    One copy puts the pieces in order before, and one behind (ssm/mamba_context_parallel.py,
+    One copy puts the pieces in order before, and one after (ssm/mamba_context_parallel.py,
     _all_to_all_cp2hp, _all_to_all_hp2cp and the load balancing of attention undone).
     """
     if shape.context_parallel_size == 1:

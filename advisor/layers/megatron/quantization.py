@@ -54,10 +54,10 @@ def saved_input(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
 def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     """What linear_proj keeps of core attention's output, which attention keeps as well.
 
-    Megatron has it keep the 16-bit tensor itself, so that both share one storage, but for delayed
+    Megatron has it keep the 16-bit tensor itself, so that both share one storage, except delayed
     scaling (set_save_original_input, attention.py and multi_latent_attention.py of megatron-core
     0.14 and later; Transformer Engine 2.6, in 4 bits 2.7). Seen on a GPU: results/measured/h200,
-    rehearse_70b_te_fp8. Attention in 8 bits keeps the 16-bit output as well, but for delayed
+    rehearse_70b_te_fp8. Attention in 8 bits keeps the 16-bit output as well, except delayed
     scaling. megatron-core 0.13 and before kept a quantized copy, which is ignored here.
     """
     eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)

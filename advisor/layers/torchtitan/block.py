@@ -76,7 +76,7 @@ def _attention(
     shape: RankShape, source: Tensor, skip: Tensor, output: Tensor
 ) -> tuple[Operator, ...]:
     """Projections, attention, wo, residual; the sequence is gathered ahead of them and scattered
-    behind, where TP cuts it."""
+    after, where TP cuts it."""
     gathered, gather = gather_sequence(shape, Module.LINEAR_QKV, source)
     operators, held = _mixer(shape, gathered)
     whole = operators[-1].outputs[0]

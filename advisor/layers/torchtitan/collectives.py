@@ -70,9 +70,9 @@ def scatter_sequence(
 
 
 def pipelined(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """`operators` with asynchronous TP: a tensor is gathered in parts beside the GEMMs that read
-    it, and scattered in parts beside the one that makes it. The gradient of a tensor that several
-    GEMMs read is a sum, and scattered behind them.
+    """`operators` with asynchronous TP: a tensor is gathered in parts next to the GEMMs that read
+    it, and scattered in parts next to the one that makes it. The gradient of a tensor that several
+    GEMMs read is a sum, and scattered after them.
 
     Source: torch 2.13 _inductor/fx_passes/micro_pipeline_tp.py (fuse_all_gather_matmul,
     fuse_matmul_reduce_scatter).

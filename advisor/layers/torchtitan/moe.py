@@ -33,7 +33,7 @@ Operators = tuple[Operator, ...]
 
 
 def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
-    """From the normalized input to [tokens, hidden_size]; shared experts run behind the routed
+    """From the normalized input to [tokens, hidden_size]; shared experts run after the routed
     ones.
 
     Variables of MoE.forward hold its input and what is sorted, computed and put back until it
@@ -177,7 +177,7 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
 
 
 def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
-    """A row of zeros is put behind all rows, by a copy, and rows are taken from that."""
+    """A row of zeros is put after all rows, by a copy, and rows are taken from that."""
     longer = source.num_bytes + 2 * source.num_bytes // source.shape[0]
     return pointwise(
         "pad_groups",

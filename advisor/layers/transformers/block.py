@@ -37,7 +37,7 @@ from advisor.models.options import Activation, PositionEmbedding
 @cached_operators
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
-    MLP, behind them, or both."""
+    MLP, after them, or both."""
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
     )

@@ -16,13 +16,13 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
     """Keeps the fp32 copy of its input, 1/rms of each row, and the normalized tensor, which the
     weight multiplies; the input itself it does not keep.
 
-    Of an element move, in fp32 tensors beside those: the copy read for its square, the square
+    Of an element move, in fp32 tensors next to those: the copy read for its square, the square
     written and read for the mean, the copy and its product with 1/rms, which is read to be cast.
     Going back 20: products with the normalized tensor and with the copy, of which sums are made,
     three products for the gradient of the square, two sums and the casts.
 
     Llama multiplies in 16 bit. Gemma and OLMo 2 do in fp32, where the normalized tensor is twice as
-    large; Gemma keeps 1 + weight beside it.
+    large; Gemma keeps 1 + weight next to it.
     """
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
@@ -62,7 +62,7 @@ def _multiplies_in_fp32(shape: RankShape) -> bool:
 
 
 def _backward_workspace(copy: Tensor, normalized: Tensor, inverse: Tensor, output: Tensor) -> int:
-    """Five fp32 tensors live beside the copy when the 16-bit tensors are gone, four where all are
+    """Five fp32 tensors live next to the copy when the 16-bit tensors are gone, four where all are
     fp32; the walk counts the normalized one and two of the output's size."""
     others = normalized.num_bytes + 2 * output.num_bytes + inverse.num_bytes
     narrow = output.dtype is not DType.FP32

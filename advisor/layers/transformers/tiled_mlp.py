@@ -50,7 +50,7 @@ def tiled_mlp(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
 
 
 def _of_a_part(operator: Operator, earlier: int) -> Operator:
-    """`operator` beside `earlier` bytes of outputs; of what it reads the input alone is kept."""
+    """`operator` next to `earlier` bytes of outputs; of what it reads the input alone is kept."""
     saved = operator.saved if operator.name == "gate_proj" else ()
     return replace(
         operator,
@@ -61,7 +61,7 @@ def _of_a_part(operator: Operator, earlier: int) -> Operator:
 
 
 def _while_a_part_goes_back(shape: RankShape, gate: Tensor, weight: int, parts: int) -> int:
-    """Bytes beside the product's and the down projection's gradients, which the walk counts: what
+    """Bytes next to the product's and the down projection's gradients, which the walk counts: what
     the part computed again, and from the second part on the gradients of all three weights, with
     that of one that is added to them."""
     one, own = gate.num_bytes, weight * (shape.weight_grads_dtype or shape.dtype).itemsize

@@ -1,4 +1,4 @@
-"""What Gemma, OLMo 2 and Llama 4 have beside the shape in a Hugging Face config.json.
+"""What Gemma, OLMo 2 and Llama 4 have next to the shape in a Hugging Face config.json.
 
 Source: transformers 5.23.0, models/gemma2, gemma3, llama4 and olmo2. How a block is run is not in
 the file: as Megatron Bridge 0.3.1 builds it (models/gemma, models/llama), OLMo 2 as transformers.
@@ -76,7 +76,7 @@ def _olmo2(config: HuggingFaceConfig) -> dict[str, Any]:
 
 
 def _llama4(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Experts beside a shared one in each Nth layer, rotary positions but in each Nth layer,
+    """Experts next to a shared one in each Nth layer, rotary positions but in each Nth layer,
     attention in chunks where they are. The dense layers' width has a key of its own, and no
     auxiliary loss is added."""
     width = config.positive("intermediate_size", 8192)

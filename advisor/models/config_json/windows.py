@@ -26,7 +26,7 @@ class Windows(Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> frozenset[str]:
-        """Every key that is read beside layer_types and sliding_window."""
+        """Every key that is read next to layer_types and sliding_window."""
         flag = {"use_sliding_window", "max_window_layers"} if self.by_flag else set()
         return frozenset(flag | ({"sliding_window_pattern"} if self.every else set()))
 

@@ -1,4 +1,4 @@
-"""Norms behind attention and MLP, caps, chunks and layers without rotary positions, on the toy."""
+"""Norms after attention and MLP, caps, chunks and layers without rotary positions, on the toy."""
 
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ SCORES = 2 * (8 // 2) * 32 * 32 * 2
 
 
 def added(changed: tuple[Operator, ...], plain: tuple[Operator, ...]) -> dict[str, int]:
-    """Storages that are kept beside, or instead of, those of `plain`."""
+    """Storages that are kept next to, or instead of, those of `plain`."""
     before = saved_bytes(plain)
     return {name: size for name, size in saved_bytes(changed).items() if name not in before}
 

@@ -1,4 +1,4 @@
-"""Which pair is a toss: different work, a small difference beside what is known of it."""
+"""Which pair is a toss: different work, a small difference next to what is known of it."""
 
 from math import log, sqrt
 

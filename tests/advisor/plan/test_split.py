@@ -1,4 +1,4 @@
-"""Splits of layers that no number of stages divides, beside those that recipes publish."""
+"""Splits of layers that no number of stages divides, next to those that recipes publish."""
 
 import pytest
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ def test_two_layers_left_out_are_embedding_and_loss_counted_as_layers() -> None:
 @pytest.mark.parametrize(
     ("layers", "vocabulary", "pp", "vpp", "text"),
     [
-        # 24 x 1000 weights behind layers of 36,864: the head is 1.7 layers
+        # 24 x 1000 weights after layers of 36,864: the head is 1.7 layers
         (7, 1000, 2, 2, "Ett|(tt|)*2tL"),
         (15, 1000, 4, 1, "Et*4|(t*4|)*2tttL"),
         (14, 1000, 4, 1, "Et*4|(t*4|)*2ttL"),

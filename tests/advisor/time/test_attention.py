@@ -28,7 +28,7 @@ def test_matmuls_run_at_the_rate_that_is_reached() -> None:
 
 
 def test_blocks_and_the_longest_row_cost_more_where_there_are_few() -> None:
-    """8 keys and 4 more for the blocks; 32 / 2 rows as long as the longest, beside 64."""
+    """8 keys and 4 more for the blocks; 32 / 2 rows as long as the longest, next to 64."""
     blocks = replace(RATES, half_rate_tokens=8.0)
     assert forward(KERNEL, blocks) == forward(KERNEL) * 1.5
     rows = replace(RATES, half_rate_rows=32.0, fused_tail=0.5)

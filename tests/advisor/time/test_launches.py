@@ -125,6 +125,6 @@ def test_behind_a_result_that_is_waited_for_kernels_are_launched_late() -> None:
 
 
 def test_what_is_hidden_of_an_exchange_is_no_time_of_the_gpu() -> None:
-    """3 s of launches beside 4 s on the GPU, 2 s of them hidden."""
+    """3 s of launches next to 4 s on the GPU, 2 s of them hidden."""
     layer = (Work(2.0, 3.0, asks=True), Work(1.0, 1.0))
     assert idle_seconds(layer, replace(HOST, beside=0.5), hidden=2.0) == 1.0

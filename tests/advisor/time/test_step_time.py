@@ -297,7 +297,7 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
 
 def test_an_unfused_weight_gradient_is_added_to_main_grad() -> None:
     """QKV, projection, fc1 and fc2 of Llama 8B at TP 4: 10 bytes an element, where a GEMM that does
-    it itself moves 8 instead of 2 beside its products."""
+    it itself moves 8 instead of 2 next to its products."""
     unfused = replace(SHAPE, model=replace(MODEL, gradient_accumulation_fusion=False))
     elements = 4096 * (6144 + 4096 + 2 * 14336 + 14336) // 4
     one, other = (layer_times(shape, MACHINE, NETWORK) for shape in (SHAPE, unfused))

@@ -1,4 +1,4 @@
-"""What the installed TransformerConfig makes of raw settings, beside what our rules claim.
+"""What the installed TransformerConfig makes of raw settings, next to what our rules claim.
 
 Transformer Engine is reported as present, as the rules assume; nothing else is replaced.
 """

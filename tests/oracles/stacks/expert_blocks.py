@@ -60,7 +60,7 @@ def titan_block(shape: RankShape) -> Block:
 
 
 def _deepseek(shape: RankShape) -> Block:
-    """Layer 0 where the model begins with a dense one, else one behind those."""
+    """Layer 0 where the model begins with a dense one, else one after those."""
     model = shape.model
     package, args = (import_titan(f"models.deepseek_v3.model.{part}") for part in ("model", "args"))
     dense = model.layer_kinds[0].feed_forward is FeedForward.DENSE

@@ -42,7 +42,7 @@ class Row(nn.Module):
 
 
 class DeviceBytes(LiveBytes):
-    """As LiveBytes, but for what a plan has on the host: one device stands for both here."""
+    """As LiveBytes, except what a plan has on the host: one device stands for both here."""
 
     beside = False
 

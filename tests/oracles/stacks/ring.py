@@ -18,7 +18,7 @@ _SEQUENCE = 2
 
 
 def ring_attention(shape: RankShape, rank: int, *, gathers: bool) -> tuple[int, int]:
-    """The most bytes alive in either pass of one rank of the shape's, beside queries, keys, values,
+    """The most bytes alive in either pass of one rank of the shape's, with queries, keys, values,
     what is kept of the forward, and the gradient that comes in."""
     ranks = shape.context_parallel_size
     with _ranks(rank, ranks), FakeTensorMode(allow_non_fake_inputs=True):

@@ -20,7 +20,7 @@ items:
 
 
 def call(out: Path, *campaigns: str, **variables: object) -> "subprocess.CompletedProcess[str]":
-    """Beside `out` lies what a call keeps: one into another folder starts afresh."""
+    """Next to `out` lies what a call keeps: one into another folder starts afresh."""
     given = {"TESTS": "none", "KEEP": f"{out}.kept", "LIMIT_SECONDS": "200"}
     given |= {name: str(value) for name, value in variables.items()}
     return subprocess.run(

@@ -52,7 +52,7 @@ def expert_operators(
 def _probs_on_input(
     shape: RankShape, tokens: Tensor, probs: Tensor
 ) -> tuple[Tensor, Tensor, Operator]:
-    """Tokens times probabilities; ones take the place of the probabilities behind it."""
+    """Tokens times probabilities; ones take the place of the probabilities after it."""
     scaled = rows(shape, "scaled_tokens", *tokens.shape)
     ones = Tensor("ones", probs.shape, probs.dtype)
     return (

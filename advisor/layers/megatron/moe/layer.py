@@ -13,7 +13,7 @@ from advisor.layers.shape import RankShape
 def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """Shared experts first, then router, dispatch, routed experts, combine, and the sum of both.
 
-    Overlapped shared experts run beside the dispatcher: linear_fc1 and activation behind dispatch,
+    Overlapped shared experts run next to the dispatcher: linear_fc1 and activation after dispatch,
     linear_fc2 ahead of the last permutation (token_dispatcher.py).
     Tensors that variables of MoELayer.forward hold live until it returns.
     """

@@ -102,7 +102,7 @@ def _sinkhorn(model: ModelSpec) -> bool:
 
 
 def _score_dtype(shape: RankShape, logits: Tensor) -> DType:
-    """Type of a sigmoid's scores behind it: the router's, or fp32 to the end."""
+    """Type of a sigmoid's scores after it: the router's, or fp32 to the end."""
     return DType.FP32 if shape.scores_in_fp32 else logits.dtype
 
 
@@ -142,7 +142,7 @@ def _aux_loss(shape: RankShape, logits: Tensor) -> tuple[Tensor, ...]:
     """Scores of all experts (compute_routing_scores_for_aux_loss), tokens of each expert, the loss.
 
     seq_aux_loss counts the experts of every sequence apart. Python's numbers that autograd keeps
-    beside them are in host memory.
+    next to them are in host memory.
     """
     model, (tokens, experts) = shape.model, logits.shape
     kind = model.moe_router_load_balancing_type

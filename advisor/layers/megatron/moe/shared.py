@@ -1,4 +1,4 @@
-"""Shared experts: an MLP for all tokens beside the routed ones, with or without overlap.
+"""Shared experts: an MLP for all tokens next to the routed ones, with or without overlap.
 
 Source: megatron-core 0.16.1 transformer/moe/shared_experts.py, run in tests/oracles.
 """

@@ -182,7 +182,7 @@ def test_context_parallelism_rings_keys_and_values() -> None:
 
 
 def test_unfused_rotary_embedding_moves_five_times_as_much() -> None:
-    """Ten tensors of q and k where the fused kernel moves two; cos and sin tables beside them."""
+    """Ten tensors of q and k where the fused kernel moves two; cos and sin tables next to them."""
     fused, plain = (
         next(o for o in attention_operators(shape, shape.hidden("x")) if o.name == "rotary_pos_emb")
         for shape in (

@@ -88,7 +88,7 @@ def test_switches_before_hopper_do_not_add(calibration: Calibration) -> None:
 
 
 def test_an_all_to_all_is_bound_by_what_leaves_the_node(gpu: Gpu, calibration: Calibration) -> None:
-    # Of 16 ranks 8 are elsewhere, behind one adapter; of 8 none.
+    # Of 16 ranks 8 are elsewhere, after one adapter; of 8 none.
     assert all_to_all_link(gpu, calibration, 16, 1).bytes_per_second == 15 / (8 / 5)
     assert all_to_all_link(gpu, calibration, 8, 1).bytes_per_second == pytest.approx(45.0)
     slow = replace(calibration, hop_seconds=1.0, internode_hop_seconds=10.0)
