@@ -29,7 +29,7 @@ class Dispatcher(Struct, frozen=True, kw_only=True):
     """The flex dispatcher of one rank: seconds of a byte that is sent, and what it takes.
 
     seconds_per_byte: for each byte of a rank's own tokens, once for all copies. fixed_seconds: of
-    one dispatch or combine. sms: streaming multiprocessors that a kernel beside it lacks.
+    one dispatch or combine. sms: streaming multiprocessors that a concurrent kernel lacks.
     """
 
     seconds_per_byte: float
@@ -176,7 +176,7 @@ def neighbour_link(gpu: Gpu, calibration: Calibration, span: int) -> Link:
 def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
     """Link of an all-to-all over `ranks` ranks, each `apart` GPUs from the next.
 
-    Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
+    Of what a rank sends, the part for ranks of its own node stays on NVLink; the rest leaves
     through its own adapter: the slower of both, as a rate for the bytes of all other ranks. Every
     rank is taken to send as much to each other one, and messages to one after another begin.
     """
@@ -211,7 +211,7 @@ def _inside(gpu: Gpu, calibration: Calibration, peers: int) -> float:
 def _reducing(gpu: Gpu, calibration: Calibration, near: int, nodes: int) -> float:
     """Rate of an all-reduce's tensor with NVLink SHARP: the switches add and send on, and every
     GPU sends and receives the tensor about once. Between nodes its parts, one an adapter, go
-    through the network twice but for the share of the node itself."""
+    through the network twice except for the share of the node itself."""
     if not gpu.has_multicast or near == 1:
         return 0.0
     rate = _inside(gpu, calibration, near - 1) * calibration.nvls_efficiency
@@ -294,7 +294,7 @@ def network(
 
 
 def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the context-parallel ranks but for their all-to-alls.
+    """Link of the context-parallel ranks except for their all-to-alls.
 
     An all-gather is NCCL's; in a ring every rank sends to the next one, and those at the end of a
     node through their own adapters. Source: Transformer Engine's context parallelism by
