@@ -6,7 +6,7 @@ scripts/list_strings.py [PATH]...      # default: advisor harness configs
 Python: string literals of two words or more, an f-string as one text with its fields in braces; no
 patterns, annotations, docstrings or lists of keys. JavaScript: strings and templates, of ``html``
 templates and of HTML what stands between tags and in attributes; it is read by regular expressions,
-which take a `/` behind an operator or a bracket for the begin of a pattern. YAML: values and CSV:
+which take a `/` after an operator or a bracket for the begin of a pattern. YAML: values and CSV:
 cells of two words or more. What others have written (folders ``vendor``) is left out. A text that
 stands in several places is listed once, at the first.
 """

@@ -22,7 +22,7 @@ _GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction read
 def optimizer_seconds(
     elements: int, shards: int, gradient_itemsize: int, machine: Machine, *, on_host: float = 0.0
 ) -> float:
-    """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
+    """Adam over this rank's shard without the part `on_host`, and passes over its gradient buffer;
     bandwidth bound."""
     traffic = float(optimizer_traffic(elements, shards, gradient_itemsize))
     traffic -= on_host * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
@@ -56,7 +56,7 @@ def host_optimizer_seconds(
     elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
 ) -> float:
     """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
-    back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
+    back; the copies run during the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
     copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
     update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / machine.host_memory_bytes_per_second
     return max(copies, update) if overlapped else copies + update

@@ -25,7 +25,7 @@ _NCCL_SMS: Final = 32
 
 def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
     """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
-    that it leaves them; 0 where none runs beside it.
+    that it leaves them; 0 where none runs next to it.
 
     Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
     """

@@ -113,7 +113,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
 class ShardedWork(Struct, frozen=True, kw_only=True, dict=True):
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
     backward again where they were freed, and the last `reductions` of them reduce gradients; all
-    beside the kernels.
+    during the kernels.
 
     groups: elements, ranks and link of the parameters that the same ranks share. collectives: of a
     gathering or a reduction, one a block. from_host: seconds of a gathering's copies from the host,

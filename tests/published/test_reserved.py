@@ -1,4 +1,4 @@
-"""Reserved peaks that GPUs showed, beside a simulation of the allocator.
+"""Reserved peaks that GPUs showed, next to a simulation of the allocator.
 
 Families: plain torch modules on H100 and H200, Megatron's own layers and Transformer Engine's
 (rehearsals), eight ranks each of Megatron jobs on B200 (SimuMax); what torch reserves, without CUDA
