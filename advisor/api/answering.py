@@ -37,8 +37,8 @@ def answer_to(
 ) -> "Answer":
     """Every legal setting of the request, ranked; the `verify` best rehearsed by Megatron Core.
 
-    watch: is told how far a search is. Raises UserError where the request is wrong, there is no
-    candidate of rank `explain`, or Megatron Core is not installed to verify with.
+    watch: is called with how far a search is. Raises UserError where the request is wrong, there is
+    no candidate of rank `explain`, or Megatron Core is not installed to verify with.
     """
     from advisor.search.advise import advise
 

@@ -236,7 +236,7 @@ def _number(value: Any, annotation: Any, where: str) -> Any:
 
 
 def _short(value: int) -> str:
-    """An integer of any size: Python spells one of more than 4,300 digits only when told to."""
+    """An integer of any size: Python spells one of more than 4,300 digits only when asked to."""
     return str(value) if value.bit_length() < 200 else f"(an integer of {value.bit_length()} bits)"
 
 

@@ -94,7 +94,7 @@ def rank(options: Options) -> Outcome:
 
 
 def _watched() -> "AbstractContextManager[Watch | None]":
-    """Who is told of a search: nobody, where stderr is no terminal."""
+    """Who watches a search: nobody, where stderr is no terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     from advisor.cli.search_bar import watched

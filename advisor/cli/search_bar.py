@@ -17,7 +17,7 @@ _WIDTH: Final = 100
 
 @contextmanager
 def watched(terminal: TextIO) -> "Iterator[Watch]":
-    """Who is told of a search: a line of the terminal, which is wiped in the end."""
+    """What watches a search: a line of the terminal, which is wiped in the end."""
     bar = _SearchBar(terminal)
     try:
         yield bar

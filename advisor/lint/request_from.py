@@ -259,8 +259,8 @@ def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     """Whether two documents say nothing that differs; of two commands, whether they say the same,
     for what one does not say is its default."""
     if other.names_files is not None:
-        told = [{path: given.value for path, given in part.values.items()} for part in (one, other)]
-        return told[0] == told[1] and one.recompute == other.recompute
+        first, second = ({k: v.value for k, v in part.values.items()} for part in (one, other))
+        return first == second and one.recompute == other.recompute
     both = one.values.keys() & other.values.keys()
     if any(_differ(one.values[path], other.values[path]) for path in both):
         return False

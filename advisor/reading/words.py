@@ -82,11 +82,11 @@ class Word(Struct, frozen=True, dict=True):
             return last.place.after(last.text)
         piece = self.pieces[number]
         start = self._ends[number] - len(piece.text)
-        first, behind = bisect_left(self._newlines, start), bisect_left(self._newlines, offset)
+        first, until = bisect_left(self._newlines, start), bisect_left(self._newlines, offset)
         place = piece.place
-        if first == behind:
+        if first == until:
             return Place(place.file, place.line, place.column + offset - start)
-        return Place(place.file, place.line + behind - first, offset - self._newlines[behind - 1])
+        return Place(place.file, place.line + until - first, offset - self._newlines[until - 1])
 
     def part(self, start: int, stop: int | None = None) -> "Word":
         """The characters from `start` to `stop`, with their places."""

@@ -23,8 +23,8 @@ def calibrate(
         budget_seconds: how long to measure.
         device: ``cuda`` or ``cpu``; None takes the GPU if there is one.
         out: the YAML file; None means ``calibrated/calibration/NAME.yaml``. Samples are written
-            beside it, so that the same call continues a stopped one.
-        refit: measure nothing: fit this file again from the samples beside it.
+            next to it, so that the same call continues a stopped one.
+        refit: measure nothing: fit this file again from the samples next to it.
 
     Returns None on ranks other than 0 of a torchrun. UserError if nothing could be measured.
     """

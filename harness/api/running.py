@@ -31,7 +31,7 @@ REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
     """A run before it begins: its trials with what is predicted, where it goes, and who runs them;
-    the runner is told of which statuses trials are run again. track: who gets the results."""
+    the runner takes statuses: trials that have one are run again. track: who gets the results."""
 
     plan: RunPlan
     folder: RunFolder

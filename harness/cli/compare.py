@@ -121,7 +121,7 @@ def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
 
 
 def existing(paths: Sequence[Path], command: str) -> list[Path]:
-    """Those of `paths` that are there or must be; the others are told."""
+    """Those of `paths` that are there or must be; of the others a line is printed."""
     there = []
     for path in paths:
         if path.exists() or path.suffix == ".json":

@@ -180,7 +180,7 @@ def parse(argv: Sequence[str], name: str = "run", command: Command = COMMAND) ->
     """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
     made = Parser(name, command)
     made.add_argument("overrides", nargs="*")
-    # a bare --retry takes none of the overrides behind it
+    # a bare --retry takes none of the overrides after it
     found = made.read([f"{word}=" if word == _RETRY else word for word in argv])
     found.overrides = tuple(found.overrides)
     found.retry = statuses_of(found.retry.split(",") if found.retry else found.retry == "")
@@ -202,23 +202,24 @@ def execute(
     say(f"{total} {'trial' if total == 1 else 'trials'}; results go to {folder.path}", command)
     try:
         results = runner.run()
-    except Stop as stop:
-        say(f"stopped: {_kept(folder, plan)}; continue with: {again}", command)
-        return stop.exit_code
-    except OSError as error:
-        where = error.filename or folder.path
-        say(
-            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; after "
-            f"fixing this, run: {again} --retry",
-            command,
-        )
-        return FAILED
+    except (Stop, OSError) as error:
+        return ended(error, folder, _kept(folder, plan), again, command)
     code = conclude(results)
     unanswered = sum(result.status in UNANSWERED for result in results.values())
     if unanswered:
         words = f"{unanswered} of {total} trials failed; re-run the unmeasured trials with"
         say(f"{words}: {again} --retry", command)
     return code
+
+
+def ended(error: Stop | OSError, folder: RunFolder, kept: str, again: str, command: str) -> int:
+    """Say what is `kept` of what was stopped or could not be written; the exit code."""
+    if isinstance(error, Stop):
+        say(f"stopped: {kept}; continue with: {again}", command)
+        return error.exit_code
+    reason = f"{error.filename or folder.path}: {error.strerror or error}"
+    say(f"cannot write {reason}: {kept}; after fixing this, run: {again} --retry", command)
+    return FAILED
 
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:

@@ -1,4 +1,4 @@
-"""`harness snapshot`: a memory snapshot of torch, measured beside predicted."""
+"""`harness snapshot`: a memory snapshot of torch, measured next to predicted."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from advisor.report.command_help import Command, Flag, FlagKind, Topic
 from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
-from harness.cli.run import FAILED, NO_REPORT, RETRY, again_line, parse
+from harness.cli.run import NO_REPORT, RETRY, again_line, ended, parse
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
@@ -154,18 +154,11 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     _say(f"measures at most {most} of {number} points; results go to {folder.path}")
     work = planned.sweep(flags.retry)
     try:
-        ended = work.run()
-    except Stop as stop:
-        _say(f"stopped: what is finished is in {folder.path}; continue with: {again}")
-        return stop.exit_code
-    except OSError as error:
-        _say(
-            f"cannot write {error.filename or folder.path}: {error.strerror or error}; after "
-            f"fixing this, run: {again}"
-        )
-        return FAILED
+        end = work.run()
+    except (Stop, OSError) as error:
+        return ended(error, folder, f"what is finished is in {folder.path}", again, "sweep")
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
-    print(page(title, space, work.outcomes, ended.words), end="", flush=True)
+    print(page(title, space, work.outcomes, end.words), end="", flush=True)
     _say(f"results in {folder.path}")
     if folder.results():
         if not flags.no_report:

@@ -51,7 +51,7 @@ _OWN: Final = (
 )
 _REENTRANT: Final = "4"
 """The release whose checkpoints are reentrant by default."""
-_BESIDE: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
+_OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
 _PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
 _STAGES: Final[dict[int | None, DataParallelSharding]] = {
@@ -159,8 +159,8 @@ class HuggingFaceReader(KeyedReader):
         return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
-        """A Trainer that is told neither type trains in fp32, and one that shards nothing keeps all
-        on every GPU: neither is modelled. DeepSpeed's file may not be there."""
+        """A Trainer with neither type trains in fp32, and one that shards nothing keeps all on
+        every GPU: neither is modelled. DeepSpeed's file may not be there."""
         yield from super().unknown(keys)
         if _is_a_trainers(keys) and not any(keys.has(name) for name in _PRECISIONS):
             yield UnknownValue(
@@ -226,7 +226,7 @@ class HuggingFaceReader(KeyedReader):
 
 
 def _deepspeed_file(keys: Keys) -> ReadValue | None:
-    """The file of DeepSpeed that a Trainer or Accelerate is told, or what stands in its place."""
+    """The file of DeepSpeed that a Trainer or Accelerate is given, or what stands in its place."""
     for key in ("deepspeed", f"{DEEPSPEED}.{_DEEPSPEED_FILE}"):
         given = keys.values.get(key)
         if given is not None and given.value:
@@ -235,7 +235,7 @@ def _deepspeed_file(keys: Keys) -> ReadValue | None:
 
 
 def _launches_fsdp(keys: Keys) -> bool:
-    """Whether Accelerate is told to shard, by its file or the options of its launcher."""
+    """Whether Accelerate is to shard, by its file or the options of its launcher."""
     launched = keys.about["kind"] == "file" or "launcher" in keys.about
     says = keys.get("distributed_type") == "FSDP" or keys.truth("use_fsdp")
     return launched and bool(says) and not keys.has(f"{FSDP}.fsdp_version")
@@ -289,10 +289,10 @@ def _in_command(command: Command) -> Iterator[Keys]:
     for option in options(command.words[at:]):
         _put(keys, option)
     own = any(name in _OWN for name in keys.under(""))
-    beside = any(key in _BESIDE for key in keys.values)
+    others = any(key in _OTHERS for key in keys.values)
     misspelt = any(key.startswith(("gradient_check", "activation_check")) for key in keys.values)
     launched = "launcher" in keys.about and any(keys.has(name) for name in _PRECISIONS)
-    if own or launched or (misspelt and beside):
+    if own or launched or (misspelt and others):
         yield keys
 
 

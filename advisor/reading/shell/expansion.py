@@ -104,7 +104,7 @@ class Expander:
             yield None
 
     def scalar(self, node: "Node") -> tuple[Piece, ...]:
-        """What a node becomes where nothing splits, as behind `X=`."""
+        """What a node becomes where nothing splits, as after `X=`."""
         pieces = [piece.splitting(False) for piece in self._joined(node)]
         return tuple(pieces) or (Piece(text="", place=self.source.place(node)),)
 
@@ -175,12 +175,12 @@ class Expander:
         data = text.encode()
         at = scan = 0
         while (found := data.find(b"\\", scan)) >= 0 and found + 1 < len(data):
-            behind = chr(data[found + 1])
-            if escapable is not None and behind not in escapable and behind != "\n":
+            escaped = chr(data[found + 1])
+            if escapable is not None and escaped not in escapable and escaped != "\n":
                 scan = found + 2
                 continue
             yield from self._literal(start + at, start + found)
-            at = found + (2 if behind == "\n" else 1)
+            at = found + (2 if escaped == "\n" else 1)
             scan = max(at, found + 2)
         yield from self._literal(start + at, stop)
 
@@ -264,7 +264,7 @@ class Expander:
             yield from self._default(node, length, quoted=quoted)
 
     def _default(self, node: "Node", length: int, *, quoted: bool) -> Iterator[Piece | None]:
-        """What stands behind the operator, in the last `length` characters before the brace."""
+        """What stands after the operator, in the last `length` characters before the brace."""
         stop = node.end_byte - 1
         start = stop - len(self.source.text(node)[:-1][-length:].encode()) if length else stop
         inside = [child for child in node.children if start <= child.start_byte < stop]

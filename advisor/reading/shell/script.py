@@ -48,7 +48,7 @@ class Note(Struct, frozen=True):
 
 
 class Script(Struct):
-    """Everything that reading gave; `directives` are the words behind #SBATCH."""
+    """Everything that reading gave; `directives` are the words after #SBATCH."""
 
     commands: list[Command] = field(default_factory=list)
     files: list[WrittenFile] = field(default_factory=list)

@@ -31,7 +31,7 @@ class State(Struct):
     """One way through a script.
 
     assumed: what conditions that are not known were taken to be, by their text.
-    functions: bodies by name. ended: behind `exit`, or `return` of a function.
+    functions: bodies by name. ended: after `exit`, or `return` of a function.
     declared: names that the text assigns somewhere: empty where it has not done so yet.
     """
 
@@ -143,7 +143,7 @@ def set_positional(state: State, words: Sequence[Word]) -> None:
 
 
 def shift(state: State, words: Sequence[Word]) -> None:
-    """`shift 2`; of a script's own parameters nothing is known before or behind it."""
+    """`shift 2`; of a script's own parameters nothing is known before or after it."""
     known = state.variables.get("@")
     given = whole(words[0].text) if words else None
     count = 1 if given is None else given

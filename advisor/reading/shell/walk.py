@@ -109,7 +109,7 @@ class Walk(Commands):
         return self._bounded(results, states[0])
 
     def _bounded(self, states: list[State], before: State) -> list[State]:
-        """At most so many ways: beyond that, those that differ are no longer told apart."""
+        """At most so many ways: beyond that, those that differ become one."""
         running = [state for state in states if not state.ended]
         if len(running) < 2:
             return running
@@ -127,10 +127,10 @@ class Walk(Commands):
         text = self.source.text(node)
         match = _DIRECTIVE.match(text)
         if match:
-            behind = word(
+            rest = word(
                 text[match.end() :].partition(" #")[0], self.source.place(node).after(match[0])
             )
-            expanded = [Piece(text=p.text, place=p.place, splits=True) for p in behind.pieces]
+            expanded = [Piece(text=p.text, place=p.place, splits=True) for p in rest.pieces]
             self.record.script.directives.extend(split_words(expanded))
 
     def _if(self, node: "Node", state: State) -> list[State]:

@@ -43,7 +43,7 @@ def reads_script(texts: Sequence[str]) -> bool:
 def prefixed(
     words: Sequence[Word], environment: Mapping[str, Word]
 ) -> tuple[list[Word], dict[str, Word]]:
-    """Words and environment of a command behind `env X=1`, and of one behind `srun --export=`."""
+    """Words and environment of a command after `env X=1`, and of one after `srun --export=`."""
     found, rest = dict(environment), list(words)
     if rest[0].text == "env":
         rest.pop(0)

@@ -69,7 +69,7 @@ _RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloadi
 def read_values(
     read: ReadSettings, settings: RawSettings, said: Mapping[str, ReadValue]
 ) -> dict[str, ReadValue]:
-    """Values by path of our fields, but for the model's shape; what is not known is left out.
+    """Values by path of our fields, except the model's shape; what is not known is left out.
 
     Of Megatron-LM what is not said has its default: all words are in the command. Where some are
     not known, the model's options may be among them, and stay the model's.
@@ -258,7 +258,7 @@ def num_microbatches(read: ReadSettings) -> int | None:
 
 
 def num_gpus(read: ReadSettings) -> int | None:
-    """GPUs that a performance script of Bridge is told, or nodes and their GPUs of NeMo."""
+    """GPUs that a performance script of Bridge is given, or nodes and their GPUs of NeMo."""
     if read.given.framework == Framework.MEGATRON_LM:
         return None
     for one, other in (("ng", ""), ("num_gpus", ""), ("num_nodes", "num_gpus_per_node")):

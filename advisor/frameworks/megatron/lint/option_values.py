@@ -64,12 +64,12 @@ _OTHERWISE: Final = frozenset(
 )
 """Options that are read together with others (job_values, spelled_model)."""
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
-_READ_BESIDE: Final = {
+_READ_WITH: Final = {
     **dict.fromkeys(_LATENT, "multi_latent_attention"),
     "q_lora_rank": "multi_latent_attention",
     "attention_softmax_in_fp32": "transformer_impl",
 }
-"""Options that are read beside another one alone, whose default does without."""
+"""Options that are read with another one alone, whose default does without."""
 _EXPERTS_ARE_MEANT: Final = frozenset(("num_experts", "num_moe_experts"))
 _OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
 
@@ -170,7 +170,7 @@ def omitted_values(
             continue
         if not (row.flag or row.off) or is_mentioned(read, row):
             continue
-        if _READ_BESIDE.get(row.name, "") not in ("", *said):
+        if _READ_WITH.get(row.name, "") not in ("", *said):
             continue
         if row.name in _OPTIONS_OF_EXPERTS and not experts:
             continue
