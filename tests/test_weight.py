@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
 LINES, FILES, STATEMENTS = 91_500, 720, 52_500
-LINES_OF_TESTS = 63_500
+LINES_OF_TESTS = 64_000
 
 
 def _sources(*folders: str) -> list[str]:
