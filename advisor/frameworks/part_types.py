@@ -17,8 +17,7 @@ from advisor.memory.static import GRADIENT_COPIES, StaticMemory
 from advisor.memory.working_set import WorkingSet
 from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
-from advisor.time.machine import Machine
-from advisor.time.rank_links import Network
+from advisor.time.stage_times import Rates
 
 
 class StaticLabels(Struct, frozen=True, kw_only=True):
@@ -118,12 +117,7 @@ class JobEvaluator(Protocol):
     job: Job
     shape: RankShape
     stages: Stages
-    budget_bytes: int
-
-    @property
-    def rates(self) -> tuple[Machine, Network]:
-        """How fast a rank computes and communicates."""
-        ...
+    rates: Rates
 
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of a legal setting."""

@@ -71,7 +71,7 @@ class Evaluator:
         self.time = JobTime(
             job, self.shape, self.stages, self.pipeline, calibration, graphed, reductions
         )
-        self.rates = self.time.machine, self.time.network
+        self.rates = self.time.rates
         self.step_time_error = step_time_error(job.model, calibration)
         self.learned = _learned(job, calibration)
         self.model_flops = model_flops(
@@ -277,14 +277,6 @@ def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
 def is_legal(setting: Setting, job: Job) -> bool:
     """Whether the job's framework takes the setting."""
     return not parts_of(job.config.framework).settings.check(setting, job)
-
-
-def evaluate_settings(
-    job: Job, settings: tuple[Setting, ...], calibration: Calibration
-) -> tuple[Evaluation, ...]:
-    """All `settings` on one job."""
-    evaluator = Evaluator(job, calibration)
-    return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:

@@ -19,7 +19,7 @@ from advisor.request.layout_fields import DEGREES, degree_words, freed
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import answer_of, notes_on
 from advisor.search.changed_options import CHOSEN, changed, with_fewest_changes
-from advisor.search.evaluate import evaluate_settings
+from advisor.search.evaluate import Evaluator
 from advisor.search.found import Searched, search_near
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.layouts import known_jobs
@@ -106,7 +106,7 @@ def _without_recompute(row: Evaluation) -> list[Evaluation]:
     none = parts_of(row.job.config.framework).settings.none
     if not recomputes(row.setting):
         return []
-    return list(evaluate_settings(row.job, (none,), row.calibration))
+    return [Evaluator(row.job, row.calibration).evaluate(none)]
 
 
 def _usual_job(resolution: Resolution, first: Job) -> Job | None:

@@ -19,7 +19,7 @@ from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import stage_optimizer_seconds
 from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
-from advisor.time.stage_times import Directions, ExchangeOverlap, StageTimes, hidden_beside
+from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes, hidden_beside
 from advisor.time.step_tail import (
     DataParallelWork,
     ShardedWork,
@@ -95,7 +95,6 @@ class JobTime:
 
     Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs;
     `reductions` of the microbatches reduce gradients of sharded parameters.
-    machine, network: rates, for reports.
     """
 
     def __init__(
@@ -112,26 +111,26 @@ class JobTime:
         layout = job.layout
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
-        self.network = first_equal(network(layout, job.gpu, calibration, job.model))
-        beside, pp = hidden_beside(job, calibration, self.network), len(stages)
+        joined = first_equal(network(layout, job.gpu, calibration, job.model))
+        beside, pp = hidden_beside(job, calibration, joined), len(stages)
         self._exchange = ExchangeOverlap(beside, pp, self._vpp, self._microbatches)
         host = _host(job, calibration, graphed, beside, self._microbatches * self._vpp)
-        self.machine = machine_of(job, calibration, host)
-        each, rates = pipeline.of_each_stage, (self.machine, self.network)
+        machine = machine_of(job, calibration, host)
+        self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(
             lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
         )
 
         def reduction(stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
             held, parameters = stages[stage], self._parameters[stage]
-            return data_parallel_work(job, held, parameters, self.machine, calibration, reductions)
+            return data_parallel_work(job, held, parameters, machine, calibration, reductions)
 
         def optimizer(stage: int) -> float:
             held, parameters = stages[stage], self._parameters[stage]
-            return stage_optimizer_seconds(job, shape, held, parameters, self.machine)
+            return stage_optimizer_seconds(job, shape, held, parameters, machine)
 
         self._reductions, self._optimizers = each(reduction), each(optimizer)
-        self._stage_times = StageTimes(job, shape, stages, pipeline, calibration, *rates)
+        self._stage_times = StageTimes(job, shape, stages, pipeline, calibration, self.rates)
         self.optimizer_seconds = max(self._optimizers) + calibration.step_seconds
         self._waiting = waiting_share(job.num_gpus, calibration.speed_spread)
 
@@ -185,7 +184,7 @@ class JobTime:
         )
 
     def _accumulated(self, stage: int, pace: PassTimes) -> float:
-        return accumulation_seconds(self._job, self._parameters[stage], self.machine, pace)
+        return accumulation_seconds(self._job, self._parameters[stage], self.rates.machine, pace)
 
     def directions(self, plans: list[RecomputePlan]) -> list[list[Directions]]:
         """See StageTimes.directions; of the exchange what the slowest stage does not hide."""

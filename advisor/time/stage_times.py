@@ -1,7 +1,7 @@
 """Seconds of one microbatch through each pipeline stage, and what other microbatches hide of the
 experts' exchange in it."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -60,6 +60,13 @@ class ExchangeOverlap(Struct, frozen=True):
         return self.beside * max(0, passes - alone) / passes
 
 
+class Rates(NamedTuple):
+    """How fast a rank computes, copies to its host, and communicates."""
+
+    machine: Machine
+    network: Network
+
+
 Directions = tuple[PassTimes, PassTimes]
 """One microbatch through a chunk: forward, and backward with its replay."""
 
@@ -75,12 +82,10 @@ class StageTimes:
         stages: Stages,
         pipeline: Pipeline,
         calibration: Calibration,
-        machine: Machine,
-        network: Network,
+        rates: Rates,
     ) -> None:
-        self._shape, self._stages, self._pipeline = shape, stages, pipeline
-        self._rates = machine, network
-        self._transfer = _pipeline_transfer(job, shape, calibration, network)
+        self._shape, self._stages, self._pipeline, self._rates = shape, stages, pipeline, rates
+        self._transfer = _pipeline_transfer(job, shape, calibration, rates.network)
         self._sent = self._transfer.times(0.5 / job.layout.virtual_pipeline_model_parallel_size)
         self._ends = pipeline.of_each_stage(self._end_times)
 

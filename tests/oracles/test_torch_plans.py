@@ -25,7 +25,7 @@ from advisor.frameworks.torch.block_regimes import (  # noqa: E402
     decisions,
 )
 from advisor.frameworks.torch.optimum.plan_file import plan_file  # noqa: E402
-from advisor.frameworks.torch.optimum.solve import Blocks, Rates  # noqa: E402
+from advisor.frameworks.torch.optimum.solve import Blocks  # noqa: E402
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, TorchSetting, by_block  # noqa: E402
@@ -38,6 +38,7 @@ from advisor.memory.working_set import WorkingSet  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import computed_until_stop  # noqa: E402
 from advisor.search.evaluate import Evaluator  # noqa: E402
+from advisor.time.stage_times import Rates  # noqa: E402
 from tests.advisor.frameworks.torch.jobs import stack_job  # noqa: E402
 
 from .stacks.blocks import block  # noqa: E402
@@ -122,7 +123,7 @@ CASES = {
 def rates() -> Rates:
     """Of an H100."""
     _, job = stack_job("fsdp2")
-    return Rates(*Evaluator(job, load_calibration(job.gpu, None)).rates)
+    return Evaluator(job, load_calibration(job.gpu, None)).rates
 
 
 def planned(name: str, share: float, *, on_host: bool) -> tuple[TorchSetting, int]:

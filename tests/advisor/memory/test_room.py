@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions
-from advisor.frameworks.torch.optimum.solve import Rates, ways_of
+from advisor.frameworks.torch.optimum.solve import ways_of
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, block_segment
 from advisor.hardware.calibration import load_calibration
@@ -70,7 +70,7 @@ def _option(shape: RankShape, regime: BlockRegime) -> Way:
 
 def test_what_is_put_on_the_host_is_added_up_as_its_segment_has_it() -> None:
     evaluator = Evaluator(JOB, load_calibration(JOB.gpu, None))
-    ways = ways_of(SHAPE, KIND, HOW, Rates(*evaluator.rates), on_host=True)
+    ways = ways_of(SHAPE, KIND, HOW, evaluator.rates, on_host=True)
     for regime, option in [*zip(ways.regimes, ways.options, strict=True)][::37]:
         found = _option(SHAPE, regime)
         assert (found.kept, found.forward, found.backward, found.away) == (

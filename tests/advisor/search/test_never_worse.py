@@ -10,7 +10,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
-from advisor.search.evaluate import evaluate_settings
+from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import known_jobs
 from advisor.search.rank_layouts import SURE
 from tests.advisor.search.random_requests import random_requests
@@ -39,7 +39,7 @@ def compare(request: Request) -> tuple[float | None, float | None] | None:
     calibration = load_calibration(resolution.gpu)
     for job in known_jobs(resolution):
         settings = parts_of(job.config.framework).settings.candidates(job)
-        rows += evaluate_settings(job, settings, calibration)
+        rows += map(Evaluator(job, calibration).evaluate, settings)
     searched = [candidate.evaluation for candidate in found.candidates]
     return fastest_sure(searched), fastest_sure(rows)
 

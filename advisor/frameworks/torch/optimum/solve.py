@@ -22,21 +22,13 @@ from advisor.memory.room import Room, room_of
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, computed_until_stop, made
-from advisor.time.machine import Machine
 from advisor.time.passes import chunk_times, copy_seconds, forward_operator_seconds, layer_times
-from advisor.time.rank_links import Network
+from advisor.time.stage_times import Rates
 
 _MOST_DECISIONS: Final = 8
 """Operators of a block that are decided on, those that take longest: 3^8 ways each."""
 FEMTOSECONDS: Final = 1e15
 """Of a second: in whole ones costs are added without rounding."""
-
-
-class Rates(Struct, frozen=True):
-    """How fast the rank computes, copies to its host, and communicates."""
-
-    machine: Machine
-    network: Network
 
 
 class Ways(Struct, frozen=True):
@@ -214,7 +206,7 @@ def _next(own: int, fits: Found | None, fails: Found | None) -> int:
 def solved(evaluator: JobEvaluator, how: Semantics, fixed: FixedMemory) -> Solved | None:
     """The fastest setting, and where copies to the host may be made the fastest without them; None
     where nothing fits."""
-    rates, found = Rates(*evaluator.rates), []
+    rates, found = evaluator.rates, []
     for on_host in (False, True) if _copies(evaluator.job, how) else (False,):
         blocks = Blocks(evaluator.shape, how, rates, fixed.working_set, on_host=on_host)
         one = fastest(blocks, fixed.total, evaluator)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor.frameworks.torch.optimum.solve import FEMTOSECONDS, Blocks, Rates
+from advisor.frameworks.torch.optimum.solve import FEMTOSECONDS, Blocks
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.setting import by_block
@@ -21,7 +21,7 @@ from advisor.time.passes import chunk_times
 from .jobs import stack_job
 
 _, JOB = stack_job("fsdp2")
-RATES = Rates(*Evaluator(JOB, load_calibration(JOB.gpu, None)).rates)
+RATES = Evaluator(JOB, load_calibration(JOB.gpu, None)).rates
 MODEL = replace(JOB.model, num_layers=2, activation=Activation.GELU, vocab_size=512)
 SHAPE = RankShape(model=MODEL, seq_length=2048, micro_batch_size=1)
 WORKING_SET = fsdp_working_set(SHAPE, Sharding(ranks=8))
