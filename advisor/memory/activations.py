@@ -32,7 +32,7 @@ class ActivationPeak(Struct, frozen=True, kw_only=True):
 
     def or_optimizer_step(self, step: int, words: str = GRADIENT_COPIES) -> "ActivationPeak":
         """This peak, or that of the optimizer's `step` where its bytes, of `words` and of what the
-        passes left behind, are more."""
+        passes left, are more."""
         if step <= self.total:
             return self
         return ActivationPeak(

@@ -156,7 +156,7 @@ _Priced = tuple[int, int, Way, int]
 
 
 class _Search:
-    """The layers, and what the rest of them costs at the least behind any of them: all are to fit
+    """The layers, and what the rest of them costs at the least after any of them: all are to fit
     with the head, and all but the last with the least that the last one needs."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _Search:
         return _Curve(self._hulls, Counter(kinds))
 
     def _least(self, done: int, kept: int) -> int | None:
-        """What the layers behind `done` cost at the least; None where they do not fit."""
+        """What the layers after `done` cost at the least; None where they do not fit."""
         to_end = self._to_end[done].least(self._at_end - kept)
         if to_end is None or done == len(self._kinds):
             return to_end
@@ -192,7 +192,7 @@ class _Search:
         return None if to_last is None else max(to_end, to_last + self._last_cost)
 
     def promising(self, limit: int | None) -> list[Numbered]:
-        """Of each kind the options that a choice of less than `limit` may have, but for those that
+        """Of each kind the options that a choice of less than `limit` may have, except those that
         another is as good as in everything."""
         found: list[Numbered] = []
         for kind, of_kind in enumerate(self._options):
@@ -250,7 +250,7 @@ class _Search:
         self, fitting: Sequence[_Priced], state: _State, others: int, limit: int | None
     ) -> Sequence[_Priced]:
         """Those of `fitting` that may follow `state` in a choice that costs less than `limit`, if
-        the `others` behind cost the least that any does with each byte paid for."""
+        the `others` after it cost the least that any does with each byte paid for."""
         if limit is None:
             return fitting
         saved, size = self._price
@@ -300,7 +300,7 @@ def _hull(numbered: Numbered) -> list[_Numbered]:
 
 
 def _turns(first: Way, second: Way, third: Way) -> bool:
-    """Whether a byte saves more cost up to `second` than behind it."""
+    """Whether a byte saves more cost up to `second` than after it."""
     saved = (first.cost - second.cost) * (third.kept - second.kept)
     return saved > (second.cost - third.cost) * (second.kept - first.kept)
 

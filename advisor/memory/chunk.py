@@ -81,15 +81,15 @@ class _Chunk(Struct, frozen=True):
         ends, graph = len(self.rows) - 1, 0
         for index in range(ends, -1, -1):
             row, unit = self.rows[index], self.rows[index].unit
-            beside = row.copied + unit.joined - graph
+            more = row.copied + unit.joined - graph
             if index < ends and not unit.joined:
-                beside += self.predicted
+                more += self.predicted
             held = graph or (index == ends and not self.last)
-            yield (unit.held if held else unit.backward).around(beside)
+            yield (unit.held if held else unit.backward).around(more)
             if index == ends:
                 yield taken(self.received)
             if row.copies > 1:
-                others = unit.backward.around(beside - unit.gradient_left)
+                others = unit.backward.around(more - unit.gradient_left)
                 yield others.times(row.copies - 1)
             if unit.name == "head":
                 yield taken(self.tied)

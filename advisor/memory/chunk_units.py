@@ -291,7 +291,7 @@ def _without_grad(shape: RankShape, layers: Layers) -> Iterator[Segment]:
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     for index, kind in enumerate(layers.layers):
         peak = fold(events_without_grad(transformer_layer(shape, kind))).peak
-        yield at_point(peak.num_bytes + hidden * ((index > 0) + layers.input.beside), peak.point)
+        yield at_point(peak.num_bytes + hidden * ((index > 0) + layers.input.more), peak.point)
 
 
 def _again(
@@ -317,14 +317,14 @@ def _again(
     reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
     again = [footprint(transformer_layer(shape, kind), ()) for kind in layers.layers]
     first = kept_tensors(transformer_layer(shape, layers.layers[0]), ())
-    beside, output = 0 if LAYER_INPUT in first else hidden, hidden * reentrant
+    first_input, output = 0 if LAYER_INPUT in first else hidden, hidden * reentrant
     alone = found.backward - found.ahead
-    yield taken(beside * (not reentrant) - kept_input(shape, layers))
+    yield taken(first_input * (not reentrant) - kept_input(shape, layers))
     for index, replay in enumerate(_replays(shape, layers)):
         gathered = alone + found.again * (min(index + 3, number) - (index == number - 1))
         yield Segment(again[index].kept, Peak(replay + gathered, "replay"))
         if reentrant and index == 0:
-            yield taken(beside)
+            yield taken(first_input)
     for index in range(number - 1, -1, -1):
         layer, ahead = again[index], index * found.again + (0 if index else found.ahead)
         back = layer.held_backward if held else layer.backward
@@ -332,7 +332,7 @@ def _again(
         if overhead is not None:
             yield at_point(hidden + found.exit - found.ahead + ahead, "reduce-scatter")
             yield taken(found.left - found.stays)
-    yield taken(-beside)
+    yield taken(-first_input)
 
 
 def _replays(shape: RankShape, layers: Layers) -> list[int]:

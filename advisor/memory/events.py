@@ -35,7 +35,7 @@ SIMULATED_GIVE: Final = 4
 
 Event = tuple[int, str, int]
 """Kind, name, bytes. TAKE, GIVE: a storage comes, goes. WORK: an operator runs, with so many bytes
-beside all storages. SPENT: a gradient from outside the unit has gone, which the caller may hold.
+next to all storages. SPENT: a gradient from outside the unit has gone, which the caller may hold.
 SIMULATED_GIVE: the simulation alone gives a storage back here that the fold still holds."""
 
 

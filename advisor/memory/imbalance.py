@@ -93,7 +93,7 @@ def _kept(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
 
 class UnevenStage(Struct, frozen=True):
     """What the busiest rank of a stage holds beyond the mean: of a microbatch in flight by chunk,
-    `together` of `kept`, and `running` beside them."""
+    `together` of `kept`, and `running` next to them."""
 
     kept: tuple[int, ...]
     together: float

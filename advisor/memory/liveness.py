@@ -100,8 +100,8 @@ def layer_kept_bytes(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...
 def walk_forward(
     operators: Sequence[Operator], kept: dict[str, Tensor], into: Arena | None = None
 ) -> Arena:
-    """Live bytes through a forward that leaves `kept` behind, storages by name; the input is alive
-    throughout. A tensor goes behind the last operator that reads it; an operator's workspace is
+    """Live bytes through a forward that leaves `kept`, storages by name; the input is alive
+    throughout. A tensor goes after the last operator that reads it; an operator's workspace is
     alive while it runs. into: the arena to walk in, a new one where none is given."""
     arena = into or Arena()
     last_reader = _last_readers(operators)
@@ -166,7 +166,7 @@ def walk_backward(
 
 
 def gradients_before_replay(operators: tuple[Operator, ...]) -> int:
-    """Bytes of gradients when the first tensor that `operators` saved is asked for: those behind
+    """Bytes of gradients when the first tensor that `operators` saved is asked for: those after
     it have gone back. Each gradient has shape and type of its activation. Source: torch 2.13
     utils/checkpoint.py, whose hooks replay at that moment."""
     arena = Arena()
@@ -216,7 +216,7 @@ def _is_nested(run: ReplayRun) -> bool:
 def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None:
     """Run the forward of `members` again; what they save stays, and a nested run's last outputs.
 
-    Outputs that were kept are let go as the replay comes to them; behind an early stop they stay.
+    Outputs that were kept are let go as the replay comes to them; after an early stop they stay.
     """
     outputs, reached = members[-1].outputs, computed_again(members, run)
     stays = {tensor.storage.name for operator in members for tensor in operator.saved}
@@ -247,7 +247,7 @@ def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None
 
 
 def _second_copy(tensor: Tensor) -> str:
-    """The replay's own output, beside the storage that it fills again."""
+    """The replay's own output, next to the storage that it fills again."""
     return f"replayed {tensor.name}"
 
 

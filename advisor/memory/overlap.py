@@ -37,7 +37,7 @@ class _Layer(Struct, frozen=True):
     put_off: int
 
 
-def beside_forward(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed: bool) -> int:
+def more_in_turns(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed: bool) -> int:
     """The most bytes that the backward of a layer has more where the forward of another microbatch
     runs in turns with it, in the layers of any of `plans`: what that has kept up to its exchange
     while the experts go back, or all that its experts need where these have gone. delayed: weight

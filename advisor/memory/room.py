@@ -49,8 +49,8 @@ def room_of(shape: RankShape, plan: RecomputePlan, working_set: WorkingSet | Non
     tied = [0 if unit.name == "head" else waiting for unit in units[:-1]]  # where it is made
     places = [Place(0, each) for each in (*tied, 0)]
     if working_set is not None:
-        found = zip(units, places, _beside_each(units, working_set), strict=True)
-        places = [_beside(unit, place, *beside) for unit, place, beside in found]
+        found = zip(units, places, _gathered_each(units, working_set), strict=True)
+        places = [_gathered(unit, place, *more) for unit, place, more in found]
     first, last = 1, 1 + len(plan.segments)
     end = above = 0
     for unit, place in zip(units[last:], places[last:], strict=True):
@@ -69,7 +69,7 @@ def _need(place: Place, unit: Unit) -> int:
     return place.need(unit.highest_forward, unit.highest_backward)
 
 
-def _beside_each(
+def _gathered_each(
     units: Sequence[Unit], found: WorkingSet
 ) -> Iterator[tuple[ShardingOverhead, int, int]]:
     """Of each unit what is gathered for it, the gathered parameters of later units, which static
@@ -80,11 +80,11 @@ def _beside_each(
         yield one, sum(other.stays for other in later), sum(other.left for other in later)
 
 
-def _beside(unit: Unit, place: Place, beside: ShardingOverhead, absent: int, left: int) -> Place:
+def _gathered(unit: Unit, place: Place, more: ShardingOverhead, absent: int, left: int) -> Place:
     """`place` with what is gathered and reduced next to its unit."""
     back = left - absent + place.backward
     return Place(
-        forward=beside.forward - absent,
-        backward=beside.backward + back,
-        least=unit.entry + max(beside.entry - absent, beside.exit + back),
+        forward=more.forward - absent,
+        backward=more.backward + back,
+        least=unit.entry + max(more.entry - absent, more.exit + back),
     )

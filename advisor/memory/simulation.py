@@ -113,9 +113,14 @@ def _unit(
     layers, gathered = _num_layers(row), overhead.backward
     if layers > 1:
         gathered += layers * overhead.again - overhead.ahead
-    beside, stays, left = ((0, -1, name) for name in ("gathered", "stays", "left"))
-    forward = [(beside, overhead.forward), (stays, layers * overhead.stays), *forward, (beside, 0)]
-    backward = [(beside, gathered), *backward, (beside, 0), (stays, 0)]
+    gathering, stays, left = ((0, -1, name) for name in ("gathered", "stays", "left"))
+    forward = [
+        (gathering, overhead.forward),
+        (stays, layers * overhead.stays),
+        *forward,
+        (gathering, 0),
+    ]
+    backward = [(gathering, gathered), *backward, (gathering, 0), (stays, 0)]
     backward.append((left, layers * overhead.left))
     numbers = {
         (0, 0, "input"): _INPUT,

@@ -25,7 +25,7 @@ PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 
 GRADIENT_COPIES = "fp32 copies of the gradients"
 STATE_COPIES = "fp32 copies of Adam's states"
-"""What an optimizer's step takes beside its states, in words."""
+"""What an optimizer's step takes next to its states, in words."""
 
 
 class StaticMemory(Struct, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
     discards_output: the output's storage is freed once its readers have run forward, and written
     again before the backward of module `replayed_before` (Megatron's CheckpointWithoutOutput,
     tensor_parallel/random.py).
-    copies_output: the replay's own output tensor then lives with it; else the two share a storage
+    copies_output: the replay's own output tensor then lives too; else the two share a storage
     until the checkpoint's backward ends.
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
 
@@ -105,14 +105,14 @@ class ReplayRun(Struct, frozen=True, cache_hash=True):
 class InputStorage(Struct, frozen=True):
     """Where the input of a checkpoint waits for its backward.
 
-    offloaded: on the host. overlapped: copied there and back by a stream of its own, next to
-    kernels. beside: so many inputs more are alive while the checkpoint runs forward: a copy of its
+    offloaded: on the host. overlapped: copied there and back by a stream of its own, during
+    kernels. more: so many inputs more are alive while the checkpoint runs forward: a copy of its
     own, or those of earlier checkpoints that are not gone yet.
     """
 
     offloaded: bool = False
     overlapped: bool = False
-    beside: int = 0
+    more: int = 0
 
 
 ON_DEVICE = InputStorage()

@@ -245,9 +245,9 @@ class JobMemory:
         if self._capture is not None:
             pool, outside = whole, tuple[ChunkTrace, ...]()
             if self._sides:
-                inside, beside = self._sides
+                inside, other = self._sides
                 pool = tuple([chunk_trace(inside, plan, True, True) for _, plan in chunks])
-                outside = traces(beside, None)
+                outside = traces(other, None)
             graphs = GraphTraces(pool=pool, outside=outside, inputs=self._graph_inputs[stage])
         return simulate(
             Held(
@@ -353,10 +353,10 @@ class JobMemory:
         alone = self._alone(plans, self._shape, working_set)
         if not self._job.layout.overlap_moe_expert_parallel_comm:
             return alone, alone
-        from advisor.memory.overlap import beside_forward, overlapped
+        from advisor.memory.overlap import more_in_turns, overlapped
 
         delayed = self._job.layout.delay_wgrad_compute
-        layer = beside_forward(self._shape, tuple(plans), delayed=delayed)
+        layer = more_in_turns(self._shape, tuple(plans), delayed=delayed)
         return alone, [
             overlapped(one, self._shape, plans[group], (chunk.embedding, chunk.head), layer)
             for one, (chunk, group) in zip(alone, self._chunks, strict=True)

@@ -49,7 +49,7 @@ WITHOUT_STREAMS = Semantics(
     use_reentrant=True,
     hooked=Checkpoint.NON_REENTRANT,
     newest_stay=1,
-    offload=InputStorage(offloaded=True, overlapped=True, beside=1),
+    offload=InputStorage(offloaded=True, overlapped=True, more=1),
 )
 """On a GPU one input more waits, for the stream that copies it."""
 

@@ -127,7 +127,7 @@ class _Memory(TorchMemory):
             use_reentrant=True,
             hooked=Checkpoint.NON_REENTRANT,
             newest_stay=kept,
-            offload=InputStorage(offloaded=True, overlapped=asynchronous, beside=kept),
+            offload=InputStorage(offloaded=True, overlapped=asynchronous, more=kept),
         )
 
     def compiles_blocks(self, job: Job) -> bool:

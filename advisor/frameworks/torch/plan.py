@@ -57,7 +57,7 @@ class Semantics(Struct, frozen=True, kw_only=True):
         rank before the forward, and moves parts to the host one by one while all waits."""
         if Modifier.PARTITION_ACTIVATIONS in setting.options:
             away = setting.offloads
-            return InputStorage(offloaded=away, beside=0 if away else 1)
+            return InputStorage(offloaded=away, more=0 if away else 1)
         return self.offload if setting.offloads else ON_DEVICE
 
 

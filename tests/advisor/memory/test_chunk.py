@@ -9,6 +9,7 @@ from advisor.layers.transformer import embedding_operators, head_operators, tran
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
 from advisor.memory.liveness import footprint
 from advisor.models.layer_kind import DENSE
+from advisor.plan.recompute_plan import ON_HOST, RecomputePlan, Segment
 from tests.advisor.toys import ACTIVATED, GPT, HIDDEN, SHARD, toy_shape
 
 MASK = 2 * 32 * 32
@@ -165,3 +166,12 @@ def test_recompute_is_worth_nothing_where_it_replays_nothing() -> None:
     assert chunk_footprint(te, plan, False, False) == chunk_footprint(
         te, chunk_plan(NONE, te.model, (DENSE,) * 3, True), False, False
     )
+
+
+def test_a_variable_holds_the_embedding_next_to_layers_that_do_not_keep_it() -> None:
+    shape = toy_shape(transformer_impl="transformers", sequence_parallel=False)
+    plan = RecomputePlan((Segment((DENSE,), whole=True, copies=3, input=ON_HOST),))
+    first, middle = (chunk_footprint(shape, plan, ends, False).forward for ends in (True, False))
+    embedding = footprint(embedding_operators(shape), ()).kept
+    assert first.num_bytes == middle.num_bytes + embedding + HIDDEN
+    assert first.point == middle.point == "multiply in a checkpoint of 1 layer"

@@ -15,7 +15,7 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
-from advisor.memory.overlap import beside_forward
+from advisor.memory.overlap import more_in_turns
 from advisor.plan.recompute_plan import (
     ON_HOST,
     Checkpoint,
@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "one by hooks": {"whole": True, **HOOKS},
     "one that stops early": {"whole": True, **EARLY},
     "one that waits on the host": {"whole": True, "input": ON_HOST},
-    "one with a copy": {"whole": True, "input": InputStorage(offloaded=True, beside=1), **HOOKS},
+    "one with a copy": {"whole": True, "input": InputStorage(offloaded=True, more=1), **HOOKS},
     "attention": {"runs": (ReplayRun(ATTENTION, extra_kept_bytes=3),)},
     "attention by hooks": {"runs": (ReplayRun(ATTENTION, **HOOKS),)},
     "mlp": {"runs": (ReplayRun(MLP, **EARLY),)},
@@ -69,7 +69,7 @@ def found(shape: RankShape, way: str, each: int, ends: bool) -> tuple[ChunkFootp
     groups = [layers[number : number + each] for number in range(0, len(layers), each)]
     plan = RecomputePlan(merged(Segment(group, **WAYS[way]) for group in groups))
     footprint = chunk_footprint(shape, plan, ends, ends, AttentionMask(1000, 3000))
-    return footprint, beside_forward(shape, (plan,), delayed=True)
+    return footprint, more_in_turns(shape, (plan,), delayed=True)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(list(row.values())[:5]))

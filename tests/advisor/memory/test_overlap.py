@@ -1,4 +1,4 @@
-"""The backward of a microbatch beside the forward of another."""
+"""The backward of a microbatch next to the forward of another."""
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from advisor.layers.transformer import LAYER_INPUT, embedding_operators, transfo
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.events import Peak
 from advisor.memory.liveness import footprint
-from advisor.memory.overlap import beside_forward, layers_backward, overlapped
+from advisor.memory.overlap import layers_backward, more_in_turns, overlapped
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
@@ -68,10 +68,10 @@ def test_attention_of_one_is_kept_while_the_experts_of_the_other_go_back() -> No
     kept = {t.storage.name: t.storage.num_bytes for o in operators[:cut] for t in o.saved}
     assert LAYER_INPUT in kept
     output = 2048 * 4096 * 2
-    assert beside_forward(SHAPE, (plan(MOE),), delayed=False) == sum(kept.values()) + output
+    assert more_in_turns(SHAPE, (plan(MOE),), delayed=False) == sum(kept.values()) + output
     (fc2,) = [o for o in operators if o.module is Module.EXPERT_FC2]
     saved = fc2.saved[0].num_bytes
-    delayed = beside_forward(SHAPE, (plan(MOE),), delayed=True)
+    delayed = more_in_turns(SHAPE, (plan(MOE),), delayed=True)
     assert delayed == sum(kept.values()) + output + saved
 
 
@@ -79,7 +79,7 @@ def test_a_small_layer_goes_back_next_to_all_that_large_experts_need() -> None:
     """The most that the forward of any layer has, less what the dense layer has done with: all but
     what its first half keeps, and two gradients of hidden states, which go on."""
     narrow = replace(SHAPE, model=replace(SHAPE.model, ffn_hidden_size=64))
-    found = beside_forward(narrow, (plan(MOE), plan(DENSE)), delayed=False)
+    found = more_in_turns(narrow, (plan(MOE), plan(DENSE)), delayed=False)
     experts, dense = (footprint(transformer_layer(narrow, kind), ()) for kind in (MOE, DENSE))
     operators = transformer_layer(narrow, DENSE)
     cut = [o.module for o in operators].index(Module.PRE_MLP_LAYERNORM)
@@ -106,7 +106,7 @@ def test_a_dense_layer_is_cut_behind_its_attention() -> None:
     operators = transformer_layer(SHAPE, DENSE)
     cut = [o.module for o in operators].index(Module.PRE_MLP_LAYERNORM)
     kept = {t.storage.name: t.storage.num_bytes for o in operators[:cut] for t in o.saved}
-    assert beside_forward(SHAPE, (plan(DENSE),), delayed=False) >= sum(kept.values())
+    assert more_in_turns(SHAPE, (plan(DENSE),), delayed=False) >= sum(kept.values())
 
 
 @pytest.mark.parametrize("vocabulary", [512, 262_144])

@@ -191,7 +191,7 @@ def test_a_budget_is_as_unsure_as_the_kernels_differ() -> None:
 def test_inputs_on_the_host() -> None:
     """Of DeepSpeed's checkpoints the newest stay, of others none."""
     setting = with_options(FULL, Modifier.CPU_CHECKPOINTING)
-    engine = InputStorage(offloaded=True, overlapped=True, beside=2)
+    engine = InputStorage(offloaded=True, overlapped=True, more=2)
     plan = chunk_plan(setting, SHAPE, (DENSE,) * 7, Semantics(offload=engine, newest_stay=2))
     assert [(s.copies, s.input) for s in plan.segments] == [(5, engine), (2, ON_DEVICE)]
     kept = SHAPE.hidden("x").num_bytes
