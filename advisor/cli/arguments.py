@@ -81,7 +81,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def writes_files(self) -> bool:
-        """Whether a file is asked for besides the answer, or a flag that says something of one."""
+        """Whether a file is asked for next to the answer, or a flag that says something of one."""
         return any((self.plot, self.plot_kind, self.row, self.trace, self.memory_snapshot))
 
 
@@ -205,7 +205,7 @@ class _Formatter(argparse.HelpFormatter):
 
 class _Parser(argparse.ArgumentParser):
     """argparse with one-line errors: no usage, no exit. What begins like a negative number is a
-    value (``--memory-budget -3GiB``), and refused as one."""
+    value (``--memory-budget -3GiB``), and told to be a wrong one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

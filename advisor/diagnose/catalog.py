@@ -82,7 +82,7 @@ def _translate(text: str) -> str:
 
 
 def _read(name: str, text: str) -> Reading:
-    """The number behind a text: bytes of ``1.96 GiB``, 8 of ``8``, None of a name."""
+    """The number that a text gives: bytes of ``1.96 GiB``, 8 of ``8``, None of a name."""
     text = text.rstrip(".:")
     amount, _, unit = text.partition(" ")
     try:

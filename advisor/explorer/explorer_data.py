@@ -42,7 +42,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.measured_rows import measured_note
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
-"""Columns of `layout_cells` that the page has a control for, beside the sequence length."""
+"""Columns of `layout_cells` that the page has a control for, besides the sequence length."""
 OPTIONS: Final = "options"
 """The column of what no other one says."""
 _LENGTH: Final = "job.seq_length"

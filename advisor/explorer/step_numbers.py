@@ -57,7 +57,7 @@ def micros(seconds: float) -> int:
 
 def stage_numbers(stage: StageMemory) -> list[int]:
     """What a setting adds to the stage's weights, gradients and optimizer: kept activations, the
-    working set, what is reserved beside, all in units; microbatches in flight, in hundredths."""
+    working set, what is reserved besides, all in units; microbatches in flight, in hundredths."""
     memory = stage.memory_bytes
     parts = (memory.activations, memory.transient, memory.overhead)
     return [*map(units, parts), round(stage.in_flight_microbatches * 100)]
@@ -97,7 +97,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 def step_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> dict[str, Any]:
     """Of every stage its static bytes, a hidden state, the optimizer's step, and its chunks; what
-    comes behind the pipeline, in microseconds."""
+    comes after the pipeline, in microseconds."""
     step = training_step(evaluation, evaluator)
     tail = step.tail
     return {
@@ -141,7 +141,7 @@ def _pass(parts: PassSeconds) -> list[int]:
 
 def schedule_numbers(pool: Pool, job: Job) -> int:
     """The number of the job's order of passes: chunks of the virtual microbatches in order, warm-up
-    passes of every stage, hidden states held beside each pass; -1 where passes are too many."""
+    passes of every stage, hidden states held during each pass; -1 where passes are too many."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if 2 * pp * vpp * job.num_microbatches > MOST_PASSES:

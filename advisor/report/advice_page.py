@@ -29,7 +29,7 @@ def page(
     caveat: str = "",
     price: float | None = None,
 ) -> Block:
-    """The whole page with some `rows` of the ranking, `caveat` beside the verdict, and the `price`
+    """The whole page with some `rows` of the ranking, `caveat` next to the verdict, and the `price`
     of a GPU-hour."""
     shown = rows.shown(advice.candidates)
     jobs = [candidate.evaluation.job for candidate in shown]
@@ -199,7 +199,7 @@ def _notes(
 
 
 def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
-    """What the request loses where the degrees of a row are given, but for what rows have `shared`;
+    """What the request loses where the degrees of a row are given, except what rows have `shared`;
     empty where that is nothing."""
     if not advice.beside_degrees:
         return ""

@@ -62,7 +62,7 @@ def length(line: Line) -> int:
 
 class Text(Struct, frozen=True):
     """Prose: it breaks at blanks, and in a word that no line holds, except ``path:line:column``.
-    rest: what goes on behind `text` in other styles."""
+    rest: what goes on after `text` in other styles."""
 
     text: str
     style: str = ""
@@ -150,7 +150,7 @@ class Indented(Struct, frozen=True):
     columns: int
 
     def lines(self, width: int) -> list[Line]:
-        """Each line behind its blanks."""
+        """Each line after its blanks."""
         margin = Span(" " * self.columns)
         return [(margin, *line) for line in lines_of(self.block, width - self.columns)]
 
@@ -339,7 +339,7 @@ def table(columns: Iterable[Column], *, gap: int = 2) -> Table:
 
 
 def beside(rows: Iterable[tuple[str, Block]], *, gap: int = 2, margin: int = 0) -> Table:
-    """A label in the margin, at least `margin` columns wide; the text wrapped beside it."""
+    """A label in the margin, at least `margin` columns wide; the text wrapped next to it."""
     label = Column(left=True, wrap=True, least=margin, most=_LONGEST_LABEL)
     found = table((label, Column(left=True, wrap=True)), gap=gap)
     for row in rows:
@@ -371,7 +371,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """Words with the blanks behind them; a number and its unit are one where a line holds both."""
+    """Words with the blanks after them; a number and its unit are one where a line holds both."""
     for piece in _QUANTITIES.findall(text):
         yield from [piece] if len(piece.rstrip()) <= width else _WORDS.findall(piece)
 

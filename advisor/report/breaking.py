@@ -17,7 +17,7 @@ def packed(
 ) -> list[str]:
     """`pieces` in as few lines of at most `width` as they need; one that is longer gets its own.
 
-    glue stands between the pieces of a line, end behind a line that goes on, hanging before the
+    glue stands between the pieces of a line, end after a line that goes on, hanging before the
     second line and those that follow.
     """
     lines: list[str] = []
@@ -41,7 +41,7 @@ def hanging(text: str, width: int, columns: int) -> list[str]:
 
 
 def spec_lines(spec: str, width: int) -> list[str]:
-    """A recompute spec, cut behind commas, before +, and behind the underscores of a name that is
+    """A recompute spec, cut after commas, before +, and after the underscores of a name that is
     too long by itself."""
     pieces: list[str] = []
     for piece in spec.replace(",", ",\0").replace("+", "\0+").split("\0"):
@@ -73,8 +73,8 @@ def _begins(word: str, before: str) -> bool:
 
 
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
-    """``a · b ·`` and ``c`` below it: parts stay whole, but for one that no line holds, which
-    breaks at its blanks, and a word of it behind ``|``."""
+    """``a · b ·`` and ``c`` below it: parts stay whole, except one that no line holds, which
+    breaks at its blanks, and a word of it after ``|``."""
     lines: list[str] = []
     for line in packed(parts, width, glue=_DOT, end=_END):
         lines += [line] if len(line) <= width else _broken(line, width)
@@ -82,7 +82,7 @@ def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _broken(line: str, width: int) -> list[str]:
-    """A part that no line holds; what separates it from the next stands behind its last word."""
+    """A part that no line holds; what separates it from the next stands after its last word."""
     part = line.removesuffix(_END)
     *words, last = part.split(" ")
     pieces: list[str] = []

@@ -20,7 +20,7 @@ from advisor.report.setting_flags import copied_block
 
 RECOMPUTE: Final = "recompute"
 _PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Part of a job behind the first word of a KEY=VALUE."""
+"""Part of a job after the first word of a KEY=VALUE."""
 
 
 def read_file(job: Job, read: ReadConfiguration) -> ReadFile:

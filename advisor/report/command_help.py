@@ -18,7 +18,7 @@ _GAP: Final = 2
 
 
 class FlagKind(StrEnum):
-    """What stands behind a flag."""
+    """What follows a flag."""
 
     SWITCH = "switch"
     NUMBER = "number"
@@ -56,7 +56,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def value(self) -> str:
-        """What help calls that which stands behind it; empty for a switch."""
+        """What help calls that which stands after it; empty for a switch."""
         return self.spelled.rpartition(self.names[-1])[2].strip()
 
     @property
@@ -123,7 +123,7 @@ def _example(example: str | tuple[str, str]) -> Block:
 
 
 def _example_lines(command: str, remark: str, width: int) -> list[str]:
-    """A command that a shell reads wherever it is broken, and behind or below it what it does."""
+    """A command that a shell reads wherever it is broken, and after or below it what it does."""
     lines = command_lines(command, width, hanging="  ")
     beside = f"{lines[-1]:<46}{' ' * _GAP}{remark}"
     if not remark or (len(lines) == 1 and len(beside) <= width):
@@ -144,7 +144,7 @@ def _topic(topic: Topic, choices: Callable[[str], Sequence[str]]) -> Iterator[Bl
 
 
 def _row(label: str, text: str, margin: int, width: int) -> list[str]:
-    """The text beside its label; below one that reaches into it."""
+    """The text next to its label; below one that reaches into it."""
     head = " " * _INDENT + label
     lines = [" " * margin + line for line in wrapped(text, width - margin)]
     if len(head) + _GAP > margin or not text:

@@ -139,7 +139,7 @@ def _sharding_words(layout: ParallelLayout) -> str:
 
 
 def run_words(job: Job) -> list[str]:
-    """What moves a step beside the layout, where it is on: CUDA graphs, overlap, the dispatcher of
+    """What moves a step besides the layout, where it is on: CUDA graphs, overlap, the dispatcher of
     the experts' tokens, torch.compile; and overlap of data parallelism where it is off."""
     model, layout, config = job.model, job.layout, job.config
     sends = model.num_moe_experts is not None and layout.expert_model_parallel_size > 1
@@ -224,6 +224,6 @@ def calibration_words(note: CalibrationNote) -> str:
 
 
 def _split_preset(assumptions: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The preset's name, which stands beside the layout, and the other assumptions."""
+    """The preset's name, which stands next to the layout, and the other assumptions."""
     preset = next((text for text in assumptions if text.startswith("preset ")), "")
     return preset, [text for text in assumptions if text != preset]

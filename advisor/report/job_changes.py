@@ -55,8 +55,8 @@ def untold(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LayoutColumns(Struct, frozen=True):
-    """The columns that tell the layouts of `jobs` apart, and what no column says of each job beside
-    `usual`."""
+    """The columns that tell the layouts of `jobs` apart, and what no column says of each job
+    besides `usual`."""
 
     jobs: Sequence[Job]
     usual: Job
@@ -79,7 +79,7 @@ class LayoutColumns(Struct, frozen=True):
         return [found[title] for title in self.titles]
 
     def others(self, job: Job) -> dict[str, Any]:
-        """Changes beside the usual job that stand in no column."""
+        """Changes besides those of the usual job that stand in no column."""
         return untold(dict(_telling(job, self.usual)))
 
 

@@ -44,7 +44,7 @@ class Rows(Struct, frozen=True, kw_only=True):
         return [c for c in rows if not c.folded or c.rank in self.kept]
 
     def count_words(self, candidates: Sequence[RankedEvaluation]) -> str:
-        """How many rows there are, and how to see more of them; empty where all are shown, but for
+        """How many rows there are, and how to see more of them; empty where all are shown, except
         those that are folded."""
         shown, listed = len(self.shown(candidates)), len(self._listed(candidates))
         if self.front:
@@ -153,7 +153,7 @@ _BAR_CELLS = 16
 _SMALLEST_BAR = 4
 _GAP = 2
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_MARKS = " ▶"  # beside a bar
+_MARKS = " ▶"  # next to a bar
 _UNBOUNDED = 10_000
 
 
@@ -250,7 +250,7 @@ def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:
 
 
 class Gauge(Struct, frozen=True):
-    """A figure and a bar: `share` of `cells`, with an arrow behind what is more than all."""
+    """A figure and a bar: `share` of `cells`, with an arrow after what is more than all."""
 
     figure: str
     share: float

@@ -43,7 +43,7 @@ def shown_frameworks(job: Job) -> tuple[str, ...]:
 
 
 def framework_flags(evaluation: Evaluation, framework: str) -> str:
-    """The setting's flags for one framework, to be pasted behind its launch command."""
+    """The setting's flags for one framework, to be pasted after its launch command."""
     return parts_of(framework).spelling.setting_flags(evaluation.setting, evaluation.job)
 
 
@@ -61,7 +61,7 @@ def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False)
 def framework_job_flags(
     advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool = False
 ) -> str:
-    """Flags of the job: all of them, or beside its published recipe those that the prediction
+    """Flags of the job: all of them, or besides its published recipe those that the prediction
     rests on."""
     if is_written_out(advice, framework, with_layout=with_layout):
         return framework_layout_flags(evaluation, framework)
@@ -88,7 +88,7 @@ def copied_block(framework: str, job: Job, label: str, words: str, comment: str 
 def beside_flags(
     advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
 ) -> str:
-    """What of the job the flags do not say, and the recipe that they are put behind; empty where
+    """What of the job the flags do not say, and the recipe that they are put after; empty where
     they say all."""
     if is_written_out(advice, framework, with_layout=with_layout):
         return parts_of(framework).spelling.omitted(evaluation.job)

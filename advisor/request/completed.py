@@ -70,7 +70,7 @@ class Sourced(Struct, Generic[T], frozen=True):
 
 
 class Completed(Struct, frozen=True, kw_only=True):
-    """A job but for its GPUs; `layout` None means: choose one. layout_fields: what flags, KEY=VALUE
+    """A job except its GPUs; `layout` None means: choose one. layout_fields: what flags, KEY=VALUE
     and recipes say of it. origins: of every field, ``GROUP.FIELD``."""
 
     model: ModelSpec

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SearchScope(StrEnum):
-    """`--search`: what may vary beside the recompute setting."""
+    """`--search`: what may vary next to the recompute setting."""
 
     RECOMPUTE = "recompute"
     LAYOUT = "layout"

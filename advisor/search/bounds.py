@@ -173,7 +173,7 @@ class Floors:
         return Sequence(layers, embedding, head, total)
 
     def shape_of(self, layout: ParallelLayout, micro_batch_size: int) -> RankShape:
-        """Local sizes of a rank, but for what experts have."""
+        """Local sizes of a rank, except what experts have."""
         return replace(
             self._shape,
             micro_batch_size=micro_batch_size,
@@ -320,7 +320,7 @@ def _mean_static_bytes(job: Job) -> int:
 
 
 def _optimizer_options(job: Job) -> object:
-    """A job's options but for those that decide nothing of what a rank holds of parameters."""
+    """A job's options except those that decide nothing of what a rank holds of parameters."""
     layout, config = job.layout, job.config
     return (
         layout.use_distributed_optimizer,

@@ -77,7 +77,7 @@ CHOSEN = SEARCHED | frozenset(
 
 
 class Root(Struct, frozen=True):
-    """A job as it was resolved, but for options that a search has changed; and any of its kind.
+    """A job as it was resolved, except options that a search has changed; and any of its kind.
 
     lighter: the same with a change each that saves memory, and no time.
     """
@@ -135,7 +135,7 @@ def _variants_of(job: Job, effect: Effect, resolution: Resolution) -> tuple[Job,
 
 
 _EXCHANGES = 2
-"""Changes of an exchange that go together: its kernels, and what runs beside it."""
+"""Changes of an exchange that go together: its kernels, and what runs next to it."""
 
 
 def _with(job: Job, change: JobChange, resolution: Resolution) -> Job:

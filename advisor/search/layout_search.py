@@ -169,7 +169,7 @@ class Search:
         return found.searched(whole=whole, interrupted=interrupted)
 
     def _take_roots(self, templates: tuple[Job, ...]) -> None:
-        """Those from which groups and layouts come stand first, what is lighter behind them."""
+        """Those from which groups and layouts come stand first, what is lighter after them."""
         bases: tuple[Root, ...] = (Root(self._resolution, templates[0]),)
         if self._options:
             bases = roots(self._resolution, templates)

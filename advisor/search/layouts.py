@@ -34,13 +34,13 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
 
 
 def groups(resolution: Resolution) -> Iterator[ParallelLayout]:
-    """What layouts have in common but for pipeline and sharding: one layout of each, without."""
+    """What layouts have in common except pipeline and sharding: one layout of each, without."""
     for dense in dense_groups(resolution):
         yield from with_experts(resolution, dense)
 
 
 def dense_groups(resolution: Resolution) -> Iterator[ParallelLayout]:
-    """What groups have in common but for the experts' degrees."""
+    """What groups have in common except the experts' degrees."""
     degrees = parts_of(resolution.config.framework).jobs.degrees
     gpus, given = resolution.num_gpus, resolution.layout_fields
     base = resolution.layout or ParallelLayout()
@@ -100,7 +100,7 @@ def micro_batches(resolution: Resolution, layout: ParallelLayout) -> tuple[int, 
 
 
 def _is_as_given(resolution: Resolution, layout: ParallelLayout) -> bool:
-    """Collectives of TP can run beside products where there are some, and the sequence is cut."""
+    """Collectives of TP can run during products where there are some, and the sequence is cut."""
     given = dict(resolution.layout_fields)
     if not layout.sequence_parallel:
         given.pop("tp_comm_overlap", None)
@@ -150,7 +150,7 @@ def with_experts(resolution: Resolution, dense: ParallelLayout) -> Iterator[Para
 
 
 def expert_degrees(resolution: Resolution, tp: int) -> Iterator[tuple[int, int | None]]:
-    """EP and ETP beside a TP; of a job that spreads no experts, as its layout has them."""
+    """EP and ETP next to a TP; of a job that spreads no experts, as its layout has them."""
     experts = resolution.model.num_moe_experts
     if experts is None or not parts_of(resolution.config.framework).jobs.degrees.experts:
         base = resolution.layout or ParallelLayout()

@@ -31,7 +31,7 @@ _SHOWN_SHARE: Final = 1e-4
 
 
 def with_measured(answer: Answer, calibration: LearnedCalibration) -> Answer:
-    """`answer` with the runs behind its rows, and with what was learned of jobs like its own; times
+    """`answer` with the runs of its rows, and with what was learned of jobs like its own; times
     with what runs say of all of them, which changes no order."""
     rows = [_row(row, calibration) for row in answer.candidates]
     if any(row.basis is not Basis.SHIPPED for row in rows):

@@ -60,8 +60,8 @@ def _autocasts(job: Job) -> bool:
 
 def _takes_cudnn(model: ModelSpec, compute_capability: float) -> bool:
     """Torch itself takes its flash kernel, a FlashAttention-2, which has none of Blackwell's
-    instructions: there it is cuDNN's, but for consumer cards. On these cuDNN trains with no wide
-    keys beside narrower values (TE 2.20 attention/dot_product_attention/utils.py)."""
+    instructions: there it is cuDNN's, except consumer cards. On these cuDNN trains with no wide
+    keys next to narrower values (TE 2.20 attention/dot_product_attention/utils.py)."""
     consumer = compute_capability >= _CONSUMER_BLACKWELL
     if model.transformer_impl.is_eager:
         return compute_capability >= _BLACKWELL and not consumer

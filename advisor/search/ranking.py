@@ -40,7 +40,7 @@ def rank(
 ) -> tuple[RankedEvaluation, ...]:
     """Candidates best first; `notes` gives each its remarks.
 
-    Folded is what an earlier row surely beats or runs like, but for the first row, no recompute on
+    Folded is what an earlier row surely beats or runs like, except the first row, no recompute on
     its job, the first that fits without recompute, and what is to be `kept`.
     """
     ordered = sorted(evaluations, key=order)

@@ -1,4 +1,4 @@
-"""`--verify`: the best candidates rehearsed by the framework itself, predicted beside rehearsed.
+"""`--verify`: the best candidates rehearsed by the framework itself, predicted next to rehearsed.
 
 The advisor loads no torch. A program of its own does the work and is spoken to in JSON: jobs on its
 stdin, figures on its stdout, talk on stderr (harness/rehearsal/verify.py).

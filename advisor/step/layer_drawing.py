@@ -73,7 +73,7 @@ class DrawnLayer(Struct, frozen=True, kw_only=True):
     """One layer of a kind under one regime, of which the model has `layers`.
 
     together: layers that one checkpoint is around, 0 where there is none around whole layers; then
-    the first one's input alone is kept. arguments: small bytes that checkpoints keep beside
+    the first one's input alone is kept. arguments: small bytes that checkpoints keep besides
     tensors. source: the package whose modules these are.
     """
 

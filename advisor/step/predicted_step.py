@@ -81,7 +81,7 @@ class StageStep(Struct, frozen=True, kw_only=True):
 
 
 class TrainingStep(Struct, frozen=True, kw_only=True):
-    """One step of a setting: its stages, of each a rank, and what comes behind the pipeline.
+    """One step of a setting: its stages, of each a rank, and what comes after the pipeline.
 
     pipeline_seconds: from the first forward to the last backward, as the step time has it; with
     `tail` they are `seconds`, that of Evaluation.step_time_seconds.
@@ -119,7 +119,7 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
     """The step that `evaluation` predicts; `evaluator` is one of its job and calibration, where
     there is one already.
 
-    Seconds and bytes of one rank of each stage. The pipeline and what comes behind it end at
+    Seconds and bytes of one rank of each stage. The pipeline and what comes after it end at
     Evaluation.step_time_seconds; the highest level of a stage is its peak_allocated_bytes.
     """
     found = evaluator or Evaluator(evaluation.job, evaluation.calibration)

@@ -1,7 +1,7 @@
 """A step as blocks of memory of one rank that are allocated and freed, in order.
 
 Their sum is that of advisor.step.timeline before, at the highest point of, and after every pass.
-Within a pass the order is that of the layers; what it needs beside what it keeps is one block.
+Within a pass the order is that of the layers; what it needs besides what it keeps is one block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -161,7 +161,7 @@ class _Walk:
         )
 
     def backward(self, one: TimedPass, highest: int) -> Iterator[BlockEvent]:
-        """The highest point beside all that is kept, which then goes from the last layer on."""
+        """The highest point besides all that is kept, which then goes from the last layer on."""
         chunk = self._own.chunks[one.chunk]
         of_pass = Place(f"backward of microbatch {one.microbatch}", "chunk", one.chunk)
         places = (Place(chunk.most_backward.point, "highest point of the pass"), of_pass)

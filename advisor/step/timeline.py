@@ -53,7 +53,7 @@ def seconds_of(stage: StageStep, one: TimedPass) -> PassSeconds:
 
 
 def tail_parts(step: TrainingStep) -> Iterator[tuple[str, float, float]]:
-    """What comes behind the pipeline of every stage: name in TAIL, start, end."""
+    """What comes after the pipeline of every stage: name in TAIL, start, end."""
     start = step.pipeline_seconds
     for name in TAIL:
         end = start + getattr(step.tail, name)
@@ -175,7 +175,7 @@ def moments(step: TrainingStep, line: Timeline, stage: int, live: LiveMemory) ->
 
 
 def _levels(stage: StageStep, order: list[Pass], held: list[int]) -> list[Level]:
-    """`held`: hidden states beside each pass. What a chunk's last backward left is part of its
+    """`held`: hidden states during each pass. What a chunk's last backward left is part of its
     next pass's own need."""
     found = []
     kept, left = stage.static_bytes, [0] * len(stage.chunks)

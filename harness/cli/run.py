@@ -234,7 +234,7 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
 
 
 def planned_words(setting: PlannedSetting) -> str:
-    """Behind a setting's name: what is predicted of it, or why it is not run."""
+    """After a setting's name: what is predicted of it, or why it is not run."""
     prediction = setting.trial.prediction
     if setting.skip:
         return f"not run: {setting.skip}"

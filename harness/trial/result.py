@@ -136,7 +136,7 @@ class Flops(Struct, frozen=True, kw_only=True):
 
 
 class GpuLoad(Struct, frozen=True, kw_only=True):
-    """State of a GPU over a stretch of work: median SM clock beside the highest it may have (MHz),
+    """State of a GPU over a stretch of work: median SM clock next to the highest it may have (MHz),
     median power (watts), the highest temperature, and every reason for which clocks were held back.
     None where the driver does not tell."""
 

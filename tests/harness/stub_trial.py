@@ -114,7 +114,7 @@ def main() -> int:
     if fault.startswith("slow"):
         time.sleep(0.05)
         fault = "ok"
-    if fault == "third_hangs":  # so that a run of many is stopped behind its second trial
+    if fault == "third_hangs":  # so that a run of many is stopped after its second trial
         runs = os.path.dirname(folder)
         done = [one for one in os.listdir(runs) if os.path.exists(f"{runs}/{one}/result.json")]
         time.sleep(60 if len(done) >= 2 else 0)

@@ -38,7 +38,7 @@ _WORDS: Final = StaticLabels(
 
 
 def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> FixedMemory:
-    """Memory of one rank beside its activations, by ZeRO stage."""
+    """Memory of one rank besides its activations, by ZeRO stage."""
     sharding = job.layout.data_parallel_sharding
     elements = stage_elements(shape, chunks)
     ranks = job.layout.sharding_ranks
@@ -148,7 +148,7 @@ def _bucket(elements: int) -> int:
 def _stream_pools(
     shape: RankShape, elements: int, sharding: DataParallelSharding | None
 ) -> tuple[NamedBytes, ...]:
-    """What the allocator keeps for the streams of stage 3 beside the peak.
+    """What the allocator keeps for the streams of stage 3 besides the peak.
 
     Parameters are gathered on a stream of their own: what the embedding took there holds a layer
     later, and the rest is of no use to kernels. A bucket is put in the order of the ranks before it
@@ -218,7 +218,7 @@ def _working_set(
 
 def _layers_that_stay(shape: RankShape, layer: int, end: int) -> int:
     """Layers whose weights are used again within max_reuse_distance elements of the order of
-    modules when their forward ends: those behind them go forward, are replayed and go back, and so
+    modules when their forward ends: those after them go forward, are replayed and go back, and so
     does the output layer, which Liger's loss has the model use once."""
     between = end if shape.use_liger_kernel else 2 * end
     left = MAX_REUSE_ELEMENTS - between - layer

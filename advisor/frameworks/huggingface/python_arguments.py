@@ -1,4 +1,4 @@
-"""TrainingArguments in Python source, and the other calls that concern checkpointing."""
+"""TrainingArguments in Python source, and the calls next to it that concern checkpointing."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -125,7 +125,7 @@ def stream_pools(
     shape: RankShape, chunks: tuple[ModelChunk, ...], *, overlaps_exchange: bool = False
 ) -> tuple[NamedBytes, ...]:
     """What the allocator keeps for other streams than the computing one: every other step of
-    attention over context-parallel ranks has its own, and beside another microbatch the experts'
+    attention over context-parallel ranks has its own, and during another microbatch the experts'
     exchange, whose tokens, there or back, are gone when the rank is at its peak."""
     kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
     operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]

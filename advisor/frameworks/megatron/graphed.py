@@ -74,7 +74,7 @@ _BATCH: Final = 3 * DType.INT64.itemsize + DType.FP32.itemsize
 def graph_capture(job: Job) -> Capture | None:
     """The operators whose tensors lie in the graphs' pool. Of dispatch the graph of moe_preprocess
     holds what comes before the exchange: the permutation of the all-to-all dispatcher. Without
-    modules all of a layer, but for experts whose tokens no capacity fixes, which cannot be
+    modules all of a layer, except experts whose tokens no capacity fixes, which cannot be
     captured.
 
     Source: megatron-core 0.16.1 and 0.19.2 transformer/cuda_graphs.py, full_cuda_graph.py,
@@ -137,7 +137,7 @@ def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
 def graph_buffers(
     job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...], revision: Revision
 ) -> int:
-    """Bytes that graphs hold beside their pool and the inputs of microbatches in flight.
+    """Bytes that graphs hold besides their pool and the inputs of microbatches in flight.
 
     Transformer Engine's: gradients of a layer's output, one for all. A graph of the whole step:
     the batches of all its microbatches, as the data loader gives them, on the stages that read any:

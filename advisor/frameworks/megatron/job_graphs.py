@@ -25,7 +25,7 @@ def as_captured(
     model: ModelSpec, config: JobConfig, given: Set[str], revision: Revision
 ) -> JobConfig:
     """`config` with the graphs that the release captures: a whole iteration by its own name, and
-    but for what is `given` no graphs that it refuses, and no modules where none are captured
+    except what is `given` no graphs that it refuses, and no modules where none are captured
     apart."""
     impl, modules = config.cuda_graph_impl, config.cuda_graph_modules
     if impl is CudaGraphImpl.LOCAL and "full_iteration" in modules:

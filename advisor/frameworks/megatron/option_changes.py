@@ -50,7 +50,7 @@ def _spelled(value: object) -> str:
 
 
 def _free(job: Job) -> Iterator[JobChange]:
-    """A fused loss; collectives beside products, passes and reductions."""
+    """A fused loss; collectives during products, passes and reductions."""
     model, layout = job.model, job.layout
     if model.cross_entropy_fusion is CrossEntropyFusion.NONE:
         engine = model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
@@ -74,7 +74,7 @@ def _free(job: Job) -> Iterator[JobChange]:
 
 
 def _dispatcher(job: Job, revision: Revision) -> JobChange:
-    """DeepEP's kernels, which shared experts run beside from 0.18 on; or NCCL's."""
+    """DeepEP's kernels, which shared experts run during from 0.18 on; or NCCL's."""
     model = job.model
     if model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
         usual = replace(model, moe_token_dispatcher_type=TokenDispatcher.ALLTOALL)

@@ -124,7 +124,7 @@ def chunk_plan(
 
 def of_release(shape: RankShape, revision: Revision, *, overlaps_exchange: bool) -> RankShape:
     """`shape` where a release has it otherwise: from 0.17 on permute sorts, process_mtp_loss is a
-    function of its own, and the schedule beside another microbatch lets go of the 16-bit tokens
+    function of its own, and the schedule during another microbatch lets go of the 16-bit tokens
     that HybridEP has sent (models/gpt/fine_grained_callables.py, should_free_input); from 0.18 on
     topk_routing_with_score_function stays in fp32 (transformer/moe/moe_utils.py,
     transformer/multi_token_prediction.py)."""
@@ -146,7 +146,7 @@ def copies_outputs_of(revision: Revision) -> bool:
 
 
 def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
-    """What stands behind the decoder under full recompute (multi_token_prediction.py): a layer that
+    """What follows the decoder under full recompute (multi_token_prediction.py): a layer that
     predicts a further token is one checkpoint, around all but its embedding."""
     predicts = kind.role is Role.MULTI_TOKEN_PREDICTION
     if not predicts or setting.method is Method.BLOCK:

@@ -1,4 +1,4 @@
-"""What each release of megatron-core accepts, and which one stands behind a framework's version.
+"""What each release of megatron-core accepts, and which one belongs to a framework's version.
 
 Read in the wheels megatron-core 0.11.0 to 0.19.2 (transformer/transformer_config.py, enums.py) and
 in NVIDIA/Megatron-LM main at d98e8a6 (0.20, unreleased); Megatron Bridge's pins in its pyproject

@@ -68,7 +68,7 @@ def blocks_spec(blocks: Iterable[BlockRegime]) -> str:
 
 
 def parse_blocks(text: str, blocks: str) -> tuple[BlockRegime, ...]:
-    """The same back, from the part of `text` behind its colon; UserError where it says nothing."""
+    """The same back, from the part of `text` after its colon; UserError where it says nothing."""
     return tuple(one for part in blocks.split(",") for one in _parse_part(text, part))
 
 

@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces beside each block of a model, and what it holds of the parameters.
+"""What FSDP2 gathers and reduces during each block of a model, and what it holds of the parameters.
 
 It gathers one group of parameters at a time and reduces its gradients when the group has gone back.
 Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py (run
@@ -128,7 +128,7 @@ class _Layers(Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
-    """Beside each block. Where layers differ, the largest stands for each, and leaves the mean.
+    """During each block. Where layers differ, the largest stands for each, and leaves the mean.
 
     Forward: the gathered parameters of a group, and the all-gather's output, which is freed when
     the next group's is there. Backward: its own, the all-gather of the group that goes back next,
@@ -163,7 +163,7 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     """Under expert parallelism a layer's experts are gathered and reduced by themselves.
 
     Their reduce-scatter begins inside the layer's backward, where gathered experts and 16-bit
-    gradients make room for it, beside its output, the gradients' shards; it is through when the
+    gradients make room for it, next to its output, the gradients' shards; it is through when the
     rest of the layer is reduced, so that the layer below finds that alone. What is gathered is cut
     over fewer ranks: the part that a rank gives is a buffer as well.
     """
@@ -190,7 +190,7 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
 def _layer(
     sharding: Sharding, layer: int, *, before: int, below: int, above: int
 ) -> ShardingOverhead:
-    """A layer beside the all-gather of `below` elements and the reduce-scatter of `above`.
+    """A layer during the all-gather of `below` elements and the reduce-scatter of `above`.
 
     When it enters its forward, the all-gather's output of the `before` elements of the group
     before it is there as well.
@@ -210,8 +210,8 @@ def _layer(
 def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
     """Bytes while the gradients of a group are reduced, which its parameters have made room for.
 
-    The reduce-scatter's input is beside them all; its output, and the shards that it becomes,
-    beside the gradient of its `last` parameter, which a variable holds (foreach_reduce).
+    The reduce-scatter's input is next to them all; its output, and the shards that it becomes,
+    next to the gradient of its `last` parameter, which a variable holds (foreach_reduce).
     """
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
     same = sharding.reduce_dtype is sharding.weights_dtype
@@ -327,7 +327,7 @@ def _flat_parameters(
 
 
 def _flat_reduction(sharding: Sharding, elements: int) -> int:
-    """Bytes of the gradients of a flat parameter's views, which are put together beside the
+    """Bytes of the gradients of a flat parameter's views, which are put together next to the
     parameter; then, without it and them, of the reduction's type and the shards."""
     whole = sharding.gathered(elements)
     reduced = sharding.reduced(elements)

@@ -110,8 +110,8 @@ def _segments(
 def block_segment(
     regime: BlockRegime, shape: RankShape, kind: LayerKind, how: Semantics
 ) -> Segment:
-    """One block. Its checkpoint stops its replay early but for experts, whose variables would live
-    on in the frames that the early stop leaves (run in tests/oracles)."""
+    """One block. Its checkpoint stops its replay early except with experts, whose variables would
+    live on in the frames that the early stop leaves (run in tests/oracles)."""
     if not regime.checkpointed:
         return Segment((kind,), runs=_plain_runs(shape, kind, how))
     names = frozenset((*regime.kept, *regime.on_host)) - {INPUT}

@@ -60,7 +60,7 @@ class Modifier(StrEnum):
 
 
 class TorchSetting(Struct, frozen=True, kw_only=True):
-    """One setting. `num_layers` is the number behind selective and uniform, `segments` that of
+    """One setting. `num_layers` is the number of selective and uniform, `segments` that of
     sequential; use_reentrant None means the framework's own default; options in their order, and
     `blocks` all blocks of the model."""
 

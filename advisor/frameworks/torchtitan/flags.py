@@ -1,4 +1,4 @@
-"""What to paste behind torchtitan's launch command, or into its TOML file, by version.
+"""What to paste after torchtitan's launch command, or into its TOML file, by version.
 
 Up to 0.2 the options are those of one data class (config/job_config.py): tyro parses them, a TOML
 file sets them. From 0.3 on the configuration is Python (config/manager.py, models/*/
@@ -35,7 +35,7 @@ from torchtitan.distributed import activation_checkpoint  # noqa: E402
 PLAN = Plan()
 activation_checkpoint._apply_ac_to_transformer_block = lambda block, *_, **__: PLAN.wrap(block)
 """
-"""Behind the module of a plan: apply_ac wraps each block by that name (torchtitan 0.2.2
+"""After the module of a plan: apply_ac wraps each block by that name (torchtitan 0.2.2
 distributed/activation_checkpoint.py, train.py for --experimental.custom_import)."""
 
 

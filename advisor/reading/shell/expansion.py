@@ -175,12 +175,12 @@ class Expander:
         data = text.encode()
         at = scan = 0
         while (found := data.find(b"\\", scan)) >= 0 and found + 1 < len(data):
-            escaped = chr(data[found + 1])
-            if escapable is not None and escaped not in escapable and escaped != "\n":
+            behind = chr(data[found + 1])
+            if escapable is not None and behind not in escapable and behind != "\n":
                 scan = found + 2
                 continue
             yield from self._literal(start + at, start + found)
-            at = found + (2 if escaped == "\n" else 1)
+            at = found + (2 if behind == "\n" else 1)
             scan = max(at, found + 2)
         yield from self._literal(start + at, stop)
 
@@ -264,7 +264,7 @@ class Expander:
             yield from self._default(node, length, quoted=quoted)
 
     def _default(self, node: "Node", length: int, *, quoted: bool) -> Iterator[Piece | None]:
-        """What stands after the operator, in the last `length` characters before the brace."""
+        """What follows the operator, in the last `length` characters before the brace."""
         stop = node.end_byte - 1
         start = stop - len(self.source.text(node)[:-1][-length:].encode()) if length else stop
         inside = [child for child in node.children if start <= child.start_byte < stop]

@@ -1,7 +1,7 @@
 """`--trace FILE`: the predicted step as a trace that ui.perfetto.dev and chrome://tracing open.
 
 A process a pipeline stage, of which one rank is shown. Its first thread has the passes and what
-comes behind the pipeline; its second what they are made of, and the bubble: all seconds of the
+comes after the pipeline; its second what they are made of, and the bubble: all seconds of the
 step. Live memory is a counter. Source: Trace Event Format, complete (X), counter (C) and metadata
 (M) events; times in microseconds.
 """
@@ -64,7 +64,7 @@ def write_trace(row: RankedEvaluation, path: Path, origin: Origin) -> None:
 
 
 def chrome_trace(row: RankedEvaluation, origin: Origin) -> dict[str, Any]:
-    """The document: `traceEvents`, and beside them where they come from."""
+    """The document: `traceEvents`, and next to them where they come from."""
     step = training_step(row.evaluation)
     found = _Step(step, timeline(step))
     events = [*_whole(found, origin)]
@@ -116,7 +116,7 @@ def _told(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
 
 
 def _phases(found: _Step, stage: int) -> Iterator[Event]:
-    """Every second of the step, one slice behind the other."""
+    """Every second of the step, one slice after the other."""
     place, free = (stage + 1, PHASES), 0.0
     for one in found.line.stages[stage]:
         yield from _span(place, BUBBLE.name, (free, one.start), {})

@@ -135,7 +135,7 @@ def _label(axes: "Axes", place: int, level: float, text: str) -> None:
 
 
 def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
-    """One stacked bar a stage at its peak, its total and microbatches in flight beside it; the
+    """One stacked bar a stage at its peak, its total and microbatches in flight next to it; the
     worst stage in bold."""
     from matplotlib.figure import Figure
 

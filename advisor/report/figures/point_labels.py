@@ -1,4 +1,4 @@
-"""Ranks and names beside points, so that none covers another, a mark, a line or the frame."""
+"""Ranks and names next to points, so that none covers another, a mark, a line or the frame."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,14 +17,14 @@ _FONT: Final = 8
 _MARK: Final = 3.6
 """Points of the type: half a mark, which no label covers."""
 _PAD: Final = (3.0, 1.2)
-"""Points of the type that stay free beside a label, and above and below it."""
+"""Points of the type that stay free next to a label, and above and below it."""
 _AWAY: Final = 5.0
 _STEP: Final = 9.0
 """Points of the type: from a mark to its label, and on to the next place that is tried."""
 _NEAR: Final = (9.0, 7.0)
 """Points of the type within which marks share one label."""
 _BESIDE: Final = 18.0
-"""Points of the type to the next place beside those above and below a mark."""
+"""Points of the type to the next place next to those above and below a mark."""
 _RINGS: Final = {True: 5, False: 24}
 """How many places away a label with names is tried, and a number."""
 
@@ -41,11 +41,11 @@ def label_points(
     bold: int = 0,
     names: Mapping[int, Sequence[str]] | None = None,
 ) -> None:
-    """Write beside each point its lines of `names` where there is room for them, otherwise its
+    """Write next to each point its lines of `names` where there is room for them, otherwise its
     number; points that lie together share a label, ``3, 4``.
 
     The axes have their final limits and place, and all that is drawn in them. A label that finds no
-    room beside its point stands further away, with a line; one that finds none at all is left out.
+    room next to its point stands further away, with a line; one that finds none at all is left out.
     `bold`: the number that is.
     """
     figure = axes.get_figure(root=True)
@@ -177,7 +177,7 @@ def _groups(axes: "Axes", points: Mapping[int, Point]) -> Iterator[tuple[list[in
 
 
 def _places(rings: int) -> Iterator[Point]:
-    """Offsets from a point, the nearest first; those of further rings lie beside it as well."""
+    """Offsets from a point, the nearest first; those of further rings lie next to it as well."""
     for ring in range(rings):
         away = _AWAY + ring * _STEP
         beside = [_AWAY + step * _BESIDE for step in range(ring + 1)]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MOST_PASSES: Final = 44
 _BEGIN, _AROUND, _END, _BEHIND = 14, 14, 12, 2.5
-"""Passes of the begin, of the part around the peak and of the end; and so much before and behind
+"""Passes of the begin, of the part around the peak and of the end; and so much before and after
 where the pipeline ends and the optimizer begins."""
 
 

@@ -182,7 +182,7 @@ def _dealt(layers: int, least: Counts, grows: tuple[bool, ...]) -> Iterator[Coun
 def _longest_run(
     kinds: tuple[LayerKind, ...],
 ) -> tuple[tuple[LayerKind, ...], LayerKind, tuple[LayerKind, ...]]:
-    """The longest run of like layers: those before it, one of it, those behind it."""
+    """The longest run of like layers: those before it, one of it, those after it."""
     runs, start = [], 0
     for kind, alike in groupby(kinds):
         length = len(list(alike))

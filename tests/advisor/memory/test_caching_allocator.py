@@ -42,7 +42,7 @@ def test_a_freed_segment_serves_smaller_requests_and_not_a_larger_one() -> None:
     allocator.release(first)
     allocator.allocate(70 * MIB)
     assert allocator.reserved == 170 * MIB
-    allocator.release(second)  # 30 merges with 60 before it and 10 behind
+    allocator.release(second)  # 30 merges with 60 before it and 10 after
     allocator.allocate(100 * MIB)
     assert allocator.reserved == 170 * MIB
 
@@ -96,7 +96,7 @@ def test_empty_cache_returns_whole_segments_alone() -> None:
     allocator.release(cut)
     allocator.allocate(10 * MIB)
     allocator.empty_cache()
-    assert allocator.reserved == 40 * MIB  # 30 of them lie beside a live block
+    assert allocator.reserved == 40 * MIB  # 30 of them lie next to a live block
 
 
 def test_empty_cache_returns_whole_pages_of_expandable_segments() -> None:

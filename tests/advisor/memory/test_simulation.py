@@ -1,4 +1,4 @@
-"""A step's requests on the allocator, beside the sums that the same walks give."""
+"""A step's requests on the allocator, next to the sums that the same walks give."""
 
 import pytest
 from msgspec.structs import replace
@@ -194,7 +194,7 @@ def test_expandable_segments_leave_less(job: Job) -> None:
 def test_a_pool_of_graphs_serves_nobody_else() -> None:
     """By hand: the first step needs 40 kept and 60 to go back. What is free then goes to the
     driver; the graphs have 30 and 50 in a pool of their own, 16 of inputs stay, and the passes
-    beside them need 10 and 10."""
+    next to them need 10 and 10."""
     found = simulate(
         held(),
         (one_layer(40 * MIB, 60 * MIB),),

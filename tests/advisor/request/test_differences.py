@@ -1,4 +1,4 @@
-"""What a recipe for 8 or 4 bits changes beside the precision is said, field by field."""
+"""What a recipe for 8 or 4 bits changes besides the precision is said, field by field."""
 
 import pytest
 

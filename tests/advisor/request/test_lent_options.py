@@ -134,7 +134,7 @@ def test_a_search_of_layouts_keeps_what_is_lent() -> None:
 
 
 def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
-    """Megatron refuses both beside --deterministic-mode (0.19.2 training/determinism.py)."""
+    """Megatron refuses both with --deterministic-mode (0.19.2 training/determinism.py)."""
     deterministic = ("job.deterministic_mode=true",)
     for framework in (None, "megatron_lm", "megatron_bridge", "nemo"):
         found = resolved("llama3_70b", "64xH100", framework, overrides=deterministic)

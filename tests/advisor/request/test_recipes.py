@@ -130,7 +130,7 @@ def test_every_recipe_of_a_known_model_is_a_legal_job_with_a_legal_setting(recip
 
 
 def test_graphs_of_every_recipe_with_experts_name_their_modules() -> None:
-    """But for those of a whole iteration and the four above; NeMo's releases read no list."""
+    """Except those of a whole iteration and the four above; NeMo's releases read no list."""
     unnamed = [
         recipe.name
         for recipe in MODELLED
@@ -149,7 +149,7 @@ def cited(experiment: Experiment) -> Recipe | None:
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
-    """But for CUDA graphs, which most files leave off, and the single-GPU cut of one of them."""
+    """Except CUDA graphs, which most files leave off, and the single-GPU cut of one of them."""
     experiment = load_experiment(name)
     recipe = cited(experiment)
     if recipe is None or "cut to one GPU" in experiment.source:

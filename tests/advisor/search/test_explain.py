@@ -57,7 +57,7 @@ def test_every_activation_names_the_backward_that_reads_it() -> None:
     "request_",
     [
         Request(model="deepseek_v2_lite", gpus="8xH100", recompute=("none",)),  # shared experts
-        Request(  # its exchange beside another microbatch, and graphs
+        Request(  # its exchange during another microbatch, and graphs
             model="qwen3_30b_a3b",
             gpus="16xH100",
             recompute=("none",),

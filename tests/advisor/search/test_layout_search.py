@@ -119,7 +119,7 @@ def test_a_search_that_is_stopped_says_so() -> None:
 @pytest.mark.parametrize(("model", "gpus"), [("llama3_70b", "8xB200"), ("llama3_8b", "16xA100")])
 def test_the_changes_of_a_row_given_back_make_its_job(model: str, gpus: str) -> None:
     """With a recipe for another number of GPUs, and without one, where changes are those of
-    options beside the usual answer's."""
+    options besides the usual answer's."""
     answer = advise(Request(model=model, gpus=gpus, search=SearchScope.LAYOUT))
     first, *rows = plain_advice(answer).candidates
     assert "model.cross_entropy_fusion" in first.changes

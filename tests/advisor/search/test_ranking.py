@@ -189,7 +189,7 @@ def test_more_is_simulated_where_an_estimate_is_far_off(base: Evaluation) -> Non
 
 
 def test_nothing_fits_only_where_replays_say_so(base: Evaluation) -> None:
-    """Behind a first row that is at the edge, what is unclear is simulated until one fits."""
+    """After a first row that is at the edge, what is unclear is simulated until one fits."""
     rows = [_estimated(_like(base, 10, float(n), 0.6), 0.99 if n == 9 else 0.6) for n in range(12)]
     found = first_simulated(rows)
     assert _simulated(found) == [True] * 10 + [False] * 2

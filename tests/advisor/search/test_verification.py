@@ -25,7 +25,7 @@ def advice() -> Answer:
 
 
 def program(answer: str) -> tuple[str, ...]:
-    """Keeps its question beside it, and answers so."""
+    """Keeps its question next to it, and answers so."""
     code = f"import sys; open('asked.json', 'w').write(sys.stdin.read()); print({answer!r})"
     return (sys.executable, "-c", code)
 

@@ -109,7 +109,7 @@ def test_passes_of_a_stage_follow_each_other(steps: list[tuple[Evaluation, Train
 
 
 def test_a_pass_starts_when_what_it_needs_is_there() -> None:
-    """A forward behind that of the chunk before, a backward behind that of the chunk after."""
+    """A forward after that of the chunk before, a backward after that of the chunk after."""
     (_, step), *_ = evaluations(REQUESTS["interleaved, whole and selective"])
     found = timeline(step)
     pp = len(found.stages)

@@ -1,4 +1,4 @@
-"""A calibration out of the samples beside it, with the head that it had."""
+"""A calibration out of the samples next to it, with the head that it had."""
 
 import json
 from pathlib import Path

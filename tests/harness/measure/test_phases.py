@@ -63,7 +63,7 @@ class Clocks:
 
 
 def test_where_a_step_goes() -> None:
-    """Ahead after the forward; behind a replay the GPU waits; the optimizer waits for the loss."""
+    """Ahead after the forward; after a replay the GPU waits; the optimizer waits for the loss."""
     recorder = PhaseTimes(
         Clocks((0, 0), (10, 4), (13, 7), (15, 14.5), (20, 16), (22, 18), (30, 20), (40, 40))
     )

@@ -22,7 +22,7 @@ def evaluator(job: Job = JOB) -> Evaluator:
 def test_phases_stand_on_what_lives_from_step_to_step() -> None:
     first, last = predicted_stages(evaluator(), "none", (0, 1), Device.FAKE)
     static = first.weights + first.gradients + first.optimizer
-    assert first.gradients == 2 * first.weights  # fp32 beside bf16
+    assert first.gradients == 2 * first.weights  # fp32 next to bf16
     assert first.optimizer == 3 * first.weights  # 12 bytes over two data-parallel ranks
     assert static < first.forward <= first.backward == first.peak
     assert first.activations == first.backward - static

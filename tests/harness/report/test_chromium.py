@@ -49,7 +49,7 @@ def test_it_is_whole_and_does_not_scroll_sideways(
         seen["headings"]
     )
     assert len(seen["images"]) == 5
-    # the page but for its margins and a scroll bar, at most 68 rem of 16 pixels: nothing is cut
+    # the page except its margins and a scroll bar, at most 68 rem of 16 pixels: nothing is cut
     most = min(1088, width) - 32
     assert all(most - 16 <= wide <= most and high > wide / 5 for wide, high in seen["images"])
     assert seen["font"] >= 13

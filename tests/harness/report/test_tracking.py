@@ -79,7 +79,7 @@ def test_tensorboard_has_scalars_and_hyperparameters(run: Path) -> None:
 
 def _records(log: bytes) -> Iterator[bytes]:
     """What a .wandb file holds: LevelDB's log (blocks of 32 KiB; CRC, length and kind before each
-    fragment) behind a header of seven bytes."""
+    fragment) after a header of seven bytes."""
     place, whole = 7, b""
     while place + 7 <= len(log):
         if 32768 - place % 32768 < 7:

@@ -55,7 +55,7 @@ def test_the_probability_to_be_faster_is_student_s_with_the_pooled_noise() -> No
 
 def test_repeats_replace_the_assumed_noise() -> None:
     """Two points, two processes each, ln apart by d: squares d^2 / 2 each, two degrees of freedom
-    beside the four assumed ones."""
+    besides the four assumed ones."""
     rows = ((A, 1.0, 1), (A, math.exp(0.04), 1), (B, 1.5, 1), (B, 1.5 * math.exp(0.04), 1))
     expected = math.sqrt((4 * 0.01**2 + 2 * 0.04**2 / 2) / 6)
     assert standing(*rows).noise == pytest.approx(expected)

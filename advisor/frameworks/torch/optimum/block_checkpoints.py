@@ -64,7 +64,7 @@ class Plan:
         self._before: Copies | None = None
 
     def wrap(self, block: nn.Module) -> nn.Module:
-        """The next block under its Way; what the one before has on the host travels beside it."""
+        """The next block under its Way; what the one before has on the host travels meanwhile."""
         if self._number == len(BLOCKS):
             raise ValueError(f"the plan has {len(BLOCKS)} blocks, but the model has more")
         wrapped, copies = checkpointed(block, BLOCKS[self._number])
@@ -125,7 +125,7 @@ class Numbers:
 class Copies:
     """What one block keeps of one microbatch in a selective checkpoint with copies to the host.
 
-    Copies run on a stream of their own: to the host beside the next block's forward, back beside
+    Copies run on a stream of their own: to the host during the next block's forward, back during
     its backward. `sending`: tensors that may go when their copies are through.
     """
 
@@ -184,7 +184,7 @@ STREAMS: dict[torch.device, Any] = {}
 
 
 def copied(source: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """`source` copied on the stream of copies, behind what computes it."""
+    """`source` copied on the stream of copies, after what computes it."""
     device = source.device if source.is_cuda else there.device
     if device.type != "cuda":
         return there.copy_(source)
@@ -255,7 +255,7 @@ def _put_input_on_host(block: nn.Module, copies: Copies) -> None:
 
 
 def _beside_next_block(copies: Copies, module: nn.Module, args: Any, output: Any) -> None:
-    """Behind the forward of the block after that of `copies`; and ahead of its backward."""
+    """After the forward of the block after that of `copies`; and ahead of its backward."""
     copies.sent()
     hidden = output[0] if isinstance(output, tuple) else output
     if hidden.requires_grad:

@@ -18,7 +18,7 @@ _RNG: Final = "PRESERVE_RNG_STATE = True\n"
 
 
 def plan_file(setting: TorchSetting, shape: RankShape, hook: str = "") -> str:
-    """A module with apply_plan and the regimes of all blocks; behind it `hook`, which has a
+    """A module with apply_plan and the regimes of all blocks; after it `hook`, which has a
     framework call it."""
     model, kinds = shape.model, shape.model.layer_kinds
     ways = [

@@ -49,7 +49,7 @@ class Block:
         return self.graph.view(self.node(tensor) if cut else self.by_head(tensor), "heads_first")
 
     def define(self, tensor: Tensor, node: Node, *, heads_first: bool = False) -> None:
-        """`node` is what `tensor` is for the operators behind; heads_first: in that layout."""
+        """`node` is what `tensor` is for the operators after it; heads_first: in that layout."""
         self._nodes[tensor.name] = node
         if heads_first:
             self._in_front.add(tensor.name)

@@ -23,9 +23,11 @@ _NEARER: Final = 1.1
 
 
 class Bans(Struct, frozen=True):
-    """Why nodes of the forward are not computed again, beside being a reduction. unlisted: they are
-    not on the list of cheap operators; else the costly ones alone are out. materialized: a kernel
-    of the backward reads them from memory."""
+    """Why nodes of the forward are not computed again, besides being a reduction.
+
+    unlisted: they are not on the list of cheap operators; else the costly ones alone are out.
+    materialized: a kernel of the backward reads them from memory.
+    """
 
     unlisted: bool
     materialized: bool
@@ -116,7 +118,7 @@ def _is_banned(node: Node, bans: Bans) -> bool:
 
 
 def _is_materialized_in_backward(node: Node) -> bool:
-    """Whether something behind the forward reads the node, or a view of it, from memory."""
+    """Whether something after the forward reads the node, or a view of it, from memory."""
     views = [node]
     while views:
         seen = views.pop()

@@ -152,7 +152,7 @@ def test_of_many_labels_the_published_sets_come_before_invented_ones() -> None:
 
 
 def test_every_set_of_labels_that_a_recipe_ships_is_tried() -> None:
-    """But for those that repeat what another label of the set covers already."""
+    """Except those that repeat what another label of the set covers already."""
     shipped = {
         frozenset(parse_setting(recipe.shipped_recompute).effective_modules)
         for model in recipe_models()

@@ -1,4 +1,4 @@
-"""Bytes of CUDA graphs: their pool, their inputs, and what is beside them."""
+"""Bytes of CUDA graphs: their pool, their inputs, and what is next to them."""
 
 import pytest
 from msgspec.structs import replace

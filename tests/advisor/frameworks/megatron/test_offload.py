@@ -1,4 +1,4 @@
-"""What offloading takes off the device, and what it costs beside the kernels."""
+"""What offloading takes off the device, and what it costs during the kernels."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Flags that are printed for a job are that job when they are read back beside its model."""
+"""Flags that are printed for a job are that job when they are read back next to its model."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -415,7 +415,7 @@ def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
 def test_a_graph_of_the_whole_iteration_holds_no_dispatch_that_waits(
     more, refused, version
 ) -> None:
-    """Bridge's DeepSeek-V3, Qwen3 and gpt-oss on GB200 (26.06) run one beside HybridEP."""
+    """Bridge's DeepSeek-V3, Qwen3 and gpt-oss on GB200 (26.06) run one with HybridEP."""
     iteration = {"cuda_graph_impl": "local", "cuda_graph_modules": ("full_iteration",)}
     whole = {**GRAPHS, **iteration, "moe_token_dispatcher_type": "alltoall", **more}
     found = rules_of(lm(version), **whole)
@@ -424,7 +424,7 @@ def test_a_graph_of_the_whole_iteration_holds_no_dispatch_that_waits(
 
 
 def test_what_is_said_of_a_job_is_said_once(make_job) -> None:
-    """Beside any setting, and it makes none of them one that cannot act."""
+    """With any setting, and it makes none of them one that cannot act."""
     unread = "cuda_graph_modules attn without cuda_graph_impl captures nothing"
     job, setting = make_job(cuda_graph_modules=("attn",)), parse_setting("selective:mlp")
     assert remarks(job, lm()) == (unread,)
@@ -495,7 +495,7 @@ def test_sources_name_the_release_that_was_read(rule, version, source) -> None:
 
 
 def test_each_release_cites_a_line_for_each_refusal_that_it_makes() -> None:
-    """A rule that fires in a release must have been seen in it (but for a missing field)."""
+    """A rule that fires in a release must have been seen in it (except a missing field)."""
     for name, rule in RULES.items():
         if rule.authority is not Authority.CONFIG or rule.verdict is not Verdict.REFUSED:
             continue

@@ -86,7 +86,7 @@ def test_none_of_the_frameworks_own_settings_is_faster(framework: str, budget: s
 
 
 def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
-    """Without copies to the host; budgets of torch.compile stand beside the plan."""
+    """Without copies to the host; budgets of torch.compile stand next to the plan."""
     stack, job = stack_job(
         "torchtitan", memory_budget="40GiB", overrides=("job.torch_compile=true",)
     )

@@ -1,4 +1,4 @@
-"""The optimum of a toy of 12 decisions, two blocks of six operators, beside every plan there is."""
+"""The optimum of a toy of 12 decisions, two blocks of six operators, next to every plan."""
 
 from functools import cache
 from itertools import product

@@ -1,4 +1,4 @@
-"""Rows of torchtitan, DeepSpeed, transformers and Accelerate beside the installed packages."""
+"""Rows of torchtitan, DeepSpeed, transformers and Accelerate next to the installed packages."""
 
 import ast
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces beside the blocks: exact bytes of a toy of two layers."""
+"""What FSDP2 gathers and reduces during the blocks: exact bytes of a toy of two layers."""
 
 import pytest
 from msgspec.structs import replace
@@ -114,7 +114,7 @@ def test_a_chunk_is_raised_by_what_is_beside_it() -> None:
     assert beside.forward.num_bytes > alone.forward.num_bytes
     found = fsdp_working_set(SHAPE, EIGHT)
     assert beside.backward.num_bytes >= alone.backward.num_bytes + found.loss.backward
-    # nothing is gathered or reduced where there is nothing beside
+    # nothing is gathered or reduced where there is nothing to hide it
     from advisor.memory.working_set import WorkingSet
 
     assert (

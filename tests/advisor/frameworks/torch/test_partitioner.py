@@ -49,7 +49,7 @@ def test_the_knapsack_takes_the_most_that_fits() -> None:
 
 
 def test_the_knapsack_rounds_as_torch_does() -> None:
-    """Sizes below half a quantum are nothing; one FLOP beside 1e9 is lost in fp32."""
+    """Sizes below half a quantum are nothing; one FLOP next to 1e9 is lost in fp32."""
     assert dp_knapsack([0.5, 0.00004], [1e9, 1.0], 0.5) == {0}
     assert dp_knapsack([0.6, 0.00004], [1e9, 1.0], 0.5) == {1}
     assert dp_knapsack([0.50004], [1.0], 0.5) == {0}

@@ -77,7 +77,7 @@ def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_release_that_is_asked_for_is_used_here_and_by_what_is_started(
     used: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(installed.VARIABLE, "")  # restored behind the test
+    monkeypatch.setenv(installed.VARIABLE, "")  # restored after the test
     monkeypatch.delenv(installed.VARIABLE)
     installed.prefer("0.19")
     assert used == ["megatron-core-0.19.2"]

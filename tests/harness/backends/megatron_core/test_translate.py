@@ -128,7 +128,7 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
 
 
 def test_no_field_of_a_layout_is_lost() -> None:
-    """Every one has its place in a case, but for those refused and those of other frameworks."""
+    """Every one has its place in a case, except those refused and those of other frameworks."""
     lost = set(ParallelLayout.__struct_fields__)
     lost -= MegatronCase.option_names
     assert lost == {"data_parallel_sharding"}

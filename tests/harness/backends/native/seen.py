@@ -1,4 +1,4 @@
-"""What one step of the native backend does under a setting, beside what none does."""
+"""What one step of the native backend does under a setting, next to what none does."""
 
 from functools import lru_cache
 

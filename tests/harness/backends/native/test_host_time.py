@@ -1,4 +1,4 @@
-"""The processor beside the GPU: what it queues, counted, and where the GPU waits for it."""
+"""The processor next to the GPU: what it queues, counted, and where the GPU waits for it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The peak of a whole native step on a CPU beside the advisor's for the job that it is run as."""
+"""The peak of a whole native step on a CPU next to the advisor's for the job that it is run as."""
 
 import gc
 

@@ -149,7 +149,7 @@ def test_flops_of_a_step() -> None:
 
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
 def test_the_ends_keep_what_the_advisor_says(model) -> None:
-    """Embedding and head beside the layers: final norm, output layer, fp32 softmax, targets."""
+    """Embedding and head next to the layers: final norm, output layer, fp32 softmax, targets."""
     one = workload(model)
     step = build_step(one, 1)
     meter, tokens = SavedMeter(), step._tokens[:2]

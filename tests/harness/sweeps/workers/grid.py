@@ -1,4 +1,4 @@
-"""A space of as many points as wanted, without a job behind it."""
+"""A space of as many points as wanted, without a job."""
 
 from types import SimpleNamespace
 

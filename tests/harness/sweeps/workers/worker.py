@@ -1,7 +1,7 @@
 """A worker of a sweep whose trials measure nothing: ``worker URL FOLDER POINTS SECONDS TIMEOUT``.
 
 Storage, claims, results on disk and what befalls them are real. What ends is a line in the file
-`measured` beside the folder of runs: ``TRIAL PID``.
+`measured` next to the folder of runs: ``TRIAL PID``.
 """
 
 import os
