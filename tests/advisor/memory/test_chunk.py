@@ -41,7 +41,7 @@ def test_kept_bytes_are_those_of_the_layers_and_ends() -> None:
 
 
 def test_a_chunk_may_be_empty_or_have_ends_alone() -> None:
-    """The gradient that a stage receives stays to the end, beside what is gathered of it."""
+    """The gradient that a stage receives stays to the end, next to what is gathered of it."""
     empty = chunk(toy_shape(), layers=0)
     assert (empty.kept, empty.forward.num_bytes, empty.left) == (0, 0, 0)
     alone = footprint(embedding_operators(toy_shape()), ())
@@ -87,7 +87,7 @@ def test_a_checkpoint_keeps_its_input_and_replays_all_its_layers(number: int) ->
 
 
 def test_a_block_keeps_inputs_of_the_first_layers_and_all_of_the_others() -> None:
-    """The peak is in the second checkpoint: beside its layer the first one's input, the replayed
+    """The peak is in the second checkpoint: next to its layer the first one's input, the replayed
     output and the received gradient."""
     result = chunk(toy_shape(), "full:block:2")
     assert result.kept == 2 * SHARD + LAYER.kept
@@ -95,7 +95,7 @@ def test_a_block_keeps_inputs_of_the_first_layers_and_all_of_the_others() -> Non
 
 
 def test_equal_checkpoints_are_told_apart_by_their_place() -> None:
-    """Only the last one's incoming gradient is the received one; below it waits beside."""
+    """Only the last one's incoming gradient is the received one; below it waits too."""
     one, two = (chunk(toy_shape(), "full:uniform:1", layers).backward for layers in (1, 2))
     assert two.num_bytes == one.num_bytes + SHARD
 
@@ -129,7 +129,7 @@ def test_the_attention_mask_stays_where_a_checkpoint_takes_it(spec: str, kept: i
 
 
 def test_a_tied_output_layer_waits_for_the_embedding() -> None:
-    """The layers' peak has the words' gradient beside it, and in the end three of it meet."""
+    """The layers' peak has the words' gradient next to it, and in the end three of it meet."""
     tied = toy_shape(share_embeddings_and_output_weights=True, vocab_size=8)
     untied = toy_shape(vocab_size=8)
     words = 16 // 2 * 64 * 2  # padded to a multiple of 8 on each of two ranks
