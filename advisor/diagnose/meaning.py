@@ -58,7 +58,7 @@ def _out_of_memory(finding: Finding) -> Meaning:
     said = (
         f"{human_bytes(tried)} requested on a device of {human_bytes(capacity)} with "
         f"{human_bytes(free)} free; {human_bytes(allocated)} in tensors, {human_bytes(cached)} "
-        f"reserved but unallocated.{_beside(finding, allocated, cached)}"
+        f"reserved but unallocated.{_for_comparison(finding, allocated, cached)}"
     )
     verdict = _verdict(
         tried=tried, capacity=capacity, free=free, allocated=allocated, cached=cached
@@ -66,7 +66,7 @@ def _out_of_memory(finding: Finding) -> Meaning:
     return replace(verdict, text=f"{said} {verdict.text}")
 
 
-def _beside(finding: Finding, allocated: float, cached: float) -> str:
+def _for_comparison(finding: Finding, allocated: float, cached: float) -> str:
     """What the process held that is no tensor of its own making, where the message tells."""
     process, pool = finding.number("process_bytes"), finding.number("pool_bytes")
     parts = []

@@ -235,8 +235,8 @@ class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
     attention_flops: forward FLOPs of the two attention matmuls over the causal half, or of the
         chunked scan of linear attention.
     attention: the kernel that does both of them without writing scores, where one does.
-    beside: linear layers next to it whose GEMM, of the output or back of the input's gradient, its
-        overlapped collectives run next to.
+    overlapped_gemms: linear layers next to it whose GEMM, of the output or back of the input's
+        gradient, its overlapped collectives run next to.
     gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
         is (the two sides of an addition): they share its storage.
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
@@ -268,7 +268,7 @@ class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
     attention: AttentionShape | None = None
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()
-    beside: tuple[Gemm, ...] = ()
+    overlapped_gemms: tuple[Gemm, ...] = ()
     gradient_passed_to: frozenset[str] = frozenset()
     gathers_gradient: bool = False
     gradient_in_saved: bool = False

@@ -190,10 +190,10 @@ def _file(path: Path) -> tuple[list[Document], Script]:
         script = Script()
         texts = _texts(document.values) if isinstance(document, Tree) else ()
         names = dict.fromkeys(filter(_names_tree, texts))
-        return [document, *_beside(names, path.parent, script)], script
+        return [document, *_named_files(names, path.parent, script)], script
     documents, script = _shell(read_text(path), show_path(path))
     names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
-    return [*documents, *_beside(names, path.parent, script)], script
+    return [*documents, *_named_files(names, path.parent, script)], script
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _names_tree(text: str) -> bool:
     return text.endswith(_TREES) and len(text) <= 255
 
 
-def _beside(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
+def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
     """Configurations that a document names and that lie where it says: in its own folder, or in the
     one where it is run."""
     for name in names:

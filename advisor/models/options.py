@@ -167,7 +167,7 @@ class NormPlacement(StrEnum):
         return self is not NormPlacement.POST
 
     @property
-    def behind(self) -> bool:
+    def after(self) -> bool:
         """Whether the outputs of attention and MLP are."""
         return self is not NormPlacement.PRE
 

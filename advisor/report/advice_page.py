@@ -10,7 +10,7 @@ from advisor.base.units import DASH, gib, ranges, rate_words
 from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
+from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
@@ -55,7 +55,7 @@ def page(
         _flags(advice, with_layout=with_layout_flags),
         _notes(
             shown,
-            told=_told(advice, rows),
+            noted=_noted(advice, rows),
             shared=join_key_values(shared),
             folded=rows.folded_words(advice.candidates),
             overhead=overhead_words(advice.candidates, shown),
@@ -83,7 +83,7 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
         if len(texts) == 1:
             lines.append(f"{head}: {texts[0]}")
         else:
-            lines += [f"{head}:", *(beside([("  -", text)], gap=1) for text in texts)]
+            lines += [f"{head}:", *(labelled_rows([("  -", text)], gap=1) for text in texts)]
     if way := way_out(advice):
         lines.append(way)
     if compared := against_preset(advice):
@@ -169,18 +169,18 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
 def _notes(
     shown: Sequence[RankedEvaluation],
     *,
-    told: Collection[int],
+    noted: Collection[int],
     shared: str = "",
     folded: str = "",
     overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What is to be said of the rows `told`, each once; what ~ means; what all rows change, over
+    """What is to be said of the rows `noted`, each once; what ~ means; what all rows change, over
     which row the overhead is, how many are folded, and what is to be given with the degrees of a
     row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
-        for note in candidate.notes if candidate.rank in told else ():
+        for note in candidate.notes if candidate.rank in noted else ():
             rows_of.setdefault(note, []).append(candidate.rank)
     notes = [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
@@ -195,7 +195,7 @@ def _notes(
         ("to rerun a row", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
-    return beside(notes) if notes else None
+    return labelled_rows(notes) if notes else None
 
 
 def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
@@ -205,15 +205,15 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
         return ""
     from advisor.report.job_changes import untold
 
-    beside = untold(advice.beside_degrees)
-    lost = join_key_values({path: value for path, value in beside.items() if path not in shared})
+    given = untold(advice.beside_degrees)
+    lost = join_key_values({path: value for path, value in given.items() if path not in shared})
     return f"degrees given as flags turn off the recipe; then also give {lost}" if lost else ""
 
 
 _ESTIMATED = "an estimate; peaks without ~ come from a simulation of torch's allocator"
 
 
-def _told(advice: Answer, rows: Rows) -> set[int]:
+def _noted(advice: Answer, rows: Rows) -> set[int]:
     """Ranks of the rows that a reader acts on: the choice, and those that were asked about."""
     best = chosen(advice)
     return {*rows.kept, *([best.rank] if best else [])}
@@ -223,13 +223,13 @@ def _rejected(advice: Answer) -> Block:
     """Refused settings with the rule that refuses them, the way out, and the source."""
     settings_of: dict[tuple[str, str], list[str]] = {}
     for rejection in advice.rejected:
-        told = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
+        text = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
         source = f"{rejection.rule}: {rejection.source}"
-        settings_of.setdefault((told, source), []).append(rejection.setting.spec)
+        settings_of.setdefault((text, source), []).append(rejection.setting.spec)
     lines: list[Block] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
-    for (told, source), specs in settings_of.items():
+    for (text, source), specs in settings_of.items():
         names = Fitted(partial(dotted_lines, specs))
-        lines += [Indented(names, 2), Indented(told, 6), Indented(Text(source, "dim"), 6)]
+        lines += [Indented(names, 2), Indented(text, 6), Indented(Text(source, "dim"), 6)]
     return group(*lines)
 
 

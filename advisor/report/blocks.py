@@ -338,7 +338,7 @@ def table(columns: Iterable[Column], *, gap: int = 2) -> Table:
     return Table(columns=tuple(columns), gap=gap)
 
 
-def beside(rows: Iterable[tuple[str, Block]], *, gap: int = 2, margin: int = 0) -> Table:
+def labelled_rows(rows: Iterable[tuple[str, Block]], *, gap: int = 2, margin: int = 0) -> Table:
     """A label in the margin, at least `margin` columns wide; the text wrapped next to it."""
     label = Column(left=True, wrap=True, least=margin, most=_LONGEST_LABEL)
     found = table((label, Column(left=True, wrap=True)), gap=gap)

@@ -15,7 +15,7 @@ from advisor.job.job import Job
 from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
-from advisor.report.blocks import Block, Text, beside, group
+from advisor.report.blocks import Block, Text, group, labelled_rows
 from advisor.report.setting_flags import copied_block
 
 RECOMPUTE: Final = "recompute"
@@ -84,7 +84,7 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
         what, words = _instead(best, file)
         rows.append(("row 1", Text(what)))
         flags = [copied_block(best.job.config.framework, best.job, "", words)] if words else []
-    return group(Text(""), beside(rows, margin=_MARGIN), *flags)
+    return group(Text(""), labelled_rows(rows, margin=_MARGIN), *flags)
 
 
 def _now(advice: Answer, file: ReadFile) -> str:

@@ -125,9 +125,9 @@ def _example(example: str | tuple[str, str]) -> Block:
 def _example_lines(command: str, remark: str, width: int) -> list[str]:
     """A command that a shell reads wherever it is broken, and after or below it what it does."""
     lines = command_lines(command, width, hanging="  ")
-    beside = f"{lines[-1]:<46}{' ' * _GAP}{remark}"
-    if not remark or (len(lines) == 1 and len(beside) <= width):
-        return [*lines[:-1], beside.rstrip()]
+    on_one_line = f"{lines[-1]:<46}{' ' * _GAP}{remark}"
+    if not remark or (len(lines) == 1 and len(on_one_line) <= width):
+        return [*lines[:-1], on_one_line.rstrip()]
     return [*lines, *("    " + line for line in wrapped(remark, width - 4))]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from advisor.diagnose import Case, Finding, Severity, meaning_of
-from advisor.report.blocks import Block, Indented, Text, beside, group
+from advisor.report.blocks import Block, Indented, Text, group, labelled_rows
 
 _MARGIN: Final = 11
 _MAX_CASES: Final = 5
@@ -27,7 +27,9 @@ def diagnosis_page(
 def _block(finding: Finding) -> Iterator[Block]:
     severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
-    rows = beside(((label, Text(text)) for label, text in _rows(finding) if text), margin=_MARGIN)
+    rows = labelled_rows(
+        ((label, Text(text)) for label, text in _rows(finding) if text), margin=_MARGIN
+    )
     yield Indented(rows, 2)
 
 

@@ -8,7 +8,17 @@ from msgspec import Struct
 
 from advisor.answer.difference import ChangedField, Difference, Side
 from advisor.base.units import DASH, GIB, percent, signed_percent
-from advisor.report.blocks import Block, Column, Fitted, Indented, Table, Text, beside, group, table
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Fitted,
+    Indented,
+    Table,
+    Text,
+    group,
+    labelled_rows,
+    table,
+)
 from advisor.report.breaking import spec_cell
 from advisor.report.wording import PHASES
 
@@ -23,7 +33,7 @@ _SHOWN_SHARE: Final = 0.0005
 def difference_page(found: Difference) -> Block:
     """Both sides in a line each, then what differs."""
     parts: list[Block] = [
-        beside([("first", _heading(found.first)), ("second", _heading(found.second))]),
+        labelled_rows([("first", _heading(found.first)), ("second", _heading(found.second))]),
         "",
         Text("The job", "bold"),
         Indented(_job(found.job), 2) if found.job else _SAME,

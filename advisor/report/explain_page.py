@@ -11,7 +11,7 @@ from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
 from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import human_bytes
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
+from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import spec_lines
 from advisor.report.wording import PHASES, gib
 
@@ -66,7 +66,7 @@ def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
         for line in sorted(lines, key=lambda line: -line.num_bytes):
             found.add_row(*_tensor_cells(line, total, sources))
     found.add_row("total: the reserved peak", "", gib3(total), _share(total, total), "", "")
-    numbered = beside(((f"[{number}]", source) for source, number in sources.items()), gap=1)
+    numbered = labelled_rows(((f"[{number}]", source) for source, number in sources.items()), gap=1)
     return Indented(group(found, numbered) if sources else found, _INDENT)
 
 

@@ -10,7 +10,7 @@ from advisor.hardware.calibration import Provenance
 from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
-from advisor.report.blocks import Block, Fitted, beside, group
+from advisor.report.blocks import Block, Fitted, group, labelled_rows
 from advisor.report.breaking import dotted_lines
 from advisor.report.wording import chosen, gib
 
@@ -56,7 +56,7 @@ def header(
     rows += [(name, _dotted(words)) for name, words in lists if any(words)]
     job = _job_words(advice.job)
     return group(
-        Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
+        Fitted(lambda width: dotted_lines(job, width), "bold"), labelled_rows(rows, margin=_MARGIN)
     )
 
 

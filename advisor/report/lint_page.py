@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from advisor.base.rule import Finding, Level
 from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked
-from advisor.report.blocks import Block, Span, Text, beside, group
+from advisor.report.blocks import Block, Span, Text, group, labelled_rows
 
 _MARGIN = 9
 _NOT_READ = "NOT READ"
@@ -49,8 +49,8 @@ def _finding(finding: Finding) -> Block:
         ("", Text(finding.reason)),
         ("  fix", Text(finding.fix, rest=(Span(source, "dim"),))),
     ]
-    return beside(rows, margin=_MARGIN - 2)
+    return labelled_rows(rows, margin=_MARGIN - 2)
 
 
 def _note(place: str, text: str) -> Block:
-    return beside([(_NOT_READ, Text(f"{place}: {text}"))], margin=len(_NOT_READ))
+    return labelled_rows([(_NOT_READ, Text(f"{place}: {text}"))], margin=len(_NOT_READ))

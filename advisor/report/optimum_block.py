@@ -2,7 +2,7 @@
 
 from advisor.answer.answer import SAME_TIME, Optimum
 from advisor.base.units import many
-from advisor.report.blocks import Block, beside, group
+from advisor.report.blocks import Block, group, labelled_rows
 
 _SMALLEST_GAP = 5e-5
 """Less is 0.00 % on a page."""
@@ -14,7 +14,7 @@ def optimum_block(optimum: Optimum, *, stopped: bool = False) -> Block:
     lines = [("  -", text) for text in optimum.space]
     return group(
         _claim(optimum, stopped=stopped),
-        *(beside([line], gap=1) for line in lines),
+        *(labelled_rows([line], gap=1) for line in lines),
         *(f"Outside the space: {text}" for text in optimum.beyond),
     )
 

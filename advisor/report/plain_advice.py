@@ -47,7 +47,7 @@ def plain_advice(
     best = chosen(answer)
     listed = [c for c in answer.candidates if c.pareto or not front][:top]
     of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
-    beside = {number: _beside(evaluation, answer) for number, evaluation in of_jobs.items()}
+    extras = {number: _extras(evaluation, answer) for number, evaluation in of_jobs.items()}
     wanted = next((c for c in answer.candidates if c.rank == explained), None)
     return Advice(
         fits=answer.fits,
@@ -56,7 +56,7 @@ def plain_advice(
         evaluated=answer.evaluated,
         calibration=answer.calibration,
         candidates=tuple(
-            _candidate(candidate, *beside[id(candidate.evaluation.job)], price_per_gpu_hour)
+            _candidate(candidate, *extras[id(candidate.evaluation.job)], price_per_gpu_hour)
             for candidate in listed
         ),
         rejected=tuple(
@@ -117,7 +117,7 @@ _WORDS: Final = frozenset(Recompute.__struct_fields__)
 """Parts of a setting that the contract has a key for."""
 
 
-def _beside(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
+def _extras(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
     """What its job changes, and its flags where it is not the answer's."""
     job = evaluation.job
     own = changes(job, answer.usual or answer.job)

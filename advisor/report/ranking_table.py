@@ -175,8 +175,8 @@ class Ranking(Struct, frozen=True):
     def bar_cells(self, width: int) -> int:
         """Length of a full bar, 0 where there is no room for bars."""
         spare = width - self._table().natural_width(_UNBOUNDED)
-        beside = max(len(self._peak_title) - len(_peaks(self.shown)[0]), 0)  # the title's room
-        cells = min(_BAR_CELLS, spare + beside - len(_MARKS))
+        title_room = max(len(self._peak_title) - len(_peaks(self.shown)[0]), 0)  # the title's room
+        cells = min(_BAR_CELLS, spare + title_room - len(_MARKS))
         return cells if cells >= _SMALLEST_BAR else 0
 
     def widest(self, width: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from advisor.base.errors import UserError
 from advisor.frameworks.part_types import RulesOverview
-from advisor.report.blocks import Block, Indented, beside, group
+from advisor.report.blocks import Block, Indented, group, labelled_rows
 from advisor.request.given import known_keys
 
 _MARGIN = 18
@@ -22,11 +22,11 @@ def rules_page(overview: RulesOverview, word: str = "") -> Block:
         raise UserError(
             "rules", word, f"matches no rule of {overview.label}", "advise rules lists them all"
         )
-    parts: list[Block] = [] if word else ["", beside(overview.facts, margin=_MARGIN)]
+    parts: list[Block] = [] if word else ["", labelled_rows(overview.facts, margin=_MARGIN)]
     for heading in dict.fromkeys(heading for heading, _, _ in rules):
         of_kind = [(name, text) for one, name, text in rules if one == heading]
         if heading:
-            parts += ["", f"{heading} ({len(of_kind)})", Indented(beside(of_kind), 2)]
+            parts += ["", f"{heading} ({len(of_kind)})", Indented(labelled_rows(of_kind), 2)]
         else:
             for name, text in of_kind:
                 parts += ["", name, Indented(text, 2)]

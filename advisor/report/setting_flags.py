@@ -74,8 +74,8 @@ def framework_block(
     """The framework's label, and what tells it the setting and its job."""
     job = framework_job_flags(advice, evaluation, framework, with_layout=with_layout)
     words = f"{job} {framework_flags(evaluation, framework)}".strip() or NO_FLAGS
-    beside = beside_flags(advice, evaluation, framework, with_layout=with_layout)
-    return copied_block(framework, evaluation.job, label_of(framework), words, beside)
+    not_in_flags = job_outside_flags(advice, evaluation, framework, with_layout=with_layout)
+    return copied_block(framework, evaluation.job, label_of(framework), words, not_in_flags)
 
 
 def copied_block(framework: str, job: Job, label: str, words: str, comment: str = "") -> Block:
@@ -85,7 +85,7 @@ def copied_block(framework: str, job: Job, label: str, words: str, comment: str 
     return Fitted(partial(_code, label, words))
 
 
-def beside_flags(
+def job_outside_flags(
     advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
 ) -> str:
     """What of the job the flags do not say, and the recipe that they are put after; empty where
@@ -159,7 +159,7 @@ def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     best, framework = chosen(advice), advice.job.config.framework
     if best is None:
         return ""
-    return beside_flags(advice, best.evaluation, framework, with_layout=with_layout)
+    return job_outside_flags(advice, best.evaluation, framework, with_layout=with_layout)
 
 
 def file_report(advice: Answer) -> str:

@@ -39,9 +39,9 @@ def screen_of(stream: TextIO) -> Screen:
 
 
 def _columns(stream: TextIO, said: Mapping[str, str]) -> int:
-    told = said.get("COLUMNS", "")
-    if told.isdecimal() and int(told[:_MOST_DIGITS]):
-        return int(told) if len(told) <= _MOST_DIGITS else _WIDEST
+    columns = said.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns[:_MOST_DIGITS]):
+        return int(columns) if len(columns) <= _MOST_DIGITS else _WIDEST
     if not stream.isatty():
         return MAX_WIDTH
     try:

@@ -81,8 +81,8 @@ def _nothing_fits(advice: Answer) -> str:
     """The nearest settings, by how much they miss, and whether any setting could help."""
     evaluations = [candidate.evaluation for candidate in advice.candidates]
     budget = evaluations[0].budget_bytes
-    told = (one for one in advice.candidates if one.same_as is None and not one.folded)
-    nearest = sorted(told, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
+    shown = (one for one in advice.candidates if one.same_as is None and not one.folded)
+    nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = (

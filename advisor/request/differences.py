@@ -26,7 +26,7 @@ from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve_given, usual_recipe
 
 
-def beside_precision(request: Request, resolution: Resolution) -> tuple[str, ...]:
+def changes_with_precision(request: Request, resolution: Resolution) -> tuple[str, ...]:
     """In what the recipe for the 8 or 4 bits that are asked for makes another job than the recipe
     that is taken in 16 bits: ``layout.expert_model_parallel_size 32, not 8 (recipe …, for bf16)``.
 

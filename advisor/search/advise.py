@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.plan.recompute_plan import Setting
-from advisor.request.differences import beside_precision
+from advisor.request.differences import changes_with_precision
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.answer_parts import with_measurements_and_ties
@@ -40,8 +40,8 @@ def advise(request: Request, watch: "Watch | None" = None) -> Answer:
         advice = replace(advice, beside_degrees=beside_degrees(request, advice.usual))
     if advice.recipe != resolution.recipe:
         return advice
-    beside = beside_precision(request, resolution)
-    return replace(advice, differences=(*advice.differences, *beside))
+    with_precision = changes_with_precision(request, resolution)
+    return replace(advice, differences=(*advice.differences, *with_precision))
 
 
 def _calibration(request: Request, resolution: Resolution) -> Calibration:

@@ -33,7 +33,7 @@ from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import least_optimizer_seconds
 from advisor.time.passes import end_times, part_times
 from advisor.time.rank_links import Network, network
-from advisor.time.stage_times import hidden_beside
+from advisor.time.stage_times import hidden_exchange
 
 
 class Sequence(Struct, frozen=True):
@@ -220,7 +220,7 @@ class Floors:
         """Of one layer of each kind, what its experts take, or all else."""
         job, chip, found = self._job, self._chip, {}
         shape = parts_of(job.config.framework).memory.shape(job, shape)
-        hidden = hidden_beside(job, self._calibration, rates)
+        hidden = hidden_exchange(job, self._calibration, rates)
         if job.model.moe_shared_expert_overlap:
             hidden = max(hidden, chip.hidden_fraction)
         for kind in self._kinds:

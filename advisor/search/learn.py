@@ -163,11 +163,11 @@ def _memory_row(
 def _width(detail: StageDetail, outside: int) -> Width:
     """What the shipped prediction states of each part, relative to it."""
     reserved = detail.reserved
-    allocated, unused, beside = reserved.spreads
+    allocated, unused, elsewhere = reserved.spreads
     return Width(
         allocated=allocated / reserved.allocated,
         unused=unused / reserved.allocated,
-        outside=beside / outside,
+        outside=elsewhere / outside,
     )
 
 

@@ -156,13 +156,13 @@ def _head(evaluations: Sequence[Evaluation], compared: Sequence[Setting]) -> lis
     """The first rows, what they are compared with, and what may come before them."""
     ordered = sorted(evaluations, key=order)
     least = ordered[0].step_time_seconds if ordered else 0.0
-    behind = [
+    further = [
         evaluation
         for evaluation in ordered[_HEAD:]
         if evaluation.setting in compared
         or (_is_unclear(evaluation) and evaluation.step_time_seconds < least)
     ]
-    return [*ordered[:_HEAD], *behind[:_HEAD]]
+    return [*ordered[:_HEAD], *further[:_HEAD]]
 
 
 def _requests(evaluation: Evaluation) -> int:

@@ -113,11 +113,11 @@ def _copied(
     return max(0.0, num_bytes / machine.host_bytes_per_second - layer.forward)
 
 
-def _input_copied(shape: RankShape, machine: Machine, segment: Segment, beside: float) -> float:
-    """Seconds of copying a checkpoint's input to the host, which `beside` seconds of kernels hide
+def _input_copied(shape: RankShape, machine: Machine, segment: Segment, hidden: float) -> float:
+    """Seconds of copying a checkpoint's input to the host, which `hidden` seconds of kernels hide
     where a stream of its own does it."""
     if not segment.input.offloaded:
         return 0.0
     cut = shape.tp if segment.shards_input else 1
     copy = -(-shape.hidden(LAYER_INPUT).num_bytes // cut) / machine.host_bytes_per_second
-    return max(0.0, copy - beside) if segment.input.overlapped else copy
+    return max(0.0, copy - hidden) if segment.input.overlapped else copy

@@ -19,7 +19,7 @@ from advisor.time.machine import machine_of
 from advisor.time.optimizer_time import stage_optimizer_seconds
 from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
-from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes, hidden_beside
+from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes, hidden_exchange
 from advisor.time.step_tail import (
     DataParallelWork,
     ShardedWork,
@@ -44,7 +44,7 @@ class StagePart(Struct, frozen=True):
 
 
 def _host(
-    job: Job, calibration: Calibration, graphed: frozenset[Module], beside: float, passes: int
+    job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
 ) -> Host:
     """The processor next to the job's GPU; the first of all `passes` has no other microbatch."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
@@ -58,7 +58,7 @@ def _host(
         answer_seconds=slower * calibration.host_answer_seconds,
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        beside=beside * (passes - 1) / passes,
+        hidden_share=hidden_share * (passes - 1) / passes,
         compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
 
@@ -112,9 +112,9 @@ class JobTime:
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
-        beside, pp = hidden_beside(job, calibration, joined), len(stages)
-        self._exchange = ExchangeOverlap(beside, pp, self._vpp, self._microbatches)
-        host = _host(job, calibration, graphed, beside, self._microbatches * self._vpp)
+        hidden_share, pp = hidden_exchange(job, calibration, joined), len(stages)
+        self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
+        host = _host(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
         machine = machine_of(job, calibration, host)
         self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(
@@ -216,7 +216,7 @@ class JobTime:
 
     def most_microbatch_seconds(self, seconds: float) -> float:
         """Of a step of at most `seconds`, what no stage takes longer for one microbatch."""
-        return seconds / (self._microbatches * (1.0 - self._exchange.beside))
+        return seconds / (self._microbatches * (1.0 - self._exchange.most))
 
     def at_least(self, none: list[RecomputePlan], *, host: bool = True) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and

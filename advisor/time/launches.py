@@ -27,8 +27,8 @@ class Host(Struct, frozen=True, kw_only=True):
     quantize_seconds: one tensor brought to 8 or 4 bits.
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
     graphed: submodules whose kernels CUDA graphs hold, except exchanges of tokens; whole: those
-    too. beside: part of an exchange that another microbatch's kernels hide, which run while it
-    waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
+    too. hidden_share: part of an exchange that another microbatch's kernels hide, which run while
+    it waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
     into one.
     """
 
@@ -38,7 +38,7 @@ class Host(Struct, frozen=True, kw_only=True):
     answer_seconds: float
     graphed: frozenset[Module] = frozenset()
     whole: bool = False
-    beside: float = 0.0
+    hidden_share: float = 0.0
     compiled: bool = False
 
 
@@ -169,7 +169,7 @@ def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -
     other. Where another microbatch runs next to, the processor has always something to launch, and
     `hidden` seconds of the passes' exchanges are no time of their own."""
     device_seconds = sum([one.device for one in passes]) - hidden
-    if host.beside or not any(one.asks for one in passes):
+    if host.hidden_share or not any(one.asks for one in passes):
         return max(0.0, sum([one.host for one in passes]) - device_seconds)
     clock = done = before = 0.0
     for _ in range(_STEADY):

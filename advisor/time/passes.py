@@ -234,9 +234,9 @@ def waiting_seconds(
     layer = layer_work(shape, machine, network, kind, host)
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
     again = tuple(launched((layer.forward[one.name] for one in replayed), host))
-    if host.beside:
+    if host.hidden_share:
         times = layer_times(shape, machine, network, kind)
-        hidden = host.beside * min(times.exchange, times.kernels)
+        hidden = host.hidden_share * min(times.exchange, times.kernels)
         return idle_seconds((*layer.there, *again, *layer.back), host, hidden=hidden)
     if not layer.asks:
         return idle_seconds((*layer.there, *again, *layer.back), host)
@@ -308,11 +308,11 @@ def _offload_seconds(
     return copy_seconds(offloaded_bytes(operators, segment.runs, segment.offloaded), machine, layer)
 
 
-def copy_seconds(num_bytes: int, machine: Machine, beside: PassTimes) -> float:
+def copy_seconds(num_bytes: int, machine: Machine, kernels: PassTimes) -> float:
     """Seconds of copying `num_bytes` to the host and back that the kernels of a layer, which run
-    `beside` either copy, do not hide."""
+    `kernels` either copy, do not hide."""
     copy = num_bytes / machine.host_bytes_per_second
-    return max(0.0, copy - beside.forward) + max(0.0, copy - beside.backward)
+    return max(0.0, copy - kernels.forward) + max(0.0, copy - kernels.backward)
 
 
 def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: PassTimes) -> float:

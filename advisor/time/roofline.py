@@ -76,8 +76,8 @@ def _in_8_bit(operator: Operator, machine: Machine) -> bool:
 
 def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     if operator.gemm is not None:
-        beside = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
-        copied = beside / machine.memory_bytes_per_second
+        extra = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+        copied = extra / machine.memory_bytes_per_second
         return linear_seconds(operator.gemm, machine, backward=backward) + copied
     if is_exchange(operator):
         return 0.0  # memory is read and written while the tokens are sent
@@ -143,8 +143,8 @@ def _attention_seconds(operator: Operator, machine: Machine, backward: bool, tra
     seconds = attention_seconds(kernel, flops, machine.attention, backward=backward)
     copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     moved = (traffic - copied) / machine.memory_bytes_per_second
-    beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
-    return max(seconds, moved) + beside
+    cast = copied / machine.memory_bytes_per_second + machine.kernel_seconds
+    return max(seconds, moved) + cast
 
 
 def _with_communication(
@@ -168,6 +168,6 @@ def _with_communication(
             overlapped += seconds
         else:
             exposed += seconds
-    gemms = sum(linear_seconds(gemm, machine, backward=False) for gemm in operator.beside)
+    gemms = sum(linear_seconds(gemm, machine, backward=False) for gemm in operator.overlapped_gemms)
     hidden = machine.hidden_fraction * min(overlapped, compute + gemms)
     return Seconds(compute, exposed + overlapped - hidden)

@@ -23,7 +23,7 @@ _NCCL_SMS: Final = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float:
     """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
     that it leaves them; 0 where none runs next to it.
 
@@ -36,10 +36,10 @@ def hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
 
 
 class ExchangeOverlap(Struct, frozen=True):
-    """What hides the experts' exchange of a job: `beside` is the part that the kernels of another
+    """What hides the experts' exchange of a job: `most` is the part that the kernels of another
     microbatch do, where there is one."""
 
-    beside: float
+    most: float
     pp: int
     vpp: int
     microbatches: int
@@ -47,7 +47,7 @@ class ExchangeOverlap(Struct, frozen=True):
     def shown_seconds(self, stage: int, pace: PassTimes) -> float:
         """Seconds of the exchange in a step that nothing hides, of a stage that takes `pace` for a
         microbatch: all of it, unless as long kernels of another microbatch run at the time."""
-        if not (pace.exchange and self.beside):
+        if not (pace.exchange and self.most):
             return self.microbatches * pace.exchange
         hidden = self.hidden_share(stage) * min(1.0, pace.kernels / pace.exchange)
         return self.microbatches * pace.exchange * (1 - hidden)
@@ -57,7 +57,7 @@ class ExchangeOverlap(Struct, frozen=True):
         no other microbatch."""
         passes = self.microbatches * self.vpp
         alone = 1 + num_warmup_passes(self.pp, self.vpp, self.microbatches, stage)
-        return self.beside * max(0, passes - alone) / passes
+        return self.most * max(0, passes - alone) / passes
 
 
 class Rates(NamedTuple):

@@ -76,21 +76,21 @@ class DataParallelWork(Struct, frozen=True, kw_only=True, dict=True):
     buckets: int = 1
 
     def exposed_seconds(
-        self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
+        self, forward: float, backward: float, others: tuple["DataParallelWork", ...] = ()
     ) -> float:
         """What is left of both next to one microbatch's `forward` and `backward` on this stage.
 
         Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
-        the first one goes forward. `beside`: work on other buffers, one after another. Source:
+        the first one goes forward. `others`: work on other buffers, one after another. Source:
         megatron-core 0.16.1 param_and_grad_buffer.py. The last bucket, which nothing can hide, is
         left out.
         """
-        reduce = sum(work._reduce_seconds for work in (self, *beside))
+        reduce = sum(work._reduce_seconds for work in (self, *others))
         if self.overlap_grad_reduce:
             reduce = max(0.0, reduce - backward)
         if not (self.sharded or self.gathers_after):
             return reduce
-        gather = sum(work._gather_seconds for work in (self, *beside))
+        gather = sum(work._gather_seconds for work in (self, *others))
         if self.gathers_after:
             return reduce + gather
         return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)

@@ -84,12 +84,12 @@ def as_run(job: Job, workload: Workload) -> Job:
 
 def differences_as_run(job: Job, workload: Workload) -> AsRun:
     """`job`, which is as the backend runs it, as far as `workload` does not say it."""
-    told = AsRun(
+    as_run = AsRun(
         model=_differing(workload.model, job.model),
         layout=_differing(workload.layout, job.layout),
         job=stated_fields(job.config, besides=field_types(Workload)),
     )
-    return read_record(AsRun, plain(told), "as_run")
+    return read_record(AsRun, plain(as_run), "as_run")
 
 
 def _differing(one: Struct, other: Struct) -> dict[str, Any]:

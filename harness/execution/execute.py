@@ -39,9 +39,9 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
     if written is not None:
         return _completed(written, folder, ended)
     if trial.command is not None:
-        told = conclude_log(folder, trial, trial.command, attempt, ended)
-        if told is not None:
-            return told
+        stated = conclude_log(folder, trial, trial.command, attempt, ended)
+        if stated is not None:
+            return stated
     why = _judge(folder, trial, ended)
     evidence = Evidence(phase=folder.state().phase, message=why.message, over_bytes=why.over_bytes)
     return _completed(unmeasured(trial, attempt, why.status, evidence), folder, ended)
@@ -126,8 +126,8 @@ def _environment(command: Command) -> dict[str, Any]:
 
 def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
     """Why a trial left no result."""
-    if ended.told is not None:
-        return ended.told
+    if ended.stated is not None:
+        return ended.stated
     if ended.timed_out:
         limit = trial.measurement.timeout_seconds
         state = folder.state()

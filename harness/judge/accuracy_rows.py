@@ -288,10 +288,10 @@ def _errors(errors: Iterable[float | None]) -> Errors | None:
 
 
 def _verdicts(setting_rows: Sequence[SettingRow]) -> Verdicts:
-    told = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
+    verdicts = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
     return Verdicts(
-        fits=told.count((True, True)),
-        refusals=told.count((False, False)),
-        false_fits=told.count((True, False)),
-        false_refusals=told.count((False, True)),
+        fits=verdicts.count((True, True)),
+        refusals=verdicts.count((False, False)),
+        false_fits=verdicts.count((True, False)),
+        false_refusals=verdicts.count((False, True)),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.report.blocks import Block, Column, Fitted, Indented, beside, group, table
+from advisor.report.blocks import Block, Column, Fitted, Indented, group, labelled_rows, table
 from advisor.report.text import on_screen
 from harness.base.collections import Scalar
 from harness.judge.golden import Golden
@@ -49,7 +49,7 @@ def golden_page(golden: Golden) -> str:
     lines: list[Block] = [f"{meta.provenance}, {meta.date}: {meta.reason}"]
     lines += [f"source: {meta.source}"] if meta.source else []
     lines += [f"workload {identity.workload_key or '(only partly known)'}", *_numbers(golden)]
-    lines += [beside((key, str(value)) for key, value in sorted(meta.environment.items()))]
+    lines += [labelled_rows((key, str(value)) for key, value in sorted(meta.environment.items()))]
     head = f"{identity.label}  on {identity.gpus}"
     return on_screen(group(head, Indented(group(*lines), 2)))
 

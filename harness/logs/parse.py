@@ -184,8 +184,8 @@ def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
     """Means as the last line tells them; what only an earlier one told stays."""
     if one is None:
         return other
-    told = {name: value for name, value in asdict(other).items() if value is not None}
-    return replace(one, **told)
+    stated = {name: value for name, value in asdict(other).items() if value is not None}
+    return replace(one, **stated)
 
 
 def larger_peak(one: Peak, other: Peak | None) -> Peak:

@@ -214,9 +214,9 @@ def not_a_number(parsed: ParsedLog) -> Failure | None:
 
 def _work(parsed: ParsedLog, question: LoggedRun) -> Work:
     """What is asked for decides; where it says nothing, what the log tells."""
-    told = stated_workload(parsed.arguments)
-    layout = {**told.get("layout", {}), **question.workload.get("layout", {})}
-    return work_of({**told, **question.workload, "layout": layout})
+    stated = stated_workload(parsed.arguments)
+    layout = {**stated.get("layout", {}), **question.workload.get("layout", {})}
+    return work_of({**stated, **question.workload, "layout": layout})
 
 
 def _warm_up(timed: TimedSteps, plan: MeasurementPlan, device: Device) -> int:

@@ -76,16 +76,16 @@ def stated_recompute(arguments: Mapping[str, str]) -> str | None:
 def contradictions(workload: Mapping[str, Any], arguments: Mapping[str, str]) -> tuple[str, ...]:
     """What the log tells otherwise than `workload` asks, one text each."""
     asked: dict[str, Scalar] = flatten(workload)
-    told = flatten(stated_workload(arguments))
+    stated = flatten(stated_workload(arguments))
     recompute = asked.get("recompute")
-    if "recompute" in told and isinstance(recompute, str):
+    if "recompute" in stated and isinstance(recompute, str):
         try:
             asked["recompute"] = same_spelling(parse_setting(recompute))
         except UserError:  # a setting that Megatron does not have
-            told.pop("recompute")
+            stated.pop("recompute")
     return tuple(
         f"{name} is {value} in the log, {asked[name]} in the request"
-        for name, value in told.items()
+        for name, value in stated.items()
         if name in asked and asked[name] is not None and str(asked[name]) != str(value)
     )
 

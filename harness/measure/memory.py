@@ -80,7 +80,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         self._device = device
         self._changed = changed
-        self._told = 0
+        self._reported = 0
         self._alive: dict[int, _Alive] = {}
 
     def count_existing(self) -> None:
@@ -159,8 +159,8 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         live = self.live_bytes
         if live > self.peak_bytes:
             self.peak_bytes = live
-        if self._changed is not None and live != self._told:
-            self._told = live
+        if self._changed is not None and live != self._reported:
+            self._reported = live
             self._changed(live)
 
 

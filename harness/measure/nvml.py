@@ -138,13 +138,13 @@ def load_of(readings: Sequence[GpuReading], gpu: NvmlGpu | None) -> GpuLoad | No
     clocks = [one.sm_clock_mhz for one in readings if one.sm_clock_mhz]
     watts = [one.power_watts for one in readings if one.power_watts]
     degrees = [one.temperature_celsius for one in readings if one.temperature_celsius]
-    told = [one.throttle_reasons for one in readings if one.throttle_reasons is not None]
+    known = [one.throttle_reasons for one in readings if one.throttle_reasons is not None]
     return GpuLoad(
         sm_clock_mhz=median(clocks) if clocks else None,
         max_sm_clock_mhz=gpu.identity().max_sm_clock_mhz,
         power_watts=round(median(watts), 1) if watts else None,
         temperature_celsius=max(degrees, default=None),
-        throttle_reasons=tuple(sorted(set().union(*told))) if told else None,
+        throttle_reasons=tuple(sorted(set().union(*known))) if known else None,
     )
 
 

@@ -88,8 +88,8 @@ class PhaseTimes:
         self._watch.mark()
         laps, host_laps = self._watch.laps(), self._watch.host_laps()
         ahead = map(sub, accumulate(laps), accumulate(host_laps))
-        told = [*list(ahead)[:-1], None]  # at its end the processor waits for the loss
-        each = zip(laps, host_laps, told, strict=True)
+        queued_ahead = [*list(ahead)[:-1], None]  # at its end the processor waits for the loss
+        each = zip(laps, host_laps, queued_ahead, strict=True)
         stretches = grouped(zip(self._begun, each, strict=True))
         return tuple(
             PhaseTime(

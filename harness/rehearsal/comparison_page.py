@@ -100,7 +100,7 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
             low, high = getattr(predicted, field), getattr(rehearsed, field)
             yield (
                 f"{where}: the difference is in the {name}: {human_bytes(low)} predicted, "
-                f"{human_bytes(high)} rehearsed{_told(rehearsed)}"
+                f"{human_bytes(high)} rehearsed{_reserved(rehearsed)}"
             )
 
 
@@ -112,5 +112,5 @@ def _compute(predicted: float | None, measured: float) -> str:
     return f"{said}, {milliseconds(predicted)} predicted ({error})"
 
 
-def _told(rehearsed: StagePeaks) -> str:
+def _reserved(rehearsed: StagePeaks) -> str:
     return f"; {rehearsed.note}" if rehearsed.note else ""

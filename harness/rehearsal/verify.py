@@ -38,9 +38,9 @@ def main() -> int:
     """Read, rehearse, write; progress goes to stderr."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the advisor says what is to be said
     asked = json.load(sys.stdin)
-    told = lacking()
-    if told is not None:
-        json.dump({"candidates": None, "refused": told}, sys.stdout)
+    refused = lacking()
+    if refused is not None:
+        json.dump({"candidates": None, "refused": refused}, sys.stdout)
         return 0
     config_dir = Path(asked["config_dir"]) if asked["config_dir"] else None
     candidates = asked["candidates"]

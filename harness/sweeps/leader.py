@@ -119,8 +119,8 @@ class Standing:
 
 def _may_lead(outcomes: Mapping[int, Outcome], budget: int | None) -> bool:
     """Whether a point was measured, and every process that says something ran within the budget."""
-    told = [outcome for outcome in outcomes.values() if not outcome.failed]
-    return bool(told) and all(outcome.measured and outcome.within(budget) for outcome in told)
+    ended = [outcome for outcome in outcomes.values() if not outcome.failed]
+    return bool(ended) and all(outcome.measured and outcome.within(budget) for outcome in ended)
 
 
 def _upper_tail(t: float, freedom: int) -> float:

@@ -32,28 +32,28 @@ class SweepProgress(Progress):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def begin(self, number: int, label: str) -> None:
         """The next trial starts."""
-        super().begin(len(self._told) + 1, label)
+        super().begin(len(self._reported) + 1, label)
 
     def end(self, result: TrialResult) -> None:
         """The trial has its final result."""
         super().end(result)
-        self._told.add(result.name)
+        self._reported.add(result.name)
 
     def found(self, number: int, label: str, result: TrialResult) -> None:
         """The trial was finished by an earlier run, or is one of an earlier round."""
-        if result.name not in self._told:
-            self._told.add(result.name)
-            super().found(len(self._told), label, result)
+        if result.name not in self._reported:
+            self._reported.add(result.name)
+            super().found(len(self._reported), label, result)
 
     def collected(self, number: int, label: str, result: TrialResult) -> None:
         """The trial has its final result, and ran elsewhere."""
-        if result.name not in self._told:
-            self._told.add(result.name)
-            super().collected(len(self._told), label, result)
+        if result.name not in self._reported:
+            self._reported.add(result.name)
+            super().collected(len(self._reported), label, result)
 
     def _head(self) -> str:
         return f"trial {self._number}  {self._label}"

@@ -114,8 +114,8 @@ def _nothing_to_run(
     """What keeps every point from being run: the budget where some only need more, else the reason
     that most have."""
     other = "change sweep.micro_batch_sizes, sweep.layouts or recompute.settings"
-    told = [planned.trial.prediction for planned in found.values()]
-    peaks = [one.peak_reserved_bytes for one in told if one and one.peak_reserved_bytes]
+    predicted = [planned.trial.prediction for planned in found.values()]
+    peaks = [one.peak_reserved_bytes for one in predicted if one and one.peak_reserved_bytes]
     budget = options.budget_bytes()
     if budget is not None and peaks and min(peaks) > budget:
         relation = f"fits none of {len(found)} points; the smallest needs"
@@ -145,7 +145,7 @@ class _Builder:
         self._config, self._machine, self._options = config, machine, options
         self._target = target
         self._trial = bare_trial(config, machine, target.job, "none")
-        self._told: dict[Job, AsRun] = {}
+        self._as_run: dict[Job, AsRun] = {}
         framework = target.job.config.framework
         self._settings: RecomputeSettings = parts_of(framework).settings
         asked = config.recompute.settings
@@ -222,9 +222,9 @@ class _Builder:
         size, spec = job.config.micro_batch_size, evaluation.setting.spec
         point, planned = self._bare(job.layout, size, spec, "")
         prediction = predict(planned.trial.workload, evaluation)
-        told = self._told.get(job) or differences_as_run(job, planned.trial.workload)
-        self._told[job] = told  # settings of one job share it: making it takes longer than the rest
-        trial = replace(planned.trial, prediction=prediction, as_run=told)
+        as_run = self._as_run.get(job) or differences_as_run(job, planned.trial.workload)
+        self._as_run[job] = as_run  # one for all settings of a job: it takes longest
+        trial = replace(planned.trial, prediction=prediction, as_run=as_run)
         planned = replace(planned, trial=trial)
         likely, least = prediction.fit_probability, self._options.min_fit_probability
         if planned.skip or likely is None or likely >= least:

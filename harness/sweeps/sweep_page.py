@@ -45,8 +45,8 @@ def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], ended: str
     counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
-    told = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
-    notes = (told, *_not_run(space), ended, *_assumptions(space))
+    counted = f"{len(outcomes)} of {len(space.legal)} points: {words or 'none yet'}."
+    notes = (counted, *_not_run(space), ended, *_assumptions(space))
     return on_screen(group(*lines, "", *reasons, *notes))
 
 

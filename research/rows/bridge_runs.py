@@ -50,7 +50,7 @@ def bridge_job(run: BridgeRun) -> RowJob:
     values = {
         **run.fields,
         **extras,
-        "moe_shared_expert_overlap": _shares_beside(run.model, extras),
+        "moe_shared_expert_overlap": _shares_overlapped(run.model, extras),
         "precision": run.precision,
         "framework": Framework.MEGATRON_BRIDGE,
         "framework_version": run.release,
@@ -59,7 +59,7 @@ def bridge_job(run: BridgeRun) -> RowJob:
     return resolved(run.model, run.gpus, values, _recipe(run))
 
 
-def _shares_beside(model: str, extras: Values) -> bool:
+def _shares_overlapped(model: str, extras: Values) -> bool:
     """Whether shared experts run next to the exchange: the providers' default (0.3.1 models), which
     the flex dispatcher and the overlap of microbatches switch off."""
     exchanged = extras["moe_token_dispatcher_type"] is TokenDispatcher.ALLTOALL

@@ -77,8 +77,8 @@ def _work(share: range, file: Path, folder: Path) -> None:
             lines.write(json.dumps({"begun": number}) + "\n")
             lines.flush()
             limit = MOST_SECONDS + ordinary[target.name]
-            told = _measured(folder / str(number), target, number, limit)
-            lines.write(json.dumps({"case": number, "target": target.name, **told}) + "\n")
+            reported = _measured(folder / str(number), target, number, limit)
+            lines.write(json.dumps({"case": number, "target": target.name, **reported}) + "\n")
             lines.flush()
 
 

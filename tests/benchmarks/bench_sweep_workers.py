@@ -16,7 +16,7 @@ def test_workers_of_one_folder(tmp_path: Path, kind: str) -> None:
     sweep = Sweep(tmp_path, url, TASKS)
     out = sweep.run(kill(0), kill(2), lambda _: sweep.start())
     assert out == [f"{TASKS}\n"] * 3
-    assert sorted(sweep.told().values()) == [1] * TASKS
+    assert sorted(sweep.reported().values()) == [1] * TASKS
     assert max(sweep.measured().values()) == 1
 
 
@@ -29,5 +29,5 @@ def test_postgresql_with_a_worker_killed_one_cut_off_and_a_restart(tmp_path: Pat
             kill(0), lambda workers: server.cut(workers[1].pid), lambda _: server.restart()
         )
         assert out == [f"{TASKS}\n"] * 3
-        assert sorted(sweep.told().values()) == [1] * TASKS
+        assert sorted(sweep.reported().values()) == [1] * TASKS
         assert sweep.measured().total() <= TASKS + 1

@@ -12,7 +12,7 @@ TARGETS = targets(slow=False)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_a_broken_input_is_told_in_one_line(target: Target, tmp_path: Path) -> None:
+def test_a_broken_input_is_reported_in_one_line(target: Target, tmp_path: Path) -> None:
     for number in range(CASES):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -184,9 +184,9 @@ def test_explained_bytes_and_seconds_sum_to_the_learned_row(
     SimulatedDevice().run(corners(shipped), tmp_path)
     keywords = {"seq_length": 8192, "tp": 2, "pp": 2, "vpp": 8, "cp": 1, "explain": 2}
     advice = advisor.advise(model="llama3_8b", gpus="8xH100", calibration=tmp_path, **keywords)
-    row, told = advice.candidates[1], advice.explain
-    assert sum(line.num_bytes for line in told.memory) == row.peak_reserved_bytes
-    assert sum(line.seconds for line in told.time) == pytest.approx(row.step_time_seconds)
+    row, reported = advice.candidates[1], advice.explain
+    assert sum(line.num_bytes for line in reported.memory) == row.peak_reserved_bytes
+    assert sum(line.seconds for line in reported.time) == pytest.approx(row.step_time_seconds)
 
 
 def test_memory_moves_towards_what_was_measured(shipped: list[Answer], tmp_path: Path) -> None:

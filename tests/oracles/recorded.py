@@ -146,5 +146,5 @@ def write() -> None:
 
 
 def _told(value: object, fields: dict[str, Any]) -> str:
-    told = (f"{name}={readable(one)}" for name, one in sorted(fields.items()))
-    return f"{type(value).__name__}({', '.join(told)})"
+    reported = (f"{name}={readable(one)}" for name, one in sorted(fields.items()))
+    return f"{type(value).__name__}({', '.join(reported)})"

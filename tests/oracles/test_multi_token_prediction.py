@@ -70,6 +70,6 @@ def test_peaks_with_recompute(setting: str) -> None:
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))
 
 
-def test_peaks_behind_latent_attention() -> None:
+def test_peaks_after_latent_attention() -> None:
     case = DEEPSEEK_V2_LITE.changed(mtp_num_layers=1, **LAYOUTS["tp4_sp"])
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))

@@ -39,13 +39,13 @@ def read() -> Iterator[Row]:
         of_job = list(job)
         trials = trials_of(of_job[0][0], [case["recompute"] for case, _ in of_job])
         for trial, (case, peaks) in zip(trials, of_job, strict=True):
-            told = trial.prediction
-            assert told is not None
+            reported = trial.prediction
+            assert reported is not None
             yield Row(
                 expandable=case["expandable_segments"],
-                fits=told.fit_probability or 0.0,
-                predicted_allocated=told.peak_allocated_bytes or 0,
-                predicted_taken=told.peak_reserved_bytes or 0,
+                fits=reported.fit_probability or 0.0,
+                predicted_allocated=reported.peak_allocated_bytes or 0,
+                predicted_taken=reported.peak_reserved_bytes or 0,
                 allocated=int(peaks["allocated"]) if peaks["allocated"] else None,
                 taken=int(peaks["reserved"]) + CONTEXT_BYTES if peaks["reserved"] else None,
             )

@@ -413,7 +413,7 @@ def test_the_python_names_other_libraries() -> None:
         assert text in stack.spelling.setting_flags(NONE, job)
 
 
-def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:
+def test_what_deepspeeds_file_cannot_say_stands_next_to_it() -> None:
     """A call of the engine; for transformers' layers options of a Trainer and of TRL."""
     kernels = ("job.torch_compile=true", "job.attn_implementation=eager")
     stack, job = stack_job("deepspeed", overrides=kernels[:1])

@@ -45,7 +45,7 @@ KWARGS: dict[str, dict[str, Any] | None] = {
 
 def _model(shape: RankShape, spec_text: str) -> Any:
     spec = shape.model
-    if spec.norm_placement.behind:
+    if spec.norm_placement.after:
         config = variant_config(spec)
         cls = getattr(transformers, _CLASSES[config.model_type])
         model = cls._from_config(config, dtype=torch.bfloat16).train()

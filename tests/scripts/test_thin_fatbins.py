@@ -140,7 +140,7 @@ def test_the_command_says_what_went(tmp_path: Path) -> None:
         (library(container(OLD[:20])).content, "is cut off"),
     ],
 )
-def test_what_is_no_such_library_is_told_and_nothing_is_written(
+def test_what_is_no_such_library_is_reported_and_nothing_is_written(
     tmp_path: Path, content: bytes, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = tmp_path / "lib.so", tmp_path / "thin.so"

@@ -198,7 +198,7 @@ def _working_set(
     largest, end, external = _largest_layer(shape), _end(shape), shape.use_liger_kernel
     stays = largest * _layers_that_stay(shape, largest, end)
     layer = (largest + PREFETCH_BUCKET_ELEMENTS + end * external) * narrow
-    beside = ShardingOverhead(forward=layer, backward=layer)
+    gathered = ShardingOverhead(forward=layer, backward=layer)
     first = ShardingOverhead(
         forward=end * (1 + external) * narrow, backward=end * (1 + external) * narrow
     )
@@ -207,9 +207,9 @@ def _working_set(
     others = max(0, stays - largest) * narrow
     return WorkingSet(
         embedding=first,
-        first_layer=beside,
-        layer=beside,
-        last_layer=replace(beside, backward=beside.backward + waits + others),
+        first_layer=gathered,
+        layer=gathered,
+        last_layer=replace(gathered, backward=gathered.backward + waits + others),
         head=last,
         step=step,
         adds_weight_grads=True,

@@ -174,5 +174,5 @@ def graphed_modules(job: Job) -> frozenset[Module]:
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION or not names:
         return frozenset(Module)
     held = frozenset[Module]().union(*(_HELD.get(name, frozenset()) for name in names))
-    beside = model.moe_shared_expert_overlap
-    return held | SHARED_MODULES if "moe_router" in names and not beside else held
+    overlapped = model.moe_shared_expert_overlap
+    return held | SHARED_MODULES if "moe_router" in names and not overlapped else held

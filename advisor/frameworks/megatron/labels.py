@@ -65,20 +65,20 @@ def _core_attention(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 def _dense_mlp(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     if kind.feed_forward is FeedForward.DENSE:
         norms = frozenset() if _is_local(model) else frozenset({Module.PRE_MLP_LAYERNORM})
-        if model.norm_placement.behind:
+        if model.norm_placement.after:
             norms |= {Module.POST_MLP_LAYERNORM}
         yield ReplayRun(_MLP_MODULES | norms)
 
 
 def _norms(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
     """Under Transformer Engine the input norm of latent attention and the norm before experts."""
-    behind, local = model.norm_placement.behind, _is_local(model)
+    after, local = model.norm_placement.after, _is_local(model)
     if local or _is_latent(model, kind):
-        last = Module.POST_ATTENTION_LAYERNORM if behind else Module.LINEAR_PROJ
+        last = Module.POST_ATTENTION_LAYERNORM if after else Module.LINEAR_PROJ
         yield _discarding(Module.INPUT_LAYERNORM, before=last)
     if local or _has_experts(kind):
         last = Module.COMBINE if _has_experts(kind) else Module.LINEAR_FC2
-        last = Module.POST_MLP_LAYERNORM if behind else last
+        last = Module.POST_MLP_LAYERNORM if after else last
         yield _discarding(Module.PRE_MLP_LAYERNORM, before=last)
 
 

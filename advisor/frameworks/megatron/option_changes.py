@@ -81,14 +81,14 @@ def _dispatcher(job: Job, revision: Revision) -> JobChange:
         why = "NCCL's kernels instead of the flex dispatcher's"
         words = "model.moe_token_dispatcher_type=alltoall"
         return JobChange(words, why, partial(replace, job, model=usual), Effect.EXCHANGE)
-    words, beside = "model.moe_token_dispatcher_type=flex", model.moe_shared_expert_overlap
-    if beside and not revision.at_least(0, 18):
-        words, beside = f"{words} {_SHARED_APART}", False
+    words, overlapped = "model.moe_token_dispatcher_type=flex", model.moe_shared_expert_overlap
+    if overlapped and not revision.at_least(0, 18):
+        words, overlapped = f"{words} {_SHARED_APART}", False
     changed = replace(
         model,
         moe_token_dispatcher_type=TokenDispatcher.FLEX,
         moe_flex_dispatcher_backend=FlexBackend.DEEPEP,
-        moe_shared_expert_overlap=beside,
+        moe_shared_expert_overlap=overlapped,
     )
     return JobChange(
         words,

@@ -171,11 +171,11 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     given = -(-experts // sharding.expert_ranks)
     less = sharding.reduced(experts) - given * DType.FP32.itemsize
 
-    def apart(beside: ShardingOverhead, above: int) -> ShardingOverhead:
+    def apart(overhead: ShardingOverhead, above: int) -> ShardingOverhead:
         return replace(
-            beside,
-            entry=beside.entry + given * DType.BF16.itemsize,
-            backward=beside.backward - above,
+            overhead,
+            entry=overhead.entry + given * DType.BF16.itemsize,
+            backward=overhead.backward - above,
             exit=0,
         )
 
@@ -220,13 +220,13 @@ def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
     return most + reduced - _staying(sharding, elements)
 
 
-def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
+def _more(overhead: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
     return replace(
-        beside,
-        entry=beside.entry + forward,
-        forward=beside.forward + forward,
-        backward=beside.backward + backward,
-        exit=beside.exit + backward,
+        overhead,
+        entry=overhead.entry + forward,
+        forward=overhead.forward + forward,
+        backward=overhead.backward + backward,
+        exit=overhead.exit + backward,
     )
 
 
@@ -337,11 +337,11 @@ def _flat_reduction(sharding: Sharding, elements: int) -> int:
     return whole + max(own + whole, cast + shards - (whole - own))
 
 
-def _tied(beside: ShardingOverhead, embedding: int, sharding: Sharding) -> ShardingOverhead:
+def _tied(overhead: ShardingOverhead, embedding: int, sharding: Sharding) -> ShardingOverhead:
     """The embedding where the output layer's gradient of the same weight waits: the sum of both is
     a third tensor; what is reduced at last is one of them (counted as waiting: memory.chunk)."""
     one = sharding.gathered(embedding)
-    return replace(beside, exit=max(beside.exit - one, beside.backward + 2 * one))
+    return replace(overhead, exit=max(overhead.exit - one, overhead.backward + 2 * one))
 
 
 def _with_left(
@@ -349,9 +349,9 @@ def _with_left(
 ) -> WorkingSet:
     """`found` with what each group leaves, and what of it stays gathered before that."""
 
-    def leaving(beside: ShardingOverhead, elements: int, experts: int = 0) -> ShardingOverhead:
+    def leaving(overhead: ShardingOverhead, elements: int, experts: int = 0) -> ShardingOverhead:
         left = _appearing(sharding, elements, experts)
-        return replace(beside, left=left, stays=_staying(sharding, elements))
+        return replace(overhead, left=left, stays=_staying(sharding, elements))
 
     mean = layers.all // layers.number, layers.experts // layers.number
     return replace(

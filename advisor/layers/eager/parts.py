@@ -63,7 +63,7 @@ def linear(
         saved = (_narrow(shape, source, name), *_narrow_weights(shape, weights))
         cast = saved[0].num_bytes - source.num_bytes
     quantized = shape.quantizes and module is not Module.OUTPUT_LAYER
-    before, behind = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
+    before, backward_cast = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
     operator = Operator(
         name=name,
         module=module,
@@ -72,7 +72,7 @@ def linear(
         outputs=(output,),
         saved=saved,
         forward_workspace=before,
-        backward_workspace=cast + behind,  # the input's gradient is in 16 bits at first
+        backward_workspace=cast + backward_cast,  # the input's gradient is in 16 bits at first
         weights=tuple(weights),
         gemm=Gemm(shape.tokens, width, depth, quantized),
         forward_holds=holds,

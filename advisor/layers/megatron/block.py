@@ -57,7 +57,7 @@ def _mixer(
 ) -> tuple[Operator, ...]:
     normed = shape.hidden("input_layernorm_out")
     mixer = _mixer_operators(shape, kind, normed)
-    if shape.model.norm_placement.behind:
+    if shape.model.norm_placement.after:
         mixer = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, mixer)
     residual = Module.MAMBA_BDA if kind.mixer is Mixer.MAMBA else Module.SELF_ATTN_BDA
     return (
@@ -89,7 +89,7 @@ def _feed_forward(
 ) -> tuple[Operator, ...]:
     normed = shape.hidden("pre_mlp_layernorm_out")
     mlp = _feed_forward_operators(shape, kind, normed)
-    if shape.model.norm_placement.behind:
+    if shape.model.norm_placement.after:
         mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
     return (
         norm_operator(shape, Module.PRE_MLP_LAYERNORM, source, normed),

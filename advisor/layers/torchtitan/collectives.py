@@ -78,12 +78,12 @@ def pipelined(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     fuse_matmul_reduce_scatter).
     """
     return tuple(
-        _beside(operator, operators) if operator.forward_collectives else operator
+        _with_overlapped_gemms(operator, operators) if operator.forward_collectives else operator
         for operator in operators
     )
 
 
-def _beside(operator: Operator, operators: tuple[Operator, ...]) -> Operator:
+def _with_overlapped_gemms(operator: Operator, operators: tuple[Operator, ...]) -> Operator:
     """A gather or scatter with the GEMMs next to it; as it is where it has none."""
     (source,), (output,) = operator.inputs, operator.outputs
     gathers = operator.forward_collectives[0].kind is CollectiveKind.ALL_GATHER
@@ -99,7 +99,7 @@ def _beside(operator: Operator, operators: tuple[Operator, ...]) -> Operator:
         back = tuple(replace(one, overlapped=True) for one in back)
     return replace(
         operator,
-        beside=neighbours,
+        overlapped_gemms=neighbours,
         forward_collectives=tuple(replace(one, overlapped=True) for one in there),
         backward_collectives=back,
     )

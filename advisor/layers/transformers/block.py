@@ -67,11 +67,11 @@ def _norm_before(
     return output, (norm(shape, name, module, source, output),)
 
 
-def _norm_behind(
+def _norm_after(
     shape: RankShape, name: str, module: Module, source: Tensor
 ) -> tuple[Tensor, tuple[Operator, ...]]:
     """What is added to the residual: `source`, or what a norm makes of it."""
-    if not shape.model.norm_placement.behind:
+    if not shape.model.norm_placement.after:
         return source, ()
     output = hidden(shape, f"{name}_out")
     return output, (norm(shape, name, module, source, output),)
@@ -103,11 +103,11 @@ def _attention(
         holds=(source, query, key, value),
     )
     branch, dropped = dropout("resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout)
-    branch, behind = _norm_behind(
+    branch, norm = _norm_after(
         shape, "post_attention_layernorm", Module.POST_ATTENTION_LAYERNORM, branch
     )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
-    return (*before, *core, o_proj, *dropped, *behind, add)
+    return (*before, *core, o_proj, *dropped, *norm, add)
 
 
 def _narrow(
@@ -206,7 +206,7 @@ def _mlp(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )
     branch, dropped = dropout("mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
-    branch, behind = _norm_behind(
+    branch, norm = _norm_after(
         shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
     )
     add = residual(
@@ -217,7 +217,7 @@ def _mlp(
         hidden(shape, "layer_output"),
         holds=held,
     )
-    return (*operators, *dropped, *behind, add)
+    return (*operators, *dropped, *norm, add)
 
 
 def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:

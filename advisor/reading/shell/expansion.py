@@ -175,12 +175,12 @@ class Expander:
         data = text.encode()
         at = scan = 0
         while (found := data.find(b"\\", scan)) >= 0 and found + 1 < len(data):
-            behind = chr(data[found + 1])
-            if escapable is not None and behind not in escapable and behind != "\n":
+            following = chr(data[found + 1])
+            if escapable is not None and following not in escapable and following != "\n":
                 scan = found + 2
                 continue
             yield from self._literal(start + at, start + found)
-            at = found + (2 if behind == "\n" else 1)
+            at = found + (2 if following == "\n" else 1)
             scan = max(at, found + 2)
         yield from self._literal(start + at, stop)
 

@@ -80,8 +80,8 @@ def _whole(found: _Step, origin: Origin) -> Iterator[Event]:
     yield _named("process_name", _WHOLE, 0, f"predicted step: {origin.row}")
     yield _sorted("process_sort_index", _WHOLE, 0, _WHOLE)
     yield _named("thread_name", _WHOLE, PASSES, "step")
-    told = {**origin.words, "notes": _NOTES}
-    yield from _span((_WHOLE, PASSES), "training step", (0.0, found.step.seconds), told)
+    args = {**origin.words, "notes": _NOTES}
+    yield from _span((_WHOLE, PASSES), "training step", (0.0, found.step.seconds), args)
 
 
 def _names(stage: int) -> Iterator[Event]:
@@ -97,12 +97,12 @@ def _passes(found: _Step, stage: int) -> Iterator[Event]:
     place = (stage + 1, PASSES)
     for one in found.line.stages[stage]:
         name = f"{'backward' if one.backward else 'forward'} {one.microbatch}"
-        yield from _span(place, name, (one.start, one.end), _told(found, stage, one))
+        yield from _span(place, name, (one.start, one.end), _args_of(found, stage, one))
     for part, start, end in tail_parts(found.step):
         yield from _span(place, _TAIL[part], (start, end), {})
 
 
-def _told(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
+def _args_of(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
     """Of a pass: microbatch, chunk and its layers, bytes."""
     chunk: ChunkPass = found.step.stages[stage].chunks[one.chunk]
     most = chunk.most_backward if one.backward else chunk.most_forward
@@ -150,7 +150,7 @@ def _memory(found: _Step, stage: int) -> Iterator[Event]:
 
 
 def _span(
-    place: tuple[int, int], name: str, ends: tuple[float, float], told: dict[str, Any]
+    place: tuple[int, int], name: str, ends: tuple[float, float], args: dict[str, Any]
 ) -> Iterator[Event]:
     """A slice, none where it has no length. Ends are rounded to nanoseconds, as the tools hold
     them, so that no slice reaches into the next."""
@@ -165,7 +165,7 @@ def _span(
             "tid": thread,
             "ts": start / 1e3,
             "dur": (end - start) / 1e3,
-            "args": {"seconds": ends[1] - ends[0], **told},
+            "args": {"seconds": ends[1] - ends[0], **args},
         }
 
 

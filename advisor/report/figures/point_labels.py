@@ -23,7 +23,7 @@ _STEP: Final = 9.0
 """Points of the type: from a mark to its label, and on to the next place that is tried."""
 _NEAR: Final = (9.0, 7.0)
 """Points of the type within which marks share one label."""
-_BESIDE: Final = 18.0
+_SIDEWAYS: Final = 18.0
 """Points of the type to the next place next to those above and below a mark."""
 _RINGS: Final = {True: 5, False: 24}
 """How many places away a label with names is tried, and a number."""
@@ -180,7 +180,7 @@ def _places(rings: int) -> Iterator[Point]:
     """Offsets from a point, the nearest first; those of further rings lie next to it as well."""
     for ring in range(rings):
         away = _AWAY + ring * _STEP
-        beside = [_AWAY + step * _BESIDE for step in range(ring + 1)]
-        yield from ((x, y) for right in beside for x in (right, -right) for y in (away, -away))
+        sideways = [_AWAY + step * _SIDEWAYS for step in range(ring + 1)]
+        yield from ((x, y) for right in sideways for x in (right, -right) for y in (away, -away))
         if ring == 0:
             yield from ((2 * _AWAY, 0.0), (-2 * _AWAY, 0.0))

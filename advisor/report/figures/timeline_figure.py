@@ -378,5 +378,5 @@ def _looks(drawing: _Drawing) -> list[Look]:
         for name, _ in way.parts
     }
     parts = [look for name, look in _PARTS.items() if name in names]
-    behind = [look for look, _, _ in drawing.tail()]
-    return list(dict.fromkeys([FORWARD, BACKWARD, *parts, *behind, BUBBLE]))
+    tail = [look for look, _, _ in drawing.tail()]
+    return list(dict.fromkeys([FORWARD, BACKWARD, *parts, *tail, BUBBLE]))

@@ -50,9 +50,9 @@ class StageSplits:
         self._order = [
             (stage, index) for index in range(len(self.own[0])) for stage in range(self._pp)
         ]
-        before, self._alike, behind = _longest_run(job.model.layer_kinds)
+        before, self._alike, after = _longest_run(job.model.layer_kinds)
         self._first = self._staying(self._order, before)
-        self._last = self._staying(self._order[::-1], behind)
+        self._last = self._staying(self._order[::-1], after)
         self.moves = moves and self._pp > 1
         self.choices: tuple[tuple[Counts, ...], ...] = tuple(
             tuple(self._choices(stage)) for stage in range(self._pp)
@@ -136,10 +136,10 @@ class StageSplits:
         chunks = []
         for index, (count, own) in enumerate(zip(counts, self.own[stage], strict=True)):
             first, last = self._first.get((stage, index), 0), self._last.get((stage, index), 0)
-            before, behind = own.layers[:first], own.layers[own.num_layers - last : own.num_layers]
+            before, after = own.layers[:first], own.layers[own.num_layers - last : own.num_layers]
             between = (self._alike,) * (count - first - last)
-            beside = own.layers[own.num_layers :]
-            chunks.append(replace(own, layers=(*before, *between, *behind, *beside)))
+            others = own.layers[own.num_layers :]
+            chunks.append(replace(own, layers=(*before, *between, *after, *others)))
         return tuple(chunks)
 
     def _text(self, counts: tuple[Counts, ...]) -> str:

@@ -161,8 +161,8 @@ def under_installed(job: Job) -> tuple[Job, str]:
     here = installed_revision().core
     config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
     said = f"rules and predictions are those of the installed megatron-core {release}"
-    told = "" if asked.core == here else f"; the job asks for {asked.label}"
-    return replace(job, config=config), said + told
+    other = "" if asked.core == here else f"; the job asks for {asked.label}"
+    return replace(job, config=config), said + other
 
 
 def installed_revision() -> Revision:

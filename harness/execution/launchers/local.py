@@ -27,7 +27,7 @@ class Exit(Struct, frozen=True, kw_only=True):
 
     code: None where a signal ended it. stopped: we asked for the end; timed_out: because the time
     was over. host_oom: the kernel's count of processes killed for memory rose meanwhile; None
-    where it cannot be read. told: what a scheduler says of the end, which we cannot see.
+    where it cannot be read. stated: what a scheduler says of the end, which we cannot see.
     """
 
     code: int | None = None
@@ -35,7 +35,7 @@ class Exit(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     timed_out: bool = False
     host_oom: bool | None = None
-    told: Failure | None = None
+    stated: Failure | None = None
 
     def after_timeout(self) -> "Exit":
         """The same end, because the time was over."""

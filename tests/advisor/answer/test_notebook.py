@@ -59,13 +59,13 @@ def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
     assert "~" not in shown(tight)[1]
 
 
-def test_rates_and_money_are_told(tight: Answer) -> None:
+def test_rates_and_money_are_reported(tight: Answer) -> None:
     assert "14,100 tokens/s; 10^12 tokens take 631,000 GPU-hours." in shown(tight)[1]
     text = plain_advice(tight, price_per_gpu_hour=2.5)._repr_html_()
     assert "631,000 GPU-hours (1.58 M at 2.5 per GPU-hour)." in text
 
 
-def test_folded_rows_are_left_out_and_other_changes_told(tight: Answer) -> None:
+def test_folded_rows_are_left_out_and_other_changes_reported(tight: Answer) -> None:
     first, second, third, *_ = tight.candidates
     job = tight.job
     config = replace(job.config, expandable_segments=True)

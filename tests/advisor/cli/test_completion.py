@@ -106,7 +106,7 @@ def test_the_script_of_a_shell(
 def test_another_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for program, run in COMMANDS.items():
         assert run(["completion", "tcsh"]) == 2
-        assert f"{program}" in (told := capsys.readouterr().err)
-        assert "is not a supported shell; " in told
+        assert f"{program}" in (reported := capsys.readouterr().err)
+        assert "is not a supported shell; " in reported
         assert run(["completion"]) == 2
         assert "bash, zsh or fish" in capsys.readouterr().err

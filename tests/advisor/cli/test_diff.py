@@ -85,7 +85,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["diff", JOB], "diff: needs two REQUESTs"),
         (["diff", JOB, "--model llama3_70b --gpus 3xH999"], "H999"),
@@ -109,13 +109,13 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_a_wrong_request_is_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert told in captured.err
+    assert reported in captured.err
 
 
 def test_options_of_every_kind_of_line() -> None:

@@ -28,9 +28,9 @@ def test_both_are_written_and_say_the_command(
     trace, snapshot = tmp_path / "step.json", tmp_path / "s.pickle"
     words = [*JOB, "--trace", str(trace), "--memory-snapshot", str(snapshot), "--row", "1"]
     assert main(words) == 0
-    told = capsys.readouterr().err
-    assert f"wrote {trace}: open it at ui.perfetto.dev" in told
-    assert f"wrote {snapshot}: open it at pytorch.org/memory_viz" in told
+    reported = capsys.readouterr().err
+    assert f"wrote {trace}: open it at ui.perfetto.dev" in reported
+    assert f"wrote {snapshot}: open it at pytorch.org/memory_viz" in reported
     for said in (
         json.loads(trace.read_text())["otherData"],
         pickle.loads(snapshot.read_bytes())["allocator_settings"],
@@ -73,8 +73,8 @@ def test_a_folder_is_refused_before_the_search(
     ):
         Path(name).mkdir()
         assert main([*JOB, flag, name]) == 2
-        told = f"{flag} = {name}: is a folder; write e.g. {flag} {name}/{example}"
-        assert told in capsys.readouterr().err
+        reported = f"{flag} = {name}: is a folder; write e.g. {flag} {name}/{example}"
+        assert reported in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -90,8 +90,8 @@ def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFix
     if other == "--plot":
         pytest.importorskip("matplotlib")
     assert main([*JOB, "-o", f"./{name}", other, name]) == 2
-    told = f"{other} = {name}: must not be the file of -o; name another file"
-    assert told in capsys.readouterr().err
+    reported = f"{other} = {name}: must not be the file of -o; name another file"
+    assert reported in capsys.readouterr().err
 
 
 def test_the_name_says_the_format_where_no_flag_does(
@@ -146,8 +146,8 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     main([*JOB, "--format", "json"])
     printed = capsys.readouterr().out
     assert main([*JOB, "--format", "json", "-o", str(path)]) == 0
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"advise: wrote {path}\n")
+    reported = capsys.readouterr()
+    assert (reported.out, reported.err) == ("", f"advise: wrote {path}\n")
     assert path.read_text() == printed
     compared = tmp_path / "compared.txt"
     assert main([*JOB, "--against", "0.13", "-o", str(compared)]) == 0

@@ -35,7 +35,7 @@ def added(changed: tuple[Operator, ...], plain: tuple[Operator, ...]) -> dict[st
     return {name: size for name, size in saved_bytes(changed).items() if name not in before}
 
 
-def test_norms_behind_keep_what_they_read() -> None:
+def test_norms_after_keep_what_they_read() -> None:
     layers = [transformer_layer(toy_shape(model)) for model in (POST, LLAMA)]
     assert added(*layers) == {
         "attention_out": SHARD,
@@ -47,7 +47,7 @@ def test_norms_behind_keep_what_they_read() -> None:
     assert weights[0] - weights[1] == 2 * 64
 
 
-def test_mlp_replays_the_norm_behind_it() -> None:
+def test_mlp_replays_the_norm_after_it() -> None:
     plan = chunk_plan(selective("mlp"), POST, (DENSE,), True)
     assert Module.POST_MLP_LAYERNORM in plan.segments[0].runs[0].modules
     assert replayed_flops(toy_shape(POST), plan) == replayed_flops(toy_shape(), plan)

@@ -25,7 +25,7 @@ def test_nothing_measured_is_as_shipped() -> None:
     assert found.unused.sigma == pytest.approx(WIDTH.unused)
 
 
-def test_activations_and_states_are_told_apart_by_their_shares() -> None:
+def test_activations_and_states_are_distinguished_by_their_shares() -> None:
     lean = replace(ROW, fixed=900, measured_allocated=1001)  # 1 % of activations in both rows
     found = MemoryResidual(rows=(ROW, lean), width=replace(WIDTH, allocated=1.0))
     assert found.states.mean == pytest.approx((0.0, 0.01), abs=1e-4)

@@ -426,7 +426,7 @@ def test_a_trainers_job_that_is_not_modelled_is_named(
     assert [(one.path, one.written) for one in read.configuration.unknown] == [(path, says)]
 
 
-def test_files_lie_beside_a_script_or_where_it_is_run(
+def test_files_lie_next_to_a_script_or_where_it_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scripts").mkdir()

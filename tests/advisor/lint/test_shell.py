@@ -97,7 +97,7 @@ def test_the_environment_of_a_command() -> None:
     assert {name: word.text for name, word in found.items()} == {"A": "1", "C": "3", "D": "4"}
 
 
-def test_places_are_those_of_the_text_behind_a_variable() -> None:
+def test_places_are_those_of_the_text_after_a_variable() -> None:
     words = last('O="--a 1 \\\n  --bb 2"\nsrun sh -c "run $O"\nrun $O').words
     assert [(w.text, w.place.line, w.place.column) for w in words[1:]] == [
         ("--a", 1, 4),

@@ -94,7 +94,7 @@ def test_a_block_keeps_inputs_of_the_first_layers_and_all_of_the_others() -> Non
     assert result.backward.num_bytes == 3 * SHARD + LAYER.held_backward.num_bytes
 
 
-def test_equal_checkpoints_are_told_apart_by_their_place() -> None:
+def test_equal_checkpoints_are_distinguished_by_their_place() -> None:
     """Only the last one's incoming gradient is the received one; below it waits too."""
     one, two = (chunk(toy_shape(), "full:uniform:1", layers).backward for layers in (1, 2))
     assert two.num_bytes == one.num_bytes + SHARD

@@ -50,7 +50,7 @@ def test_layers_have_more_and_the_ends_a_hidden_state() -> None:
     assert overlapped(high, SHAPE, plan(MOE), ends, 30).backward == Peak(layers + 31, "loss")
 
 
-def test_a_layer_goes_back_beside_all_that_is_kept() -> None:
+def test_a_layer_goes_back_next_to_all_that_is_kept() -> None:
     """Of four layers and the embedding, whichever layer runs; nothing of head and loss."""
     found = layers_backward(SHAPE, plan(MOE), True, True)
     layer = footprint(transformer_layer(SHAPE, MOE), ())
@@ -102,7 +102,7 @@ def test_the_exchange_has_a_pool_of_its_own() -> None:
     assert stream_pools(SHAPE, (ModelChunk((DENSE,)),), overlaps_exchange=True) == ()
 
 
-def test_a_dense_layer_is_cut_behind_its_attention() -> None:
+def test_a_dense_layer_is_cut_after_its_attention() -> None:
     operators = transformer_layer(SHAPE, DENSE)
     cut = [o.module for o in operators].index(Module.PRE_MLP_LAYERNORM)
     kept = {t.storage.name: t.storage.num_bytes for o in operators[:cut] for t in o.saved}
@@ -130,7 +130,7 @@ def test_a_job_with_overlap_needs_more_unless_its_head_hides_it(vocabulary: int)
 
 
 @pytest.mark.parametrize(("version", "held"), [("0.16", True), ("0.17", False)])
-def test_tokens_in_16_bits_beside_their_copy_in_8(version: str, *, held: bool) -> None:
+def test_tokens_in_16_bits_with_their_copy_in_8(version: str, *, held: bool) -> None:
     """HybridEP's, which experts get as they arrive: 0.16 holds them to the backward."""
     job = Job(
         model=replace(

@@ -51,7 +51,7 @@ def test_degrees_that_no_row_uses_and_the_usual_sharding_have_no_column() -> Non
     assert columns.others(gradients) == {}
 
 
-def test_the_kind_of_context_parallelism_stands_beside_its_degree() -> None:
+def test_the_kind_of_context_parallelism_stands_next_to_its_degree() -> None:
     layout = replace(JOB.layout, context_parallel_size=2, data_parallel_size=1)
     ring = replace(JOB, layout=layout)
     heads = replace(JOB, layout=replace(layout, cp_comm_type=CpCommType.A2A))
@@ -74,7 +74,7 @@ def test_experts_cut_by_tensor_parallelism_have_a_column() -> None:
     assert [columns.cells(one)[2] for one in jobs] == ["1", "2"]
 
 
-def test_a_split_that_follows_from_the_degrees_is_not_told() -> None:
+def test_a_split_that_follows_from_the_degrees_is_not_reported() -> None:
     model = replace(JOB.model, num_layers=61)
     layouts = [
         split_evenly(
@@ -98,7 +98,7 @@ def test_a_split_that_follows_from_the_degrees_is_not_told() -> None:
     assert apart(four, mine).startswith("layout.pipeline_model_parallel_layout=Et")
 
 
-def test_an_overlap_that_has_nobody_to_talk_to_is_not_told() -> None:
+def test_an_overlap_that_has_nobody_to_talk_to_is_not_reported() -> None:
     wide = replace(JOB, layout=replace(JOB.layout, tp_comm_overlap=True))
     alone = replace(JOB.layout, tensor_model_parallel_size=1, sequence_parallel=False)
     one = replace(JOB, layout=replace(alone, data_parallel_size=4 * JOB.layout.data_parallel_size))

@@ -17,7 +17,7 @@ NOTE = LearnedNote(
 )
 
 
-def test_only_what_runs_say_more_of_is_told() -> None:
+def test_only_what_runs_say_more_of_is_reported() -> None:
     assert learned_words(NOTE) == [
         "12 trials of runs/a, runs/b",
         "left out: 3 did not run on a GPU",

@@ -22,11 +22,11 @@ def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
 
 
 def test_text_is_printed_as_it_is() -> None:
-    told = "a [bold]name[/] with [1], :smile: and 'quotes'"
-    assert plain_lines(told) == [told]
+    reported = "a [bold]name[/] with [1], :smile: and 'quotes'"
+    assert plain_lines(reported) == [reported]
     shown = table([Column(title="[red]x", left=True)])
-    shown.add_row(told)
-    assert plain_lines(shown) == ["[red]x", told]
+    shown.add_row(reported)
+    assert plain_lines(shown) == ["[red]x", reported]
 
 
 def test_margins_hang() -> None:

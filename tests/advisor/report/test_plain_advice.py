@@ -143,7 +143,7 @@ def test_values(tight: Answer) -> None:
     assert report["candidates"][4]["note"].startswith("buys nothing")
 
 
-def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) -> None:
+def test_what_a_layer_keeps_follows_from_its_kind(make_advice, make_evaluation) -> None:
     """A hybrid has layers of a mixer alone, and none that is dense."""
     mamba = LayerKind(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE)
     experts = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE)

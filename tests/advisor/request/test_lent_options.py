@@ -144,7 +144,7 @@ def test_what_a_recipe_lends_yields_to_steps_that_repeat_to_the_bit() -> None:
         assert any("fused cross entropy" in words for words in found.assumptions)
 
 
-def test_what_is_given_beside_them_is_refused() -> None:
+def test_what_is_given_with_them_is_refused() -> None:
     given = ("job.deterministic_mode=true", "model.cross_entropy_fusion=te")
     with pytest.raises(UserError, match="whose kernels are not deterministic"):
         advise(Request(model="llama3_70b", gpus="64xH100", overrides=given))

@@ -268,7 +268,7 @@ def test_a_remark_says_by_how_much() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:
+def test_a_model_that_the_release_refuses_in_every_layout_is_reported_why() -> None:
     with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
         ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
     with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
@@ -441,7 +441,7 @@ def test_where_no_change_alone_fits_the_best_of_all_layouts_is_the_first_remedy(
 
 
 @pytest.mark.parametrize(("version", "beside"), [("0.17", False), ("0.19", True)])
-def test_shared_experts_run_beside_deepep_where_the_release_does_it(version, beside) -> None:
+def test_shared_experts_run_with_deepep_where_the_release_does_it(version, beside) -> None:
     advice = ask(
         model="deepseek_v3", gpus="1024xH100", framework="megatron_lm", framework_version=version
     )
@@ -449,7 +449,7 @@ def test_shared_experts_run_beside_deepep_where_the_release_does_it(version, bes
     assert ("moe_shared_expert_overlap=false" not in found.change) == beside
 
 
-def test_the_exchange_of_experts_beside_another_micro_batch_is_proposed() -> None:
+def test_the_exchange_of_experts_with_another_micro_batch_is_proposed() -> None:
     """Done as it says, it ends the remedy and is legal."""
     job = {"model": "deepseek_v3", "gpus": "1024xH100"}
     overlap = "layout.overlap_moe_expert_parallel_comm=true"

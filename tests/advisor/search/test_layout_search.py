@@ -173,7 +173,7 @@ def test_a_split_that_is_given_is_the_only_one() -> None:
     assert splits == {(pp, text) for pp in (2, 4, 8, 16)}
 
 
-def test_a_recipe_s_own_split_is_tried_beside_the_even_ones() -> None:
+def test_a_recipe_s_own_split_is_tried_next_to_the_even_ones() -> None:
     found = resolution("deepseek_v3", "1024xH100")
     tried = {layout.pipeline_model_parallel_layout for layout in layouts(found)}
     assert found.layout.pipeline_model_parallel_layout in tried

@@ -58,7 +58,7 @@ def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
     assert {candidate.note for candidate in candidates} == {"said; so"}
 
 
-def test_what_says_little_beside_an_earlier_row_is_folded(base: Evaluation) -> None:
+def test_what_says_little_with_an_earlier_row_is_folded(base: Evaluation) -> None:
     rows = {
         "first": _like(base, 60 * GIB, 5.0, 1.0),
         "alike": _like(base, 60 * GIB - 10 * MIB, 5.001, 1.0),

@@ -116,7 +116,7 @@ def test_the_gpu_waits_for_what_the_processor_takes_longer() -> None:
     assert idle_seconds((quick, quick), HOST) == 0.0
 
 
-def test_behind_a_result_that_is_waited_for_kernels_are_launched_late() -> None:
+def test_after_a_result_that_is_waited_for_kernels_are_launched_late() -> None:
     """Steady state: the layer's 4 s of kernels are done, 5 s later the answer is there, 2 s more
     until the first launch; the 1 s of the second is hidden behind the first's 3 s."""
     layer = (Work(2.0, 3.0, asks=True), Work(1.0, 1.0))

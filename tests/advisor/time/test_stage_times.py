@@ -11,7 +11,7 @@ HALF = ExchangeOverlap(0.5, 2, 1, 8)
 PACE = PassTimes(forward=1.0, backward=3.0, exchange=2.0)
 
 
-def test_the_first_microbatches_have_no_other_to_hide_behind() -> None:
+def test_the_first_microbatches_have_no_other_to_hide_it() -> None:
     assert [HALF.hidden_share(stage) for stage in (0, 1)] == [0.5 * 6 / 8, 0.5 * 7 / 8]
     assert replace(HALF, microbatches=1).hidden_share(1) == 0.0
     assert replace(HALF, microbatches=2).hidden_share(0) == 0.0

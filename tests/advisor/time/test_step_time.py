@@ -159,7 +159,7 @@ def test_a_distributed_checkpoint_gathers_its_input() -> None:
         ({"ranks": 1}, 0.0, 0.0, 0.0),
     ],
 )
-def test_data_parallel_communication_beside_one_microbatch(
+def test_data_parallel_communication_during_one_microbatch(
     changes: dict[str, int], forward: float, backward: float, exposed: float
 ) -> None:
     assert replace(WORK, **changes).exposed_seconds(forward, backward) == exposed

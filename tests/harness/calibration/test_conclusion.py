@@ -86,7 +86,7 @@ def test_a_known_gpu_is_measured_against_its_datasheet(tmp_path: Path) -> None:
     assert outcome.hardware_path == tmp_path / "hardware" / f"{gpu.name}.yaml"
 
 
-def test_lasting_load_is_told_and_scales_nothing(tmp_path: Path) -> None:
+def test_lasting_load_is_reported_and_scales_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     burst = conclude(samples(), H200, ENVIRONMENT, path).calibration
     outcome = conclude(samples() + held(0.9), H200, ENVIRONMENT, path)

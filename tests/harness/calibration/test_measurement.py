@@ -71,7 +71,7 @@ class Simulated:
 
     def measure(self, case: Case) -> Sample | None:
         self.timed.append(case)
-        type(self).told(len(self.timed))
+        type(self).reported(len(self.timed))
         seconds = case.flops / 600e12 + case.num_bytes / 3e12 + 5e-6
         Simulated.now += self.hold if case == SUSTAINED else self.wanted + 0.04 + 12 * seconds
         if case.kind is CaseKind.GROUPED_GEMM:
@@ -79,7 +79,7 @@ class Simulated:
             return None
         return Sample(case=case, seconds=seconds * (1.1 if case == SUSTAINED else 1.0))
 
-    told: Callable[[int], None] = staticmethod(lambda _: None)
+    reported: Callable[[int], None] = staticmethod(lambda _: None)
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> type[Simulated]:
 
 
 def test_a_minute_on_a_gpu_gives_what_matters(tmp_path: Path, simulated: type[Simulated]) -> None:
-    journal, told = Journal(tmp_path / "here.jsonl", {}), []
+    journal, reported = Journal(tmp_path / "here.jsonl", {}), []
     finished = module._kernels(
-        Device.CUDA, 60.0, 60.0, journal, StopSignals(), told.append, now=lambda: simulated.now
+        Device.CUDA, 60.0, 60.0, journal, StopSignals(), reported.append, now=lambda: simulated.now
     )
     assert not finished
     assert 55 < simulated.now < 63
@@ -108,7 +108,7 @@ def test_a_minute_on_a_gpu_gives_what_matters(tmp_path: Path, simulated: type[Si
         assert flash >= {2048, 4096, 8192, 16384, 32768}
         both = {c.sizes for c in timed if c.kind is kind and c.variant == "cudnn"}
         assert 5 < len(both) < 15
-    assert len([line for line in told if line.startswith("refused: grouped_gemm")]) == 2
+    assert len([line for line in reported if line.startswith("refused: grouped_gemm")]) == 2
     assert fit(samples).kernel_seconds == pytest.approx(5e-6, rel=0.2)
 
 
@@ -116,7 +116,7 @@ def test_a_signal_ends_the_measuring_and_the_file_is_written(
     tmp_path: Path, simulated: type[Simulated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = lambda count: os.kill(os.getpid(), signal.SIGTERM) if count == 90 else None  # noqa: E731
-    monkeypatch.setattr(simulated, "told", staticmethod(stop))
+    monkeypatch.setattr(simulated, "reported", staticmethod(stop))
     before = signal.getsignal(signal.SIGTERM)
     outcome = calibrate(Device.CPU, 600.0, tmp_path / "calibration" / "here.yaml")
     assert outcome.stopped.exit_code == 143
@@ -131,7 +131,7 @@ def test_a_signal_before_anything_is_measured(
     tmp_path: Path, simulated: type[Simulated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = lambda _: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
-    monkeypatch.setattr(simulated, "told", staticmethod(stop))
+    monkeypatch.setattr(simulated, "reported", staticmethod(stop))
     with pytest.raises(Stop) as stopped:
         calibrate(Device.CPU, 600.0, tmp_path / "calibration" / "here.yaml")
     assert stopped.value.exit_code == 130

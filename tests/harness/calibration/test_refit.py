@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_the_samples_are_fitted_and_the_machine_is_told(path: Path) -> None:
+def test_the_samples_are_fitted_and_the_machine_is_reported(path: Path) -> None:
     outcome = refit(path)
     text = path.read_text()
     # of an H200; 3 to 4 % are tiles and traffic, which the advisor adds by shape

@@ -44,7 +44,7 @@ def test_a_device_without_a_datasheet() -> None:
     assert "this device has no datasheet" in said([], unknown)
 
 
-def test_cudnn_beside_flash_where_both_ran() -> None:
+def test_cudnn_with_flash_where_both_ran() -> None:
     """Three sizes of both, at 1.1, 1.2 and 1.3 of flash; a fourth ran in one of them alone."""
     found = []
     for kind in ATTENTION:
@@ -62,7 +62,7 @@ def test_cudnn_beside_flash_where_both_ran() -> None:
     assert "cuDNN attention compared" not in said([s for s in found if s.case.variant == "flash"])
 
 
-def test_kinds_without_a_constant_are_told() -> None:
+def test_kinds_without_a_constant_are_reported() -> None:
     found = [
         at(400e12, CaseKind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="grouped"),
         at(300e12, CaseKind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="one_by_one"),

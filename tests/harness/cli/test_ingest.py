@@ -151,7 +151,9 @@ def test_like_another_result() -> None:
     assert cli.main(["ingest", "a.log", "like=runs/part/a/result.json", "name=again"]) == 0
 
 
-def test_another_framework_needs_to_be_told_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_framework_needs_a_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log = "".join(lines.titan(n, tps=3000, second=n) for n in range(1, 13))
     Path("titan.log").write_text(log + lines.titan_says("Training completed"))
     assert cli.main(["ingest", "titan.log", "experiment=llama3_8b_8xh100"]) == 2

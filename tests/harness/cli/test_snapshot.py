@@ -95,11 +95,11 @@ def test_the_flag_that_was_given_is_named(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["snapshot", str(measured), str(measured), "--stage", "9"]) == 2
-    told = f"--stage = 9: has no events in {measured}; devices with events: 0\n"
-    assert capsys.readouterr().err.endswith(told)
+    reported = f"--stage = 9: has no events in {measured}; devices with events: 0\n"
+    assert capsys.readouterr().err.endswith(reported)
     assert main(["snapshot"]) == 2
-    told = "harness snapshot: SNAPSHOT: is missing; see harness snapshot --help\n"
-    assert capsys.readouterr().err == told
+    reported = "harness snapshot: SNAPSHOT: is missing; see harness snapshot --help\n"
+    assert capsys.readouterr().err == reported
 
 
 def test_a_stage_of_a_single_predicted_snapshot(

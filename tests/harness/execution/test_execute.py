@@ -76,7 +76,7 @@ def test_ends_without_a_result(
     assert json.loads(encode(found))["trial"] == found.trial
 
 
-def test_a_rank_that_the_kernel_ended_is_told_by_its_count(tmp_path: Path, trial: Trial) -> None:
+def test_a_rank_that_the_kernel_ended_follows_from_its_count(tmp_path: Path, trial: Trial) -> None:
     layout = replace(trial.workload.layout, data_parallel_size=2)
     two = replace(trial, workload=replace(trial.workload, layout=layout))
     found = conclude(TrialFolder(tmp_path), two, attempt(), Exit(code=1, host_oom=True))

@@ -109,10 +109,10 @@ def cell(
             result(
                 spec,
                 seen,
-                predicted=prediction(told, 8 * GIB, probability),
+                predicted=prediction(reported, 8 * GIB, probability),
                 status=TrialStatus.OK if seen is not None else TrialStatus.OOM,
             )
-            for spec, told, seen, probability in zip(
+            for spec, reported, seen, probability in zip(
                 SPECS, predicted, measured, probabilities, strict=True
             )
         ]

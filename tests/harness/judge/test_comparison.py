@@ -256,7 +256,7 @@ def test_the_recorded_regression_exits_with_one() -> None:
     assert all("oom" in row.reason for row in found.rows if row.verdict is Verdict.FAILED)
 
 
-def test_the_same_workloads_with_two_lengths_are_told_apart(make_repeats: Any) -> None:
+def test_the_same_workloads_with_two_lengths_are_distinguished(make_repeats: Any) -> None:
     longer = []
     for result in make_repeats():
         trial = json.loads(json.dumps(result.trial, default=str))

@@ -62,7 +62,7 @@ def test_every_metric_of_the_golden_has_a_row_with_its_sign(
     assert not any(row.cpu_time for row in found.values())
 
 
-def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
+def test_a_new_metric_is_not_judged_and_a_lost_one_is_reported(
     make_repeats: Any, make_result: Any, golden: Golden
 ) -> None:
     more = [
@@ -124,7 +124,7 @@ def test_less_than_64_mib_are_no_regression_of_a_gpu(
     assert found.verdict is verdict
 
 
-def test_few_processes_are_told_of_times_alone(make_repeats: Any, golden: Golden) -> None:
+def test_few_processes_are_given_times_alone(make_repeats: Any, golden: Golden) -> None:
     found = rows(make_repeats()[:3], golden)
     assert found[STEP_TIME].notes == ("few processes: 3 now, 5 in the golden",)
     assert found[ALLOCATED].notes == ()

@@ -59,7 +59,7 @@ def test_what_was_survived_is_no_cause(parse: Parse) -> None:
     assert (cause.status, cause.over_bytes) == (TrialStatus.OOM, 2**29)
 
 
-def test_a_known_failure_is_told_in_its_own_words(parse: Parse) -> None:
+def test_a_known_failure_is_reported_in_its_own_words(parse: Parse) -> None:
     """The advisor's catalogue knows it; the exception's last line would say less."""
     text = (
         'Traceback (most recent call last):\n  File "t.py", line 1\n'

@@ -54,8 +54,8 @@ def test_deepspeed() -> None:
     assert list(rates) == [4, 8, 12]
     assert list(rates.values()) == printed("deepspeed", r"CurrSamplesPerSec=([\d.]+)")
     assert parsed.peaks == (Peak(number=12, rank=0, allocated=round(0.34 * 2**30)),)
-    told = ("train_batch_size", "train_micro_batch_size_per_gpu", "world_size")
-    assert [parsed.arguments[name] for name in told] == ["4", "2", "1"]
+    reported = ("train_batch_size", "train_micro_batch_size_per_gpu", "world_size")
+    assert [parsed.arguments[name] for name in reported] == ["4", "2", "1"]
 
 
 def test_deepspeed_s_pipeline_engine() -> None:

@@ -62,7 +62,7 @@ def test_a_free_that_was_requested_before_is_none_of_the_recordings(
     assert found.num_bytes == read_recording(write(recorded)).num_bytes
 
 
-def test_actions_that_were_skipped_are_told(write: Write, recorded: dict[str, Any]) -> None:
+def test_actions_that_were_skipped_are_reported(write: Write, recorded: dict[str, Any]) -> None:
     """skip_actions of torch 2.11: what goes unseen is counted, and said."""
     whole, trace = read_recording(write(recorded)), recorded["device_traces"][0]
 
@@ -98,13 +98,13 @@ def test_each_device_has_its_own_blocks(write: Write, recorded: dict[str, Any]) 
     assert read_recording(write(two)).device == 1
 
 
-@pytest.mark.parametrize(("count", "told"), [(1000, True), (1024, True), (1001, False)])
+@pytest.mark.parametrize(("count", "lacking"), [(1000, True), (1024, True), (1001, False)])
 def test_as_many_events_as_somebody_may_have_allowed(
-    write: Write, recorded: dict[str, Any], count: int, told: bool
+    write: Write, recorded: dict[str, Any], count: int, lacking: bool
 ) -> None:
     trace = recorded["device_traces"][0]
     filled = [*trace, *[trace[-1]] * (count - len(trace))]
-    assert read_recording(write({**recorded, "device_traces": [filled]})).may_lack_events is told
+    assert read_recording(write({**recorded, "device_traces": [filled]})).may_lack_events is lacking
 
 
 def test_a_device_without_events_is_refused(snapshot_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_blocks_are_limited(
     assert read_recording(write(recorded)).peak_bytes == 5712  # the first block is the weights
 
 
-def test_a_broken_snapshot_is_told_or_read(write: Write, recorded: dict[str, Any]) -> None:
+def test_a_broken_snapshot_is_reported_or_read(write: Write, recorded: dict[str, Any]) -> None:
     """Any value replaced by another of any type."""
     values = (None, -1, 1 << 63, 0.5, "x", [], {}, [[]], {"a": 1}, (1, 2), True)
     places = list(_places(recorded))

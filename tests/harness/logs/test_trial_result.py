@@ -72,7 +72,7 @@ def test_what_the_gate_compares(parse: Parse) -> None:
     assert isinstance(series["loss"], Series)
 
 
-def test_a_workload_of_which_little_is_told_has_no_tokens(parse: Parse) -> None:
+def test_a_workload_of_which_little_is_reported_has_no_tokens(parse: Parse) -> None:
     bare = replace(QUESTION, trial={"workload": {"model": {"name": "x"}, "layout": {}}})
     series = process_of(result_of(parse(run()), bare)).series
     assert set(series) == {"step_time_seconds", "tflops_per_gpu", "loss"}
@@ -126,7 +126,7 @@ def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
     assert result.evidence.message == "no line is from torchtitan; the lines are from megatron_lm"
 
 
-def test_odd_files_of_ranks_are_told(parse: Parse) -> None:
+def test_odd_files_of_ranks_are_reported(parse: Parse) -> None:
     odd = replace(parse(run()), odd_files=("rank1.log ends at step 3 of 12", "b", "c", "d"))
     result = result_of(odd, QUESTION)
     assert (result.status, names(result)) == (TrialStatus.OK, ["rank_files"])
@@ -238,7 +238,7 @@ def test_a_trainer_tells_one_mean(parse: Parse) -> None:
     assert bare.reported.tokens_per_second_per_gpu == (), "nobody knows of how many ranks"
 
 
-def test_a_mean_of_the_job_is_told_and_not_taken_for_a_step(parse: Parse) -> None:
+def test_a_mean_of_the_job_is_reported_and_not_taken_for_a_step(parse: Parse) -> None:
     result = result_of(parse(run() + lines.job_throughput(12, 400.1)), QUESTION)
     assert (result.status, names(result)) == (TrialStatus.OK, ["job_mean"])
     assert result.concerns[0].seen.startswith("400.1 TFLOP/s/GPU")

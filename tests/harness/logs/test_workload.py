@@ -30,7 +30,7 @@ def test_everything_that_megatron_prints() -> None:
     }
 
 
-def test_what_is_not_printed_is_not_told() -> None:
+def test_what_is_not_printed_is_not_reported() -> None:
     assert stated_workload({}) == {}
     unset = {"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}
     assert stated_workload(unset) == {}
@@ -39,8 +39,8 @@ def test_what_is_not_printed_is_not_told() -> None:
 
 
 def test_deepspeed_prints_its_batch() -> None:
-    told = stated_workload({"train_batch_size": "256", "train_micro_batch_size_per_gpu": "2"})
-    assert told == {"global_batch_size": 256, "micro_batch_size": 2}
+    reported = stated_workload({"train_batch_size": "256", "train_micro_batch_size_per_gpu": "2"})
+    assert reported == {"global_batch_size": 256, "micro_batch_size": 2}
 
 
 @pytest.mark.parametrize(

@@ -141,15 +141,15 @@ def test_other_devices_do_not_count(meter: StorageMeter) -> None:
     assert meter.peak_bytes == 0
 
 
-def test_changes_are_told() -> None:
-    told: list[int] = []
-    with StorageMeter(changed=told.append).measuring():
+def test_changes_are_reported() -> None:
+    reported: list[int] = []
+    with StorageMeter(changed=reported.append).measuring():
         x = torch.empty(5)
         x.view(5)
         y = x.clone()
         del x, y
         torch.empty(0)
-    assert told == [20, 40, 0]
+    assert reported == [20, 40, 0]
 
 
 @pytest.fixture

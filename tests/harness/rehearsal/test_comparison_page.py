@@ -5,7 +5,7 @@ from harness.trial.result import Evidence, Phase, TrialStatus
 from tests.harness.rehearsal.toys import GIB, PEAKS, plan, result
 
 
-def test_predicted_beside_rehearsed() -> None:
+def test_predicted_next_to_rehearsed() -> None:
     wanted = plan(PEAKS, replace(PEAKS, stage=1))
     found = replace(PEAKS, stage=1, backward=15 * GIB)
     trial = wanted.settings[0].trial
@@ -31,7 +31,7 @@ def test_a_real_device_tells_time_and_reserved_memory() -> None:
     assert "250.0 ms of compute per step, 200.0 ms predicted (-20.0 %)" in shown
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_reported() -> None:
     wanted = plan(PEAKS)
     trial = wanted.settings[0].trial
     evidence = Evidence(phase=Phase.FORWARD, message="out of memory")

@@ -29,7 +29,7 @@ def candidate(recompute: str = "none", **changes: Any) -> dict[str, Any]:
     return plain
 
 
-def told(monkeypatch: pytest.MonkeyPatch, capsys: Any, *candidates: dict[str, Any]) -> Any:
+def reported(monkeypatch: pytest.MonkeyPatch, capsys: Any, *candidates: dict[str, Any]) -> Any:
     question = json.dumps({"config_dir": None, "candidates": candidates})
     monkeypatch.setattr(sys, "stdin", io.StringIO(question))
     monkeypatch.setattr(verify.signal, "signal", lambda *_: None)
@@ -52,7 +52,7 @@ def test_what_cannot_be_rehearsed_is_an_answer_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lone_ranks, "missing", lambda: "")
-    found = told(monkeypatch, capsys, candidate("none+offload=core_attn"))
+    found = reported(monkeypatch, capsys, candidate("none+offload=core_attn"))
     (answer,) = found["candidates"]
     assert "fine-grained offload needs Transformer Engine" in answer["refused"]
 
@@ -61,7 +61,7 @@ def test_without_megatron_nothing_is_rehearsed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lone_ranks, "missing", lambda: "megatron-core")
-    found = told(monkeypatch, capsys, candidate())
+    found = reported(monkeypatch, capsys, candidate())
     assert found["candidates"] is None
     assert found["refused"][0] == "needs megatron-core"
     assert "pip install -e '.[megatron]'" in found["refused"][1]

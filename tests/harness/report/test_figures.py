@@ -140,7 +140,7 @@ def test_what_was_measured_is_drawn_over_what_was_predicted(gpu_facts: Facts) ->
     assert over > max(one.get_zorder() for one in axes.patches)
 
 
-def test_names_stand_beside_their_points(gpu_facts: Facts) -> None:
+def test_names_stand_next_to_their_points(gpu_facts: Facts) -> None:
     figure = painted(gpu_facts, "memory_and_time")
     labels = figure.axes[0].texts
     assert [text.get_text() for text in labels] == [one.name for one in points(gpu_facts)]

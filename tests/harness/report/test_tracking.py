@@ -133,7 +133,7 @@ def test_what_is_not_known_or_not_installed_is_one_line(monkeypatch: pytest.Monk
         parse_trackers(["mlflow"], "track")
 
 
-def test_a_tracker_that_fails_is_told_and_spoils_nothing(
+def test_a_tracker_that_fails_is_reported_and_spoils_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mlflow")

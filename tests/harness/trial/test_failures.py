@@ -44,7 +44,7 @@ def test_how_far_over(text: str, expected: int | None) -> None:
     assert over_bytes(text) == expected
 
 
-def test_the_cause_is_looked_for_behind_an_exception() -> None:
+def test_the_cause_is_looked_for_after_an_exception() -> None:
     error = ValueError("checkpoint failed")
     error.__cause__ = RuntimeError(NEW)
     assert of_exception(error).status is TrialStatus.OOM

@@ -127,11 +127,11 @@ def _peaks(number: int, case: dict[str, Any], preload: str) -> tuple[str, str]:
     )
     command = (sys.executable, __file__, str(number))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    told = [line.split() for line in done.stdout.splitlines() if line.startswith("peaks ")]
-    if not told and "OutOfMemoryError" not in done.stderr:
+    reported = [line.split() for line in done.stdout.splitlines() if line.startswith("peaks ")]
+    if not reported and "OutOfMemoryError" not in done.stderr:
         raise RuntimeError(f"{case}: {done.stderr[-500:]}")
-    print(f"{number}: {case} {told}", flush=True)
-    return (told[0][1], told[0][2]) if told else ("", "")
+    print(f"{number}: {case} {reported}", flush=True)
+    return (reported[0][1], reported[0][2]) if reported else ("", "")
 
 
 def record() -> None:

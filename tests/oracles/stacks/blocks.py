@@ -27,7 +27,7 @@ def block(shape: RankShape) -> Block:
         if model.normalization is Normalization.LAYER_NORM:
             return PlainGpt(model), (), {}
         return _titan(shape)
-    if model.norm_placement.behind:
+    if model.norm_placement.after:
         return _variant(shape)
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
 

@@ -128,9 +128,9 @@ def test_deepseek_is_cut_as_bridge_cuts_it() -> None:
     assert texts == {"Et*4|(t*4|)*14tmL"}
 
 
-def test_shared_experts_run_beside_a_plain_all_to_all_alone() -> None:
-    beside = [one.name for one, _ in SUMMARY if one.job.model.moe_shared_expert_overlap]
-    assert beside == ["DeepSeekV3 (w/ MTP) B200 256 FP8-MX 25.11"]
+def test_shared_experts_run_with_a_plain_all_to_all_alone() -> None:
+    overlapped = [one.name for one, _ in SUMMARY if one.job.model.moe_shared_expert_overlap]
+    assert overlapped == ["DeepSeekV3 (w/ MTP) B200 256 FP8-MX 25.11"]
 
 
 def test_what_no_job_says_is_carried_along() -> None:
@@ -169,7 +169,7 @@ def test_seconds_make_the_tokens_a_second(target: Target, row: PublishedRow) -> 
 @pytest.mark.parametrize(
     ("ratio", "spec"), [(1.0, "none"), (69 / 61, "selective:3"), (74 / 55, "full")]
 )
-def test_checkpointing_is_told_by_the_flops(ratio: float, spec: str) -> None:
+def test_checkpointing_follows_from_the_flops(ratio: float, spec: str) -> None:
     assert spec_of_flops(ratio) == spec
 
 

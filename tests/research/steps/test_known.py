@@ -33,7 +33,7 @@ def test_three_rows_on_one_side_are_known(errors: Sequence[float], is_known: boo
         assert error.mean == pytest.approx(sum(errors) / 3, abs=1e-3)
 
 
-def test_classes_are_told_apart() -> None:
+def test_classes_are_distinguished() -> None:
     wide = next(t for t in simumax_targets() if t.job.layout.tensor_model_parallel_size == 8)
     assert not list(known_errors((TARGET, TARGET, wide), (0.2,) * 3))
     (error,) = known_errors((TARGET, wide, wide, wide), (-0.2, 0.2, 0.2, 0.2))

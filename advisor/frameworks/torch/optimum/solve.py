@@ -92,11 +92,11 @@ def _on_host(
     operators = {operator.name: operator for operator in transformer_layer(shape, kind)}
     sizes = {name: _made_bytes(operators[name]) for name in regime.kept}
     sizes[INPUT] = shape.hidden(LAYER_INPUT).num_bytes
-    beside = layer_times(shape, rates.machine, rates.network, kind)
+    times = layer_times(shape, rates.machine, rates.network, kind)
     for number in range(1, len(sizes) + 1):
         for away in combinations(sizes, number):
             num_bytes = sum(sizes[name] for name in away)
-            copies = copy_seconds(num_bytes, rates.machine, beside)
+            copies = copy_seconds(num_bytes, rates.machine, times)
             kept = tuple(name for name in regime.kept if name not in away)
             yield (
                 replace(regime, kept=kept, on_host=away),

@@ -31,7 +31,7 @@ class Network:
             self._heads.append(end)
             self._left.append(room)
 
-    def behind_cut(self) -> list[bool]:
+    def after_cut(self) -> list[bool]:
         """For each end whether it lies on the sink's side of the least cut that is nearest to the
         sink (networkx' choice among cuts of equal capacity)."""
         while True:

@@ -145,9 +145,9 @@ def _cut(graph: Graph, banned: dict[Node, None]) -> Partition:
                 network.connect(entry + 1, 1, INFINITE)
             elif user in number:
                 network.connect(entry + 1, number[user], INFINITE)
-    behind = network.behind_cut()
-    kept = (n for n in nodes if behind[number[n] + 1] and not behind[number[n]])
-    again = (n for n in nodes if n.forward and behind[number[n]])
+    after_cut = network.after_cut()
+    kept = (n for n in nodes if after_cut[number[n] + 1] and not after_cut[number[n]])
+    again = (n for n in nodes if n.forward and after_cut[number[n]])
     return Partition(tuple(kept), tuple(again))
 
 

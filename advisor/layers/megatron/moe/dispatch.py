@@ -360,11 +360,11 @@ def _combine_flex(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     )
 
 
-def _flex_exchange(shape: RankShape, beside: int = 0) -> dict[str, tuple[Collective, ...]]:
-    """Dispatch or combine of the rank's own tokens in 16 bits, with `beside` bytes a token of
+def _flex_exchange(shape: RankShape, scales: int = 0) -> dict[str, tuple[Collective, ...]]:
+    """Dispatch or combine of the rank's own tokens in 16 bits, with `scales` bytes a token of
     probabilities and indices; as many bytes as the busiest rank gets more than the mean."""
     counts = moe_tokens(shape)
-    token = shape.model.hidden_size * shape.dtype.itemsize + beside
+    token = shape.model.hidden_size * shape.dtype.itemsize + scales
     sent = Collective(
         CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL, counts.dispatched * token
     )

@@ -141,7 +141,7 @@ def _linear(
             Weight(f"{name}.bias", bias, sharded and first, expert=True, copies=part.experts)
         )
     biased = 0 if first or len(weights) == 1 else _bias_traffic(shape, output)
-    beside = _padding_traffic(shape, source if first else output)
+    padding = _padding_traffic(shape, source if first else output)
     held = first and shape.quantizes and shape.holds_dispatched
     return Operator(
         name=f"{name}{part.suffix}",
@@ -152,8 +152,8 @@ def _linear(
         saved=(*saved_input(shape, source), *((source,) if held else ())),
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
-        extra_forward_bytes=beside + biased,
-        extra_backward_bytes=beside + biased + shape.main_grad_traffic(weights[0].num_elements),
+        extra_forward_bytes=padding + biased,
+        extra_backward_bytes=padding + biased + shape.main_grad_traffic(weights[0].num_elements),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(weights[0].num_elements),
     )

@@ -94,7 +94,11 @@ class _Results:
             pure = self._pure[func] = _makes_one_tensor(func)
         if not pure:
             return func(*args, **kwargs)
-        key = (func, *map(_told, args), *((name, _told(value)) for name, value in kwargs.items()))
+        key = (
+            func,
+            *map(_key_of, args),
+            *((name, _key_of(value)) for name, value in kwargs.items()),
+        )
         if key in self._known:
             shape, strides, dtype = self._known[key]
             return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
@@ -111,10 +115,10 @@ def _makes_one_tensor(func: Any) -> bool:
     return known and not aliases and [str(one.type) for one in schema.returns] == ["Tensor"]
 
 
-def _told(value: Any) -> Any:
+def _key_of(value: Any) -> Any:
     """What of an operand the result depends on: of a number its type as well, 1 is not 1.0."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     if isinstance(value, list | tuple):
-        return tuple(map(_told, value))
+        return tuple(map(_key_of, value))
     return type(value), value

@@ -177,9 +177,9 @@ def exit_of(job: str, report: JobReport | None) -> Exit:
     """How `job` ended; None is a job that Slurm has forgotten."""
     if report is None:
         gone = f"Slurm no longer knows job {job}, which left no result"
-        return Exit(told=Failure(TrialStatus.FAILED, gone))
+        return Exit(stated=Failure(TrialStatus.FAILED, gone))
     if report.state in _ENDED:
         status, words = _ENDED[report.state]
         where = f" on {report.nodes}" if report.nodes else ""
-        return Exit(told=Failure(status, f"Slurm job {job} {words}{where}"))
+        return Exit(stated=Failure(status, f"Slurm job {job} {words}{where}"))
     return Exit(code=None if report.signal else report.code, signal=report.signal or None)

@@ -167,7 +167,7 @@ class WatchedRunning:
         if self._notice.early:
             raise Stop(signal.SIGUSR2)
         message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"
-        return replace(ended, told=Failure(TrialStatus.TIMEOUT, message))
+        return replace(ended, stated=Failure(TrialStatus.TIMEOUT, message))
 
     def _others_failed(self) -> bool:
         """Whether a rank has said for some time that it failed, while ours wait for it."""

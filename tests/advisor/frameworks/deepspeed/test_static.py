@@ -151,7 +151,7 @@ def test_a_ratio_moves_whole_sub_groups() -> None:
     assert more.static.optimizer == 0  # int(0.1 x 2)
 
 
-def test_bytes_on_the_host_are_told() -> None:
+def test_bytes_on_the_host_are_reported() -> None:
     stack, job = stack_job("deepspeed", overrides=(OFFLOAD, "job.param_cpu_offload=true"))
     (said,) = stack.settings.notes(parse_setting("none"), job)
     assert f"{ELEMENTS / 8 * (16 + 2 + 2) / 2**30:.2f} GiB of pinned host memory" in said
@@ -176,7 +176,7 @@ def test_time_of_the_host() -> None:
     assert times[64, True].offload == pytest.approx(7 * shard * 2 / link)
 
 
-def test_a_hugging_face_model_is_told_by_trainer() -> None:
+def test_a_hugging_face_model_follows_from_trainer() -> None:
     override = ("layout.data_parallel_sharding=optimizer", "model.transformer_impl=transformers")
     stack, job = stack_job("deepspeed", overrides=override)
     words = shlex.split(stack.spelling.setting_flags(parse_setting("full"), job))

@@ -356,13 +356,13 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(
     words = layout_flags(job, V19)
     assert flag in words
     assert ("--fp8-recipe" in words) == bool(flag)
-    told = bridge_layout_overrides(job, BRIDGE).split()
-    assert ("mixed_precision=bf16_mixed" in told) == (not override)
-    assert [word for word in told if "fp8_recipe" in word] == [override] * bool(override)
+    reported = bridge_layout_overrides(job, BRIDGE).split()
+    assert ("mixed_precision=bf16_mixed" in reported) == (not override)
+    assert [word for word in reported if "fp8_recipe" in word] == [override] * bool(override)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"precision": "bf16"}, "=bf16_mixed"),
         (
@@ -387,14 +387,14 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(
         ),
     ],
 )
-def test_bridge_is_told_types_that_no_named_precision_has(changes, told, make_job) -> None:
+def test_bridge_is_given_types_that_no_named_precision_has(changes, reported, make_job) -> None:
     """Bridge overwrites types with those of mixed_precision, by name or field."""
     words = bridge_layout_overrides(make_job(**changes), BRIDGE).split()
     found = [word for word in words if word.startswith("mixed_precision")]
-    assert " ".join(found).replace("mixed_precision", "") == told
+    assert " ".join(found).replace("mixed_precision", "") == reported
 
 
-def test_bridge_is_told_of_the_optimizer(make_job) -> None:
+def test_bridge_is_given_the_optimizer(make_job) -> None:
     aware = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bfloat16"}
     written = bridge_layout_overrides(make_job(**aware, optimizer_cpu_offload=True), BRIDGE)
     assert (
@@ -404,12 +404,12 @@ def test_bridge_is_told_of_the_optimizer(make_job) -> None:
     assert "optimizer." not in bridge_layout_overrides(make_job(), BRIDGE)
 
 
-def test_recipes_are_told_of_steps_that_repeat_to_the_bit(make_job) -> None:
+def test_recipes_are_given_steps_that_repeat_to_the_bit(make_job) -> None:
     job = make_job(deterministic_mode=True, tensor_model_parallel_size=2)
-    told = bridge_layout_overrides(job, BRIDGE).split()
-    assert "model.deterministic_mode=true" in told
-    assert "model.cross_entropy_loss_fusion=false" in told
-    assert "comm_overlap.tp_comm_overlap=false" in told
+    reported = bridge_layout_overrides(job, BRIDGE).split()
+    assert "model.deterministic_mode=true" in reported
+    assert "model.cross_entropy_loss_fusion=false" in reported
+    assert "comm_overlap.tp_comm_overlap=false" in reported
     nemo = nemo_layout_overrides(job, resolve_revision(Framework.NEMO, "2"))
     assert "model.config.deterministic_mode=true" in nemo.lower()
 

@@ -365,7 +365,7 @@ def test_options_of_bridge_s_performance_scripts(options: str, findings: str) ->
     assert found(report) == findings
 
 
-def test_a_word_behind_the_shorthand_is_an_unknown_argument() -> None:
+def test_a_word_after_the_shorthand_is_an_unknown_argument() -> None:
     report = lint_target("--recompute-activations selective --attention-backend unfused")
     assert "ERROR stray_word" in found(report)
     assert report.exit_code == 1

@@ -116,7 +116,7 @@ def test_the_spelling_of_both(make_job) -> None:
     assert "model.global_batch_size=32" in nemo_layout_overrides(job, FIRST)
 
 
-def test_a_job_is_told_all_that_moves_its_step(make_job) -> None:
+def test_a_job_is_reported_all_that_moves_its_step(make_job) -> None:
     experts = {
         "expert_model_parallel_size": 2,
         "expert_tensor_parallel_size": 1,

@@ -64,9 +64,9 @@ def test_the_flags_of_every_preset_are_its_job(
     framework: Framework, precision: str, tmp_path: Path
 ) -> None:
     jobs = {model: asked(model, framework, precision=precision) for model in model_names()}
-    told = {model: job for model, job in jobs.items() if job is not None}
-    assert len(told) > 20
-    assert {m: d for m, job in told.items() if (d := differences(job, m, tmp_path))} == {}
+    reported = {model: job for model, job in jobs.items() if job is not None}
+    assert len(reported) > 20
+    assert {m: d for m, job in reported.items() if (d := differences(job, m, tmp_path))} == {}
 
 
 def changed_jobs(model: str) -> Iterator[tuple[str, Job]]:

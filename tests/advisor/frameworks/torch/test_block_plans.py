@@ -101,7 +101,7 @@ def test_a_compiled_block_keeps_what_the_partitioner_does() -> None:
     assert all(found[0].step_time_seconds <= seconds for seconds in own)
 
 
-def test_a_plan_that_the_framework_has_a_word_for_is_told_by_it() -> None:
+def test_a_plan_that_the_framework_has_a_word_for_follows_from_it() -> None:
     stack, job = stack_job("fsdp2", gpus="64xH100", global_batch_size=64, micro_batch_size=1)
     solved = stack.optimum.solved(Evaluator(job, load_calibration(job.gpu, None)))
     assert [setting.spec for setting in solved.settings] == ["none"]

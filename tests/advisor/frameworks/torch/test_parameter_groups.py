@@ -106,7 +106,7 @@ def test_streams_keep_the_largest_group_and_the_shards() -> None:
     assert stream_pools(SHAPE, accumulating) == 2 * LAYER + 4 * LAYER
 
 
-def test_a_chunk_is_raised_by_what_is_beside_it() -> None:
+def test_a_chunk_is_raised_by_what_is_next_to_it() -> None:
     plan = RecomputePlan((Segment((DENSE,), copies=2),))
     alone = chunk_footprint(SHAPE, plan, True, True)
     beside = chunk_footprint(SHAPE, plan, True, True, working_set=fsdp_working_set(SHAPE, EIGHT))

@@ -21,7 +21,7 @@ def test_of_equal_cuts_the_one_at_the_sink() -> None:
     network = Network(5)
     for tail, head, capacity in ((0, 2, 3), (2, 1, 3), (0, 3, 5), (3, 4, 2), (4, 1, 4)):
         network.connect(tail, head, capacity)
-    assert network.behind_cut() == [False, True, False, False, True]
+    assert network.after_cut() == [False, True, False, False, True]
 
 
 def test_the_cut_turns_flow_back() -> None:
@@ -29,7 +29,7 @@ def test_the_cut_turns_flow_back() -> None:
     network = Network(4)
     for tail, head in ((0, 2), (2, 3), (3, 1), (0, 3), (2, 1)):
         network.connect(tail, head, 1)
-    assert network.behind_cut() == [False, True, False, False]
+    assert network.after_cut() == [False, True, False, False]
 
 
 def test_the_knapsack_takes_the_most_that_fits() -> None:

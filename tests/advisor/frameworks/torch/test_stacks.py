@@ -272,7 +272,7 @@ def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, ma
         ("deepspeed", (), True),
     ],
 )
-def test_accelerate_reduces_with_the_last_microbatch_unless_told_otherwise(
+def test_accelerate_reduces_with_the_last_microbatch_unless_set_otherwise(
     framework: str, overrides: tuple[str, ...], each: bool
 ) -> None:
     stack, job = stack_job(framework, overrides=overrides, global_batch_size=64)

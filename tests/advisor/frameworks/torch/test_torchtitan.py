@@ -102,7 +102,7 @@ def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> Non
     assert found.rule == "budget.unknown_graph"
 
 
-def test_asynchronous_tp_runs_collectives_beside_gemms() -> None:
+def test_asynchronous_tp_runs_collectives_during_gemms() -> None:
     """torch's micro_pipeline_tp fuses a gather with the GEMMs that read it and a scatter with the
     one before it, and back those whose gradient is no sum of several."""
     from advisor.hardware.calibration import load_calibration

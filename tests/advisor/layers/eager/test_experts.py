@@ -76,7 +76,7 @@ def test_transformers_keeps_no_padding_and_one_product_of_both_halves() -> None:
     assert kept["sorted_weights"] == 32 * 4
 
 
-def test_shared_experts_run_behind_the_routed_ones() -> None:
+def test_shared_experts_run_after_the_routed_ones() -> None:
     model = replace(TOY, moe_shared_expert_intermediate_size=6)
     modules = [o.module for o in transformer_layer(replace(SHAPE, model=model), MOE)]
     assert modules.index(Module.EXPERT_FC2) < modules.index(Module.SHARED_FC1)

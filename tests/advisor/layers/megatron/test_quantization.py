@@ -172,7 +172,7 @@ def test_layers_at_the_ends_in_16_bits() -> None:
     assert [kind.high_precision for kind in model.layer_kinds] == [True, False, False, True, True]
 
 
-def test_a_discarded_input_leaves_no_copy_behind() -> None:
+def test_a_discarded_input_leaves_no_copy() -> None:
     """Megatron has the layer save its original input, which the replay writes again."""
     shape = te_shape(Precision.FP8_CURRENT)
     operators = transformer_layer(shape)

@@ -132,7 +132,7 @@ def test_a_processor_that_is_ahead_keeps_the_gpu_busy() -> None:
     assert idle_seconds(slow_in_between, 0.5) == 1.0, "what it is ahead covers it"
 
 
-def test_behind_an_answer_the_gpu_is_idle() -> None:
+def test_after_an_answer_the_gpu_is_idle() -> None:
     assert idle_seconds([Piece(1.0, 9.0), Piece(2.0, 4.0, answers=1)], 0.5) == 1.0 + 0.5 + 2.0
     assert idle_seconds([Piece(1.0, 9.0), Piece(2.0, 4.0, answers=3)], 0.5) == 1.0 + 1.5 + 2.0
 

@@ -94,7 +94,7 @@ def test_microbatches_add_up_to_the_batch() -> None:
 @pytest.mark.parametrize(
     ("recompute", "replays"), [("none", 0), ("full:block:1", 1), ("full:uniform:1", 2)]
 )
-def test_replays_of_the_backward_are_told(recompute: str, replays: int) -> None:
+def test_replays_of_the_backward_are_reported(recompute: str, replays: int) -> None:
     """Two layers and one microbatch: each replayed layer begins and ends once."""
     recorder = Phases()
     one = workload(LLAMA, micro_batch_size=4, recompute=recompute)

@@ -76,7 +76,7 @@ def test_without_nvml_the_rate_alone_is_known(gpu: Any) -> None:
     assert seen == GpuLoad()
 
 
-def test_queueing_is_told_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queueing_follows_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     ticks = iter(range(100))
     monkeypatch.setattr(timer.time, "perf_counter", lambda: float(next(ticks)))

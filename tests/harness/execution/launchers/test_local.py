@@ -41,7 +41,7 @@ def test_output_variables_and_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "blue 1\noops\n"
 
 
-def test_a_signal_is_told_with_the_kernel_s_count(
+def test_a_signal_is_reported_with_the_kernel_s_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([4, 5])

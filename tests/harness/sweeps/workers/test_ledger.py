@@ -50,7 +50,7 @@ def test_a_point_is_infeasible_by_its_peak_measured_or_else_predicted() -> None:
     assert constraints(EXPECTED, OOM, None)["memory_over_budget"] == 0.0
 
 
-def test_predictions_stand_beside_what_was_measured() -> None:
+def test_predictions_stand_next_to_what_was_measured() -> None:
     before = {
         "repeat": 1,
         "rank": 3,

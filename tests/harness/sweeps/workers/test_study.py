@@ -129,7 +129,7 @@ def test_what_a_dead_worker_claimed_is_claimed_once_more(opened: Open, tmp_path:
     assert claim(heir).task == TASKS[2], "what it measured is on disk, and is told"
 
 
-def test_what_a_worker_was_telling_when_it_died_is_told(opened: Open) -> None:
+def test_what_a_worker_was_telling_when_it_died_is_reported(opened: Open) -> None:
     dead = opened("a")
     mine = claim(dead)
     told = Told(outcome=outcome_of(result(mine.task)), began=0.0, ended=1.0)
@@ -163,7 +163,7 @@ def test_a_silent_worker_elsewhere_counts_as_dead_and_is_heard_when_it_comes_bac
     assert states(other).count("FAIL") == 1
 
 
-def test_what_was_taken_from_a_worker_and_is_not_run_again_yet_is_told(
+def test_what_was_taken_from_a_worker_and_is_not_run_again_yet_is_reported(
     opened: Open, tmp_path: Path
 ) -> None:
     given = {"storage": f"sqlite:///{tmp_path}/study.db", "worker_timeout_seconds": 0.05}

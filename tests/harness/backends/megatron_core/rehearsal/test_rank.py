@@ -89,7 +89,7 @@ def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     assert found[0] < found[1] <= found[2] <= found[1] + 4 * 8  # a loss's scalar each
 
 
-def test_transformer_engine_is_told_its_kernel() -> None:
+def test_transformer_engine_is_given_its_kernel() -> None:
     engine = CASE.changed(transformer_impl="transformer_engine", attention_backend="unfused")
     assert transformer_config(engine).attention_backend is AttnBackend.unfused
     assert transformer_config(CASE).attention_backend is AttnBackend.auto

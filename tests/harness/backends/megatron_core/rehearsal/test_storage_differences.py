@@ -26,6 +26,6 @@ def test_the_tensors_that_only_one_side_keeps_are_named_with_their_bytes() -> No
     """Unfused SwiGLU keeps silu(gate) and a copy of the other half."""
     unfused = replace(WORKLOAD, model=replace(LLAMA, bias_activation_fusion=False))
     assert "only the prediction keeps glu_gate (" in storage_differences(unfused, CASE)
-    told = storage_differences(WORKLOAD, megatron_case(unfused))
-    assert "only the rehearsal keeps bfloat16" in told
-    assert "mlp" in told
+    reported = storage_differences(WORKLOAD, megatron_case(unfused))
+    assert "only the rehearsal keeps bfloat16" in reported
+    assert "mlp" in reported

@@ -22,11 +22,11 @@ from harness.trial.result import TrialStatus
 def test_what_slurm_ended(state: str, status: TrialStatus, says: str) -> None:
     report = JobReport(state=state, nodes="gpu3")
     assert has_ended(report)
-    told = exit_of("12_3", report).told
-    assert told.status is status
-    assert told.message.startswith("Slurm job 12_3 ")
-    assert says in told.message
-    assert told.message.endswith(" on gpu3")
+    stated = exit_of("12_3", report).stated
+    assert stated.status is status
+    assert stated.message.startswith("Slurm job 12_3 ")
+    assert says in stated.message
+    assert stated.message.endswith(" on gpu3")
 
 
 def test_what_ended_by_itself_is_judged_by_its_exit_code() -> None:
@@ -36,8 +36,11 @@ def test_what_ended_by_itself_is_judged_by_its_exit_code() -> None:
 
 
 def test_a_job_that_slurm_has_forgotten() -> None:
-    told = exit_of("12_3", None).told
-    assert (told.status, "no longer knows job 12_3" in told.message) == (TrialStatus.FAILED, True)
+    stated = exit_of("12_3", None).stated
+    assert (stated.status, "no longer knows job 12_3" in stated.message) == (
+        TrialStatus.FAILED,
+        True,
+    )
 
 
 def test_only_a_job_that_failed_met_no_controller() -> None:
