@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from advisor.report.blocks import Column, Fitted, Indented, Table, Text, beside, table
+from advisor.report.blocks import Column, Fitted, Indented, Table, Text, labelled_rows, table
 from advisor.report.text import plain_lines, printed, screen_of, wrap
 
 
@@ -30,7 +30,7 @@ def test_text_is_printed_as_it_is() -> None:
 
 
 def test_margins_hang() -> None:
-    assert plain_lines(beside([("budget", "one two three")], margin=8), 18) == [
+    assert plain_lines(labelled_rows([("budget", "one two three")], margin=8), 18) == [
         "budget    one two",
         "          three",
     ]

@@ -3,14 +3,14 @@
 import pytest
 
 from advisor.base.dtypes import Precision
-from advisor.request.differences import beside_precision
+from advisor.request.differences import changes_with_precision
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 
 
 def _said_with_precision(request: Request) -> tuple[str, ...]:
-    return beside_precision(request, resolve(request))
+    return changes_with_precision(request, resolve(request))
 
 
 def test_another_recipe_of_a_precision_is_distinguished() -> None:

@@ -121,10 +121,10 @@ def test_after_a_result_that_is_waited_for_kernels_are_launched_late() -> None:
     until the first launch; the 1 s of the second is hidden behind the first's 3 s."""
     layer = (Work(2.0, 3.0, asks=True), Work(1.0, 1.0))
     assert idle_seconds(layer, HOST) == 7.0
-    assert idle_seconds(layer, replace(HOST, beside=0.5)) == 0.0
+    assert idle_seconds(layer, replace(HOST, hidden_share=0.5)) == 0.0
 
 
 def test_what_is_hidden_of_an_exchange_is_no_time_of_the_gpu() -> None:
     """3 s of launches next to 4 s on the GPU, 2 s of them hidden."""
     layer = (Work(2.0, 3.0, asks=True), Work(1.0, 1.0))
-    assert idle_seconds(layer, replace(HOST, beside=0.5), hidden=2.0) == 1.0
+    assert idle_seconds(layer, replace(HOST, hidden_share=0.5), hidden=2.0) == 1.0

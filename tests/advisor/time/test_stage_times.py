@@ -28,5 +28,5 @@ def test_an_exchange_is_hidden_by_as_long_kernels(kernels: float, seconds: float
 
 
 def test_where_nothing_runs_at_the_time_all_of_it_is_shown() -> None:
-    assert replace(HALF, beside=0.0).shown_seconds(0, PACE) == 16.0
+    assert replace(HALF, most=0.0).shown_seconds(0, PACE) == 16.0
     assert HALF.shown_seconds(0, replace(PACE, exchange=0.0)) == 0.0

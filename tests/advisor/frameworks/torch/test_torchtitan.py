@@ -114,16 +114,16 @@ def test_asynchronous_tp_runs_collectives_during_gemms() -> None:
     evaluator = Evaluator(job, load_calibration(job.gpu))
     operators = transformer_layer(evaluator.shape)
     sent = {one.name: one for one in operators if one.forward_collectives}
-    beside = {
+    overlapped_gemms = {
         "attention_norm_out.all_gather": (3, False),
         "wo_out.scattered.reduce_scatter": (1, True),
         "ffn_norm_out.all_gather": (2, False),
         "w2_out.scattered.reduce_scatter": (1, True),
     }
     assert {
-        name: (len(one.beside), one.backward_collectives[0].overlapped)
+        name: (len(one.overlapped_gemms), one.backward_collectives[0].overlapped)
         for name, one in sent.items()
-    } == beside
+    } == overlapped_gemms
     assert all(one.forward_collectives[0].overlapped for one in sent.values())
     _, plain = stack_job("torchtitan", tensor_model_parallel_size=8, overrides=(compiled,))
     seconds = evaluator.evaluate(FULL).time_seconds.exposed_communication
