@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 91_500, 720, 52_500
-LINES_OF_TESTS = 64_000
+LINES, FILES, STATEMENTS = 89_000, 600, 50_500
+LINES_OF_TESTS = 63_600
 
 
 def _sources(*folders: str) -> list[str]:

@@ -34,10 +34,10 @@ def learned_words(learned: LearnedNote) -> list[str]:
     moved = [
         f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
         for name, term in {**learned.step_time, **learned.memory}.items()
-        if _is_told(term)
+        if _is_reported(term)
     ]
-    beside = [f"not used for row 1: {learned.outside}"] if learned.outside else []
-    return [*said, f"used for {learned.within}", *beside, *moved, *_doubts(learned)]
+    unused = [f"not used for row 1: {learned.outside}"] if learned.outside else []
+    return [*said, f"used for {learned.within}", *unused, *moved, *_doubts(learned)]
 
 
 def _doubts(learned: LearnedNote) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _doubts(learned: LearnedNote) -> Iterator[str]:
         )
 
 
-def _is_told(term: LearnedTerm) -> bool:
+def _is_reported(term: LearnedTerm) -> bool:
     """Whether runs say more of it than was known."""
     return abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9
 
@@ -62,8 +62,8 @@ def toss_block(toss: Toss) -> Block:
     head = f"Measure rows {first} and {second}: {toss.why}."
     lines = toss.command.split(" && ") if toss.command else []
     commands = [Fitted(partial(_command, line)) for line in lines]
-    beside = [f"  ({toss.beside})"] if toss.beside else []
-    return group(head, *commands, *beside)
+    extras = [f"  ({toss.beside})"] if toss.beside else []
+    return group(head, *commands, *extras)
 
 
 def _command(line: str, width: int) -> list[str]:

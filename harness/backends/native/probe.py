@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.backends.native.modules.kernels import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from harness.backends.native.regions import Watchers, replays_told
+from harness.backends.native.regions import Watchers, replays_marked
 from harness.measure.memory import storage_bytes
 
 
@@ -82,7 +82,7 @@ class ReplayMeter:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Count the replays of the code inside, which runs a whole forward and backward."""
-        with replays_told(self._switch), self._counter:
+        with replays_marked(self._switch), self._counter:
             yield
 
     def _switch(self, begins: bool) -> None:

@@ -41,7 +41,7 @@ class Watchers:
 
 
 @contextmanager
-def replays_told(tell: Callable[[bool], None]) -> Iterator[None]:
+def replays_marked(tell: Callable[[bool], None]) -> Iterator[None]:
     """Inside, `tell` hears when a replay begins (True) and ends."""
     Watchers.replay = tell
     try:

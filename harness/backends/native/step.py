@@ -21,7 +21,7 @@ from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.modules.model import GptModel, initialise
 from harness.backends.native.predict import native_model, native_plan
 from harness.backends.native.process_groups import Groups, make_groups
-from harness.backends.native.regions import replays_told
+from harness.backends.native.regions import replays_marked
 from harness.backends.native.setting import parse_native_setting
 from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.backends.training_rank import SEED_STRIDE, job_flops, random_tokens
@@ -181,7 +181,7 @@ class NativeStep:
 
     def run(self, recorder: Recorder) -> float:
         """One optimizer step over all microbatches; the mean loss of the whole batch."""
-        with replays_told(recorder.replay):
+        with replays_marked(recorder.replay):
             loss = self.forward_backward(recorder)
         recorder.phase(Phase.OPTIMIZER)
         self.optimizer.step()

@@ -4,7 +4,7 @@ from typing import Final
 
 from advisor.frameworks.megatron.options.values import (
     deals_whole_tensors,
-    gathers_beside,
+    gathers_meanwhile,
     is_not_muon,
 )
 from advisor.frameworks.option import (
@@ -112,7 +112,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
     use_distributed_optimizer: bool = option(False, "layout", _RUN)
     overlap_grad_reduce: bool = option(False, "layout", _RUN)
     overlap_param_gather: bool = option(
-        False, "layout", _RUN, value=gathers_beside, means=bool, recipe=When(only_if=is_not_muon)
+        False, "layout", _RUN, value=gathers_meanwhile, means=bool, recipe=When(only_if=is_not_muon)
     )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(

@@ -303,7 +303,7 @@ def element_type(name: object) -> str:
     return "float8" if text == "fp8" else text
 
 
-def gathers_beside(job: Described, revision: Revision) -> object:
+def gathers_meanwhile(job: Described, revision: Revision) -> object:
     """Refused without the distributed optimizer and without overlap_grad_reduce."""
     layout = job.layout
     able = layout.use_distributed_optimizer and layout.overlap_grad_reduce

@@ -69,7 +69,7 @@ class Plan:
             raise ValueError(f"the plan has {len(BLOCKS)} blocks, but the model has more")
         wrapped, copies = checkpointed(block, BLOCKS[self._number])
         if self._before is not None:
-            wrapped.register_forward_hook(partial(_beside_next_block, self._before))
+            wrapped.register_forward_hook(partial(_during_next_block, self._before))
         self._number += 1
         self._before = copies
         if copies is not None and self._number == len(BLOCKS):
@@ -254,7 +254,7 @@ def _put_input_on_host(block: nn.Module, copies: Copies) -> None:
     block.forward = with_copies
 
 
-def _beside_next_block(copies: Copies, module: nn.Module, args: Any, output: Any) -> None:
+def _during_next_block(copies: Copies, module: nn.Module, args: Any, output: Any) -> None:
     """After the forward of the block after that of `copies`; and ahead of its backward."""
     copies.sent()
     hidden = output[0] if isinstance(output, tuple) else output

@@ -6,7 +6,7 @@ import torch
 from harness.backends.native.modules import model as native
 from harness.backends.native.modules.attention import LatentAttention
 from harness.backends.native.modules.moe import MoeLayer
-from harness.backends.native.regions import replays_told
+from harness.backends.native.regions import replays_marked
 from harness.calibration.bench import kernel_calls
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
 from harness.calibration.bench.kernel_calls import POOL_ELEMENTS
@@ -167,7 +167,7 @@ def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:
     replays: list[bool] = []
     for kind in (CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY):
         call = kernel_calls._layer(bench.inputs, Case(kind=kind, sizes=(16, 64), variant="dense"))
-        with replays_told(replays.append):
+        with replays_marked(replays.append):
             call(0)
     assert replays == [True, False]
 
