@@ -20,8 +20,7 @@ from advisor.request.assumptions import Facts, assumed_lines
 from advisor.request.completed import completed
 from advisor.request.given import Given, read_given
 from advisor.request.origin import SEARCHED, Origin, changed_fields
-from advisor.request.recipe_choice import RecipeChoice, choose_recipe
-from advisor.request.recipe_search import Wanted
+from advisor.request.recipe_choice import RecipeChoice, Wanted, choose_recipe
 from advisor.request.recipes import Experiment
 from advisor.request.request import Request
 

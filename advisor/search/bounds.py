@@ -29,11 +29,10 @@ from advisor.search.changed_options import Root
 from advisor.search.layouts import micro_batches, of_group
 from advisor.search.rank_shape import rank_shape
 from advisor.time.communication import waiting_share
-from advisor.time.machine import machine_of
+from advisor.time.machine import hidden_exchange, machine_of
 from advisor.time.optimizer_time import least_optimizer_seconds
 from advisor.time.passes import end_times, part_times
 from advisor.time.rank_links import Network, network
-from advisor.time.stage_times import hidden_exchange
 
 
 class Sequence(Struct, frozen=True):

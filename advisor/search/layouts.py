@@ -21,7 +21,7 @@ from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly, virtual_degrees
 from advisor.request.layout_fields import SEARCHED
-from advisor.request.recipe_search import experiments_on
+from advisor.request.recipe_choice import experiments_on
 from advisor.request.resolve import Resolution
 
 T = TypeVar("T")

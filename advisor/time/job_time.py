@@ -6,20 +6,17 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.sharing import first_equal
 from advisor.hardware.calibration import Calibration
-from advisor.hardware.gpu import HostProcessor
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline, Stages
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.time.communication import waiting_share
-from advisor.time.launches import Host
-from advisor.time.machine import machine_of
+from advisor.time.machine import hidden_exchange, host_of, machine_of
 from advisor.time.optimizer_time import stage_optimizer_seconds
 from advisor.time.passes import PassTimes
 from advisor.time.rank_links import network
-from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes, hidden_exchange
+from advisor.time.stage_times import Directions, ExchangeOverlap, Rates, StageTimes
 from advisor.time.step_tail import (
     DataParallelWork,
     ShardedWork,
@@ -41,26 +38,6 @@ class StagePart(Struct, frozen=True):
     work: float
     reduced: float
     optimizer: float
-
-
-def _host(
-    job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
-) -> Host:
-    """The processor next to the job's GPU; the first of all `passes` has no other microbatch."""
-    grace = job.gpu.host_processor is HostProcessor.GRACE
-    slower = calibration.grace_slowdown if grace else 1.0
-    wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-    call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
-    return Host(
-        call_seconds=slower * call,
-        module_seconds=slower * calibration.host_module_seconds,
-        quantize_seconds=slower * calibration.host_quantize_seconds,
-        answer_seconds=slower * calibration.host_answer_seconds,
-        graphed=graphed,
-        whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        hidden_share=hidden_share * (passes - 1) / passes,
-        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
-    )
 
 
 class SlowestStage(Struct, frozen=True, kw_only=True):
@@ -114,7 +91,7 @@ class JobTime:
         joined = first_equal(network(layout, job.gpu, calibration, job.model))
         hidden_share, pp = hidden_exchange(job, calibration, joined), len(stages)
         self._exchange = ExchangeOverlap(hidden_share, pp, self._vpp, self._microbatches)
-        host = _host(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
+        host = host_of(job, calibration, graphed, hidden_share, self._microbatches * self._vpp)
         machine = machine_of(job, calibration, host)
         self.rates, each = Rates(machine, joined), pipeline.of_each_stage
         self._parameters = each(

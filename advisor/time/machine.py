@@ -1,17 +1,21 @@
-"""A GPU together with its calibration: rates that times are computed from."""
+"""A GPU and its processor together with their calibration: rates that times are computed from."""
 
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
-from advisor.hardware.gpu import Gpu
-from advisor.job.job import Job
+from advisor.hardware.gpu import Gpu, HostProcessor
+from advisor.job.job import CudaGraphImpl, Job
+from advisor.layers.operators import Module
+from advisor.models.options import TransformerImpl
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
+from advisor.time.rank_links import Network
 
 
 class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -65,6 +69,42 @@ def machine_of(job: Job, calibration: Calibration, host: Host | None = None) -> 
     eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
     precision = job.config.precision
     return machine(job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host)
+
+
+_NCCL_SMS: Final = 32
+"""Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
+
+
+def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float:
+    """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
+    that it leaves them; 0 where none runs next to it.
+
+    Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
+    """
+    if not job.layout.overlap_moe_expert_parallel_comm:
+        return 0.0
+    taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
+    return calibration.exchange_hidden_fraction * (1 - taken)
+
+
+def host_of(
+    job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
+) -> Host:
+    """The processor next to the job's GPU; the first of all `passes` has no other microbatch."""
+    grace = job.gpu.host_processor is HostProcessor.GRACE
+    slower = calibration.grace_slowdown if grace else 1.0
+    wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
+    return Host(
+        call_seconds=slower * call,
+        module_seconds=slower * calibration.host_module_seconds,
+        quantize_seconds=slower * calibration.host_quantize_seconds,
+        answer_seconds=slower * calibration.host_answer_seconds,
+        graphed=graphed,
+        whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
+        hidden_share=hidden_share * (passes - 1) / passes,
+        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
-"""Seconds of one microbatch through each pipeline stage, and what other microbatches hide of the
-experts' exchange in it."""
+"""Seconds of one microbatch through each pipeline stage, and what of the experts' exchange other
+microbatches leave to see."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,21 +18,6 @@ from advisor.time.communication import pipeline_transfer_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import PassTimes, chunk_times, end_times
 from advisor.time.rank_links import Network, neighbour_link
-
-_NCCL_SMS: Final = 32
-"""Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
-
-
-def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float:
-    """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
-    that it leaves them; 0 where none runs next to it.
-
-    Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
-    """
-    if not job.layout.overlap_moe_expert_parallel_comm:
-        return 0.0
-    taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
-    return calibration.exchange_hidden_fraction * (1 - taken)
 
 
 class ExchangeOverlap(Struct, frozen=True):

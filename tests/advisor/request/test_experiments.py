@@ -14,7 +14,7 @@ from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
-from advisor.request.recipe_search import Wanted, find_experiment
+from advisor.request.recipe_choice import Wanted, find_experiment
 from advisor.request.recipes import (
     Experiment,
     experiment_names,

@@ -20,7 +20,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
-from advisor.request.recipe_search import Wanted, find_experiment, nearest_experiment
+from advisor.request.recipe_choice import Wanted, find_experiment, nearest_experiment
 from advisor.request.recipes import (
     Experiment,
     Recipe,

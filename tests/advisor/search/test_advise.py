@@ -10,7 +10,7 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
 from advisor.report.setting_flags import shown_frameworks
-from advisor.request.recipe_search import Wanted, find_experiment
+from advisor.request.recipe_choice import Wanted, find_experiment
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
