@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     from harness.calibration.measurement import calibrate
 
     require("torch", "harness calibrate", "harness")
-    watch = TimedCases("calibrate", options.budget_seconds)
+    watch = TimedCases(options.budget_seconds)
     try:
         outcome = calibrate(
             options.device or device_of(None),

@@ -1,4 +1,4 @@
-"""One line about a run on stderr: which trial, which phase, how long, how much longer."""
+"""One line on stderr about work that takes long: what runs, how long, how much longer."""
 
 import os
 import sys
@@ -44,10 +44,13 @@ class LiveLine:
     It is drawn when it is told to, by no thread: nothing runs next to what is measured.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream = cast(TextIO, _Talk(sys.stderr if stream is None else stream))
         self.live = self._stream.isatty() and os.environ.get("TERM") not in _NOT_REWRITTEN
         self._bar: Bar | None = None
+        self._clock, self._began = clock, clock()
 
     def show(self, text: str, done: float, total: float) -> None:
         """The line as it is now; of the bar `done` of `total` is full."""
@@ -100,17 +103,25 @@ def say(text: str, command: str = "run") -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)
 
 
-class Progress:
-    """A line that is rewritten on a terminal; elsewhere a plain line when a trial ends."""
+class Progress(LiveLine):
+    """The trials of a plan: the line says where the running one is, and each that ends stays.
+
+    growing: nobody knows how many come (a sweep's): they are counted as they are met, and each is
+    reported once.
+    """
 
     def __init__(
-        self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        growing: bool = False,
     ) -> None:
-        self._total, self._clock = total, clock
-        self._line = LiveLine(stream)
-        self._number = 0
-        self._label = ""
-        self._began = clock()
+        super().__init__(stream, clock)
+        self._total, self._growing = total, growing
+        self._number, self._label = 0, ""
+        self._reported: set[str] = set()
         self._spent: list[float] = []
         self._open = 0  # trials that are still to run, this one included
 
@@ -120,101 +131,91 @@ class Progress:
 
     def begin(self, number: int, label: str) -> None:
         """Trial `number` of the total starts."""
-        self._number, self._label = number, label
-        self._began = self._clock()
+        self._number = len(self._reported) + 1 if self._growing else number
+        self._label, self._began = label, self._clock()
         self.tick(TrialState())
 
     def tick(self, state: TrialState) -> None:
         """The trial is where `state` says."""
         step = f" step {state.step}" if state.step else ""
         elapsed = self._clock() - self._began
-        text = f"{self._head()}  {state.phase}{step}  {duration(elapsed)}"
-        remaining = self._remaining(elapsed)
-        if remaining is not None:
-            text += f"  {duration(remaining)} to go"
-        self._line.show(text, self._number - 1, self._total)
+        left = "" if not self._spent else f"  {duration(self._remaining(elapsed))} to go"
+        text = f"{state.phase}{step}  {duration(elapsed)}{left}"
+        self.show(f"{self._head()}  {text}", self._number - 1, self._total)
 
     def end(self, result: TrialResult) -> None:
         """The trial has its final result."""
         spent = self._clock() - self._began
         self._spent.append(spent)
         self._open -= 1
-        text = f"{self._head()}  {result.status}  {duration(spent)}"
-        if result.evidence is not None:
-            text += f"  {reason(result.evidence)}"
-        remaining = self._remaining(0.0)
-        if remaining:
-            text += f"  ({duration(remaining)} to go)"
-        self.say(text)
+        left = self._remaining(0.0)
+        self._report(result, spent, f"  ({duration(left)} to go)" if left else "")
 
     def found(self, number: int, label: str, result: TrialResult) -> None:
-        """The trial was finished by an earlier run."""
-        self._number, self._label = number, label
-        self.say(f"{self._head()}  {result.status} (already run)")
+        """The trial was finished by an earlier run, or is one of an earlier round."""
+        if self._is_new(number, label, result):
+            self.say(f"{self._head()}  {result.status} (already run)")
 
     def collected(self, number: int, label: str, result: TrialResult) -> None:
         """The trial has its final result, and ran elsewhere."""
-        self._number, self._label = number, label
-        text = f"{self._head()}  {result.status}  {duration(result.wall_seconds)}"
-        self.say(text + (f"  {reason(result.evidence)}" if result.evidence is not None else ""))
+        if self._is_new(number, label, result):
+            self._report(result, result.wall_seconds)
 
-    def say(self, text: str) -> None:
-        """One whole line."""
-        self._line.say(text)
+    def _is_new(self, number: int, label: str, result: TrialResult) -> bool:
+        """Whether it is to be reported, as `number` of what is met."""
+        if self._growing and result.name in self._reported:
+            return False
+        self._reported.add(result.name)
+        self._number, self._label = len(self._reported) if self._growing else number, label
+        return True
 
-    def close(self) -> None:
-        """What is shown of a trial that did not end vanishes."""
-        self._line.close()
+    def _report(self, result: TrialResult, seconds: float, left: str = "") -> None:
+        self._reported.add(result.name)
+        why = f"  {reason(result.evidence)}" if result.evidence else ""
+        self.say(f"{self._head()}  {result.status}  {duration(seconds)}{why}{left}")
 
     def _head(self) -> str:
+        if self._growing:
+            return f"trial {self._number}  {self._label}"
         width = len(str(self._total))
         return f"trial {self._number:>{width}}/{self._total}  {self._label}"
 
-    def _remaining(self, elapsed: float) -> float | None:
+    def _remaining(self, elapsed: float) -> float:
         """Seconds until the last trial ends, if the rest take as long as the mean so far."""
-        if not self._spent:
-            return None
         mean = sum(self._spent) / len(self._spent)
         return max(0.0, mean * self._open - min(elapsed, mean))
 
 
-class TimedCases:
-    """How much of a calibration's budget is spent, and how many cases are timed: a line that is
-    rewritten on a terminal, elsewhere a plain one now and then."""
+class TimedCases(LiveLine):
+    """The cases of a calibration: how much of the budget is spent, and how many are timed; where
+    no line is rewritten, a plain one now and then."""
 
     def __init__(
         self,
-        command: str,
         budget_seconds: float,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._command, self._budget, self._clock = command, budget_seconds, clock
-        self._line = LiveLine(stream)
-        self._began = clock()
-        self._said = self._drawn = self._began
+        super().__init__(stream, clock)
+        self._budget = budget_seconds
+        self._last = self._began
 
     def tick(self, timed: int, total: int) -> None:
         """So many cases of all are timed."""
         now = self._clock()
-        spent = now - self._began
-        text = (
-            f"{timed} of {total} cases timed, {duration(spent)} of {duration(self._budget)} spent"
-        )
-        if self._line.live and now - self._drawn >= _REFRESH_SECONDS:
-            self._drawn = now
-            self._line.show(text, spent, self._budget)
-        elif not self._line.live and now - self._said >= _PLAIN_SECONDS:
-            self._said = now
+        if now - self._last < (_REFRESH_SECONDS if self.live else _PLAIN_SECONDS):
+            return
+        self._last, spent = now, now - self._began
+        of_budget = f"{duration(spent)} of {duration(self._budget)} spent"
+        text = f"{timed} of {total} cases timed, {of_budget}"
+        if self.live:
+            self.show(text, spent, self._budget)
+        else:
             self.say(text)
 
     def say(self, text: str) -> None:
         """One whole line."""
-        self._line.say(f"harness {self._command}: {text}")
-
-    def close(self) -> None:
-        """The line that was rewritten vanishes."""
-        self._line.close()
+        super().say(f"harness calibrate: {text}")
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,6 @@ started while another works, on this machine or elsewhere, it shares the work wi
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,43 +19,11 @@ from harness.sweeps.priority import End, Wait, make_policy
 from harness.sweeps.space import Point, Space
 from harness.sweeps.workers.opening import open_study
 from harness.sweeps.workers.study import Claim, Study, trial_of
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
 MakeRunner = Callable[[RunPlan, Progress, frozenset[TrialStatus], frozenset[str]], Runner]
-
-
-class SweepProgress(Progress):
-    """Counts the trials of a plan that grows, and says of each only once how it ended."""
-
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        self._reported: set[str] = set()
-
-    def begin(self, number: int, label: str) -> None:
-        """The next trial starts."""
-        super().begin(len(self._reported) + 1, label)
-
-    def end(self, result: TrialResult) -> None:
-        """The trial has its final result."""
-        super().end(result)
-        self._reported.add(result.name)
-
-    def found(self, number: int, label: str, result: TrialResult) -> None:
-        """The trial was finished by an earlier run, or is one of an earlier round."""
-        if result.name not in self._reported:
-            self._reported.add(result.name)
-            super().found(len(self._reported), label, result)
-
-    def collected(self, number: int, label: str, result: TrialResult) -> None:
-        """The trial has its final result, and ran elsewhere."""
-        if result.name not in self._reported:
-            self._reported.add(result.name)
-            super().collected(len(self._reported), label, result)
-
-    def _head(self) -> str:
-        return f"trial {self._number}  {self._label}"
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
@@ -88,7 +55,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
         Raises as Runner.run does; UserError where the storage cannot be opened or holds another
         sweep of this name.
         """
-        progress = SweepProgress(min(self.options.trials, len(self.space.legal)))
+        progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
         with StopSignals(), self._study(progress) as study:
             for task, result in study.restore().items():
                 label = label_of(self.space.planned[task.point], trial_of(self.space, task))

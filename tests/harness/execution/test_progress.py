@@ -124,7 +124,7 @@ def test_the_rest_is_estimated_from_the_mean(terminal: Terminal) -> None:
 
 def test_the_cases_of_a_calibration_on_a_terminal(terminal: Terminal) -> None:
     clock = Clock()
-    watch = TimedCases("calibrate", 180.0, terminal, clock)
+    watch = TimedCases(180.0, terminal, clock)
     for timed in range(5):
         clock.now += 0.25
         watch.tick(timed, 900)
@@ -139,7 +139,7 @@ def test_the_cases_of_a_calibration_on_a_terminal(terminal: Terminal) -> None:
 def test_the_cases_of_a_calibration_elsewhere() -> None:
     """A plain line every thirty seconds."""
     clock, stream = Clock(), StringIO()
-    watch = TimedCases("calibrate", 60.0, stream, clock)
+    watch = TimedCases(60.0, stream, clock)
     for timed in range(60):
         clock.now += 1.0
         watch.tick(timed, 900)
