@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
+from inspect import cleandoc
 from typing import Final
 
 from msgspec import Struct
@@ -81,6 +82,20 @@ class Topic(Struct, frozen=True):
     title: str
     rows: tuple[Flag | tuple[str, str], ...] = ()
     text: str = ""
+
+
+def explained(text: str) -> tuple[tuple[str, str], ...]:
+    """Rows of words and what they mean, as they are written: a row begins at the margin, with two
+    blanks or more after its words; what is indented belongs to the row above."""
+    rows: list[tuple[str, str]] = []
+    for line in cleandoc(text).splitlines():
+        if line.startswith(" "):
+            words, meaning = rows.pop()
+            rows.append((words, f"{meaning} {line.strip()}".lstrip()))
+        else:
+            words, _, meaning = line.partition("  ")
+            rows.append((words, meaning.strip()))
+    return tuple(rows)
 
 
 class Command(Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ COMMAND: Final = Command(
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().read(argv)
+    arguments = Parser("accuracy", COMMAND, folder="+").read(argv)
     results = load_results([run for folder in arguments.folder for run in runs(folder)]).results
     if arguments.predict:
         results = tuple(_again(result, arguments.config_dir) for result in results)
@@ -79,13 +79,6 @@ def runs(folder: Path) -> list[Path]:
     """Folders of runs below `folder`; itself where none of them has a plan. What was set aside
     there is no result of today."""
     return sorted({path.parent for path in folder.rglob("plan.json")}) or [folder]
-
-
-def parser() -> Parser:
-    """The command line."""
-    made = Parser("accuracy", COMMAND)
-    made.add_argument("folder", type=Path, nargs="+")
-    return made
 
 
 def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:

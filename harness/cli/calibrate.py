@@ -3,7 +3,6 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.errors import UserError, require
@@ -40,7 +39,10 @@ COMMAND: Final = Command(
                     FlagKind.TEXT,
                 ),
                 Flag(
-                    "--device NAME", "cuda where there is a GPU (default), else cpu", FlagKind.TEXT
+                    "--device NAME",
+                    "cuda where there is a GPU (default), else cpu",
+                    FlagKind.CHOICE,
+                    choices=(Device.CUDA, Device.CPU),
                 ),
                 Flag(
                     "--out FILE",
@@ -48,13 +50,13 @@ COMMAND: Final = Command(
                     "it, so that the same command continues a stopped calibration. The description "
                     "of the GPU goes to calibrated/hardware. advise --config-dir calibrated --gpus "
                     "8xNAME … reads both",
-                    FlagKind.TEXT,
+                    FlagKind.FILE,
                 ),
                 Flag(
                     "--refit FILE",
                     "fit FILE again from the samples beside it, without measuring. Needs no GPU; "
                     "cannot be combined with other flags",
-                    FlagKind.TEXT,
+                    FlagKind.FILE,
                 ),
                 HELP,
             ),
@@ -66,7 +68,6 @@ COMMAND: Final = Command(
 )
 
 _MEASURING: Final = ("budget", "device", "out")
-_REFIT: Final = "refit"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     watch = TimedCases(options.budget_seconds)
     try:
         outcome = calibrate(
-            options.device or device_of(None),
+            device_of(options.device),
             options.budget_seconds,
             options.out,
             watch.say,
@@ -111,11 +112,13 @@ def parse(argv: Sequence[str]) -> Namespace:
     for flag in _MEASURING if found.refit else ():
         if (value := getattr(found, flag)) is not None:
             relation = "cannot be combined with --refit, which measures nothing"
-            raise UserError(f"--{flag}", show(value), relation)
+            raise UserError(f"--{flag}", show(str(value)), relation)
     found.budget_seconds = duration(found.budget or "3min")
-    found.device = _device(found.device) if found.device else None
-    for flag in ("out", _REFIT):
-        setattr(found, flag, _file(getattr(found, flag), f"--{flag}"))
+    for flag in ("out", "refit"):
+        path = getattr(found, flag)
+        if path is not None and path.suffix not in (".yaml", ".yml"):
+            hint = f"write {path.stem}.yaml"
+            raise UserError(f"--{flag}", show(str(path)), "must be a YAML file", hint)
     return found
 
 
@@ -125,14 +128,14 @@ def page(outcome: "CalibrationOutcome") -> str:
     rows = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     optional = "optimizer_bandwidth_efficiency"
     for field in (*EFFICIENCIES, *([optional] if getattr(calibration, optional) else [])):
-        rows.add_row(field, f"{getattr(calibration, field):.3f}", _note(outcome, field))
+        rows.add_row(field, f"{getattr(calibration, field):.3f}", outcome.notes.get(field, ""))
     half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)
     if any(half_rates):
         lengths = "{:,.0f} rows, {:,.0f} tokens".format(*half_rates)
         rows.add_row("attention reaches half its rate at", "", lengths)
     for field in ("kernel_seconds", "collective_seconds", "step_seconds"):
         micro = getattr(calibration, field) * 1e6
-        rows.add_row(field, f"{micro:.1f} µs", _note(outcome, field))
+        rows.add_row(field, f"{micro:.1f} µs", outcome.notes.get(field, ""))
     parts: list[Block] = [
         f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}",
         Indented(rows, 2),
@@ -152,24 +155,6 @@ def page(outcome: "CalibrationOutcome") -> str:
 def _whole(*lines: str) -> Fitted:
     """Lines to copy."""
     return Fitted(lambda _: lines)
-
-
-def _note(outcome: "CalibrationOutcome", field: str) -> str:
-    return outcome.notes.get(field, "")
-
-
-def _device(text: str) -> Device:
-    names = [device.value for device in Device]
-    if text not in names:
-        raise UserError("--device", show(text), f"must be one of {', '.join(names)}")
-    return Device(text)
-
-
-def _file(text: str | None, flag: str) -> Path | None:
-    path = None if text is None else Path(text)
-    if path is not None and path.suffix not in (".yaml", ".yml"):
-        raise UserError(flag, show(text), "must be a YAML file", f"write {path.stem}.yaml")
-    return path
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import split_key_value
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -61,39 +61,29 @@ COMMAND: Final = Command(
         ),
         Topic(
             "Verdicts",
-            (
-                (
-                    "FAIL",
-                    "regression: worse at 99 % confidence; the change is at least two thirds of "
-                    "the limit, and its 95 % interval reaches the limit",
-                ),
-                ("ERROR", "a run failed (oom, timeout, nccl_error, nan, no_data, failed)"),
-                (
-                    "UNSTABLE",
-                    "the measurement cannot be trusted, or its log was cut short",
-                ),
-                ("OPEN", "inconclusive: more repeats are needed"),
-                ("REFUSED", "the environment differs"),
-                ("GONE", "only in the goldens"),
-                ("NEW", "only in the results"),
-                ("STALE", "better than the golden by more than the limit"),
-                ("PASS", "the interval of the change is inside the limit"),
-                ("INFO", "a CPU time: shown, not judged"),
-            ),
+            explained("""
+            FAIL      regression: worse at 99 % confidence; the change is at least two thirds of the
+                limit, and its 95 % interval reaches the limit
+            ERROR     a run failed (oom, timeout, nccl_error, nan, no_data, failed)
+            UNSTABLE  the measurement cannot be trusted, or its log was cut short
+            OPEN      inconclusive: more repeats are needed
+            REFUSED   the environment differs
+            GONE      only in the goldens
+            NEW       only in the results
+            STALE     better than the golden by more than the limit
+            PASS      the interval of the change is inside the limit
+            INFO      a CPU time: shown, not judged
+        """),
         ),
         Topic(
             "Exit codes",
-            (
-                ("0", "pass"),
-                ("1", "regression (--strict: or a stale golden)"),
-                ("2", "the request is wrong"),
-                (
-                    "3",
-                    "no verdict: unstable, inconclusive, no golden, missing trials, or another "
-                    "environment",
-                ),
-                ("4", "a run failed (and no regression was found)"),
-            ),
+            explained("""
+            0  pass
+            1  regression (--strict: or a stale golden)
+            2  the request is wrong
+            3  no verdict: unstable, inconclusive, no golden, missing trials, or another environment
+            4  a run failed (and no regression was found)
+        """),
         ),
     ),
 )
@@ -101,7 +91,7 @@ COMMAND: Final = Command(
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().read(argv)
+    arguments = Parser("compare", COMMAND, results="+").read(argv)
     comparison = compare(
         arguments.results,
         golden=existing(arguments.golden or [FOLDER], "compare"),
@@ -141,10 +131,3 @@ def parse_limit(text: str) -> tuple[str, float]:
         raise UserError(
             "--limit", text, "is not METRIC=LIMIT", "write e.g. step_time_seconds=3%"
         ) from None
-
-
-def parser() -> Parser:
-    """Arguments of `harness compare`."""
-    made = Parser("compare", COMMAND)
-    made.add_argument("results", nargs="+", type=Path, metavar="RESULTS")
-    return made

@@ -19,14 +19,16 @@ HELP: Final = ("--help", "show this page")
 
 
 class Parser(ArgumentParser):
-    """The flags of a command as an ArgumentParser whose errors are one line, raised as
-    UserError."""
+    """The flags of a command, and its other words as `words` (``results="+"``: how many there are),
+    as an ArgumentParser whose errors are one line, raised as UserError."""
 
-    def __init__(self, name: str, command: Command) -> None:
+    def __init__(self, name: str, command: Command, kind: type = Path, **words: str | None) -> None:
         super().__init__(f"harness {name}", allow_abbrev=False)
         self._command = command
         for flag in command.flags:
             self.add_argument(*flag.names, dest=flag.name, **_reading(flag))
+        for word, number in words.items():
+            self.add_argument(word, nargs=number, type=kind, metavar=word.upper())
 
     def format_help(self) -> str:
         """What --help prints."""
@@ -59,7 +61,7 @@ def _reading(flag: Flag) -> dict[str, Any]:
     if flag.kind in _TYPES:
         read["type"] = _TYPES[flag.kind]
     if flag.choices:
-        read["choices"] = flag.choices
+        read["choices"] = [str(choice) for choice in flag.choices]
     if flag.repeated:
         read |= {"action": "append", "default": []}
     return read

@@ -17,7 +17,6 @@ from harness.judge.results import load_results
 from harness.judge.update import (
     ADVISED_REPEATS,
     FOLDER,
-    GoldenChange,
     diff_text,
     load_goldens,
     plan_update,
@@ -56,39 +55,23 @@ SUBCOMMANDS: Final = {
     "list": Command(usage="harness golden list [PATH...]", about="Lists all goldens."),
     "show": Command(usage="harness golden show FILE", about="Shows one golden."),
 }
-_WORDS: Final = {
-    "update": ("results", "+"),
-    "list": ("paths", "*"),
-    "show": ("file", None),
-}
-"""What stands between the flags, and how often."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parse(argv)
-    _COMMANDS[argv[0]](arguments)
-    return 0
-
-
-def parse(argv: Sequence[str]) -> Namespace:
-    """Arguments of the subcommand that `argv` begins with; UserError where they cannot be read."""
     name = argv[0] if argv else ""
     if name not in SUBCOMMANDS:
         parser = Parser("golden", COMMAND)
         parser.add_argument("command", choices=SUBCOMMANDS, metavar="COMMAND")
         parser.parse_args(list(argv))
-    parser, (words, number) = Parser(f"golden {name}", SUBCOMMANDS[name]), _WORDS[name]
-    parser.add_argument(words, nargs=number, type=Path)
-    found = parser.read(argv[1:])
-    if name == "update" and found.to is None:
-        found.to = FOLDER
-    return found
+    run, words = _RUN[name]
+    run(Parser(f"golden {name}", SUBCOMMANDS[name], Path, **words).read(argv[1:]))
+    return 0
 
 
 def _update(arguments: Namespace) -> None:
     results = load_results(arguments.results).results
-    changes = plan_update(results, arguments.reason, arguments.to)
+    changes = plan_update(results, arguments.reason, arguments.to or FOLDER)
     if any(change.new.identity.gpus == CPU for change in changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
@@ -98,11 +81,6 @@ def _update(arguments: Namespace) -> None:
                 f"{change.new.identity.label}: few processes ({count}); "
                 f"measure.repeats={ADVISED_REPEATS} gives a better golden"
             )
-    _apply(changes, arguments)
-
-
-def _apply(changes: Sequence[GoldenChange], arguments: Namespace) -> None:
-    """Show what changes, then write; with --dry-run nothing is written."""
     if arguments.diff:
         write_atomic(arguments.diff, diff_text(changes))
     else:
@@ -124,8 +102,9 @@ def _show(arguments: Namespace) -> None:
     print(golden_page(read_golden(arguments.file)), end="")
 
 
-_COMMANDS: Final[dict[str, Callable[[Namespace], None]]] = {
-    "update": _update,
-    "list": _list,
-    "show": _show,
+_RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
+    "update": (_update, {"results": "+"}),
+    "list": (_list, {"paths": "*"}),
+    "show": (_show, {"file": None}),
 }
+"""What runs each, and what stands between its flags."""

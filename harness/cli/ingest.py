@@ -11,7 +11,7 @@ from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
-from advisor.report.command_help import Command, Flag, Topic
+from advisor.report.command_help import Command, Flag, Topic, explained
 from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
 from harness.cli.flags import CONFIG_DIR, HELP, Parser
@@ -37,26 +37,19 @@ COMMAND: Final = Command(
     topics=(
         Topic(
             "What is read",
-            (
-                (
-                    "LOG",
-                    "a file, plain or gzip; a pattern; or a folder: the files of one run's ranks",
-                ),
-                ("framework=NAME", "the framework that wrote the log; auto (default) detects it"),
-                (
-                    "experiment=NAME",
-                    "the job preset that ran; recompute.settings=[SPEC], model.*, layout.*, job.* "
-                    "and gpus=COUNTxTYPE as for harness run. Logs of Megatron state the recompute "
-                    "setting themselves",
-                ),
-                ("like=RESULT", "a result.json of the same workload, instead of experiment="),
-                ("device=cuda|cpu", "where it ran; default: cuda"),
-                (
-                    "measure.steps=200",
-                    "steps to count after warm-up; measure.min_warmup_steps and others as for run",
-                ),
-                ("runs=FOLDER name=NAME", "where results go; default runs/ingested-LOG"),
-            ),
+            explained("""
+            LOG                    a file, plain or gzip; a pattern; or a folder: the files of one
+                run's ranks
+            framework=NAME         the framework that wrote the log; auto (default) detects it
+            experiment=NAME        the job preset that ran; recompute.settings=[SPEC], model.*,
+                layout.*, job.* and gpus=COUNTxTYPE as for harness run. Logs of Megatron state the
+                recompute setting themselves
+            like=RESULT            a result.json of the same workload, instead of experiment=
+            device=cuda|cpu        where it ran; default: cuda
+            measure.steps=200      steps to count after warm-up; measure.min_warmup_steps and others
+                as for run
+            runs=FOLDER name=NAME  where results go; default runs/ingested-LOG
+        """),
         ),
         Topic(
             "Flags",
@@ -100,9 +93,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for a flag that is not
     known."""
-    made = Parser("ingest", COMMAND)
-    made.add_argument("words", nargs="*")
-    given = made.read(argv)
+    given = Parser("ingest", COMMAND, str, words="*").read(argv)
     pairs = [word for word in given.words if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
     own = split_key_values(pairs)
     asked = AskedLogs(

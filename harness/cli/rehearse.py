@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from advisor.report.command_help import Command, Topic
+from advisor.report.command_help import Command, Topic, explained
 from harness.api.running import plan_rehearsal
 from harness.cli.flags import CONFIG_DIR, HELP
 from harness.cli.run import DRY_RUN, RETRY, execute, parse
@@ -28,40 +28,30 @@ COMMAND: Final = Command(
     topics=(
         Topic(
             "What is rehearsed",
-            (
-                (
-                    "model=NAME gpus=COUNTxTYPE",
-                    "as for `advise`; values that are not given come from the job preset",
-                ),
-                ("layout=tp4_pp4_vpp5_cp2_sp", "degrees; DP follows from the number of GPUs"),
-                ("layout.* model.* job.*", "any field, in Megatron's names"),
-                (
-                    "recompute=SETTING",
-                    "one setting, [SETTING,…] or a name from configs/recompute; default: none",
-                ),
-                ("stage=all", "all, or the number of a pipeline stage"),
-            ),
+            explained("""
+            model=NAME gpus=COUNTxTYPE
+                as for `advise`; values that are not given come from the job preset
+            layout=tp4_pp4_vpp5_cp2_sp  degrees; DP follows from the number of GPUs
+            layout.* model.* job.*    any field, in Megatron's names
+            recompute=SETTING         one setting, [SETTING,…] or a name from configs/recompute;
+                default: none
+            stage=all                 all, or the number of a pipeline stage
+        """),
         ),
         Topic(
             "Where it runs",
-            (
-                (
-                    "device=fake",
-                    "fake tensors (default): no device, no values, every byte counted",
-                ),
-                ("device=cuda", "one GPU, limited to the memory of the job's GPU"),
-                ("device=cpu", "the CPU, for small models"),
-                ("steps=3", "timed steps on a real device"),
-            ),
+            explained("""
+            device=fake  fake tensors (default): no device, no values, every byte counted
+            device=cuda  one GPU, limited to the memory of the job's GPU
+            device=cpu   the CPU, for small models
+            steps=3      timed steps on a real device
+        """),
         ),
         Topic(
             "Where results go",
-            (
-                (
-                    "name=NAME runs=FOLDER",
-                    "the folder FOLDER/NAME; the same command continues a stopped run",
-                ),
-            ),
+            explained("""
+            name=NAME runs=FOLDER  the folder FOLDER/NAME; the same command continues a stopped run
+        """),
         ),
         Topic("Flags", (DRY_RUN, RETRY, CONFIG_DIR, HELP)),
     ),

@@ -1,11 +1,10 @@
 """`harness report`: what a run gave, for people, CI systems and other programs."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
 from harness.api.running import hand_over
 from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
 from harness.cli.flags import HELP, Parser
@@ -25,25 +24,16 @@ COMMAND: Final = Command(
     topics=(
         Topic(
             "Files",
-            (
-                (
-                    "report.md",
-                    "for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY",
-                ),
-                ("report.html", "one file with all figures; loads nothing else"),
-                (
-                    "junit.xml",
-                    "a case for each setting and metric: failure = regression, error = failed "
-                    "run, skipped = refused by a rule, or no verdict",
-                ),
-                ("trials.csv", "one row per trial (also trials.parquet if pyarrow is installed)"),
-                ("bmf.json", "Bencher metric format"),
-                (
-                    "figures/",
-                    "memory against time, Pareto front, predicted against measured, memory by "
-                    "component, memory over one step; SVG and PNG",
-                ),
-            ),
+            explained("""
+            report.md    for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY
+            report.html  one file with all figures; loads nothing else
+            junit.xml    a case for each setting and metric: failure = regression, error = failed
+                run, skipped = refused by a rule, or no verdict
+            trials.csv   one row per trial (also trials.parquet if pyarrow is installed)
+            bmf.json     Bencher metric format
+            figures/     memory against time, Pareto front, predicted against measured, memory by
+                component, memory over one step; SVG and PNG
+        """),
         ),
         Topic(
             "Flags",
@@ -76,7 +66,7 @@ _NOT_WRITTEN: Final = 4
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().read(argv)
+    arguments = Parser("report", COMMAND, run=None).read(argv)
     trackers = parse_trackers(arguments.track, "--track")
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
@@ -102,10 +92,3 @@ def main(argv: Sequence[str]) -> int:
         say(note, "report")
     hand_over(arguments.run, trackers, "report")
     return 0
-
-
-def parser() -> Parser:
-    """Arguments of `harness report`."""
-    made = Parser("report", COMMAND)
-    made.add_argument("run", type=Path, metavar="RUN")
-    return made

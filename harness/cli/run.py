@@ -8,7 +8,7 @@ from typing import Final
 from advisor.base.key_value import key_of
 from advisor.report.blocks import Column, Fitted, Indented, group, table
 from advisor.report.breaking import spec_cell
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import CONFIG_DIR, HELP, Parser
@@ -53,93 +53,63 @@ COMMAND: Final = Command(
     topics=(
         Topic(
             "What runs (Hydra overrides; groups are files in configs)",
-            (
-                ("experiment=NAME", "a job preset, e.g. llama3_8b_1xh200"),
-                (
-                    "recipe=NAME",
-                    "a published recipe instead of a preset (advise recipes MODEL names them)",
-                ),
-                (
-                    "model=NAME gpus=COUNTxTYPE",
-                    "a model without a preset; other values at their defaults. advise prints such "
-                    "a command when two settings must be measured",
-                ),
-                (
-                    "recompute=NAME",
-                    "top (the advisor's best), corners (none, the cheapest that frees much, full), "
-                    "none, selective_mlp, full_uniform_1, …",
-                ),
-                ("recompute.top=N", "how many of the advisor's best"),
-                ("recompute.settings=[…]", "settings as `advise` spells them"),
-                ("model.* layout.* job.*", "any field, in Megatron's names, as for `advise`"),
-                ("gpus=COUNTxTYPE", "these GPUs instead of the preset's"),
-                ("device=auto|cuda|cpu", "where it runs"),
-                (
-                    "backend=native",
-                    "what runs the training step: native (plain torch), megatron_core (its model, "
-                    "schedule and optimizer) or command (any training command, whose log is read); "
-                    "docs/backends.md",
-                ),
-                (
-                    "command='torchrun … {recompute}'",
-                    "the training command for backend=command; {recompute} becomes the setting's "
-                    "flags",
-                ),
-                (
-                    "framework=NAME",
-                    "the framework of that command: megatron_lm, megatron_bridge or other",
-                ),
-            ),
+            explained("""
+            experiment=NAME           a job preset, e.g. llama3_8b_1xh200
+            recipe=NAME               a published recipe instead of a preset (advise recipes MODEL
+                names them)
+            model=NAME gpus=COUNTxTYPE
+                a model without a preset; other values at their defaults. advise prints such a
+                command when two settings must be measured
+            recompute=NAME            top (the advisor's best), corners (none, the cheapest that
+                frees much, full), none, selective_mlp, full_uniform_1, …
+            recompute.top=N           how many of the advisor's best
+            recompute.settings=[…]    settings as `advise` spells them
+            model.* layout.* job.*    any field, in Megatron's names, as for `advise`
+            gpus=COUNTxTYPE           these GPUs instead of the preset's
+            device=auto|cuda|cpu      where it runs
+            backend=native            what runs the training step: native (plain torch),
+                megatron_core (its model, schedule and optimizer) or command (any training command,
+                whose log is read); docs/backends.md
+            command='torchrun … {recompute}'
+                the training command for backend=command; {recompute} becomes the setting's flags
+            framework=NAME            the framework of that command: megatron_lm, megatron_bridge or
+                other
+        """),
         ),
         Topic(
             "How it is measured",
-            (
-                ("measure.steps=10", "steps after warm-up"),
-                ("measure.repeats=1", "processes per setting"),
-                ("measure.timeout_seconds=900", "time limit of one process"),
-                ("measure.seed=1234", "seed of weights and data"),
-                (
-                    "measure.*",
-                    "min_warmup_steps, max_warmup_steps, warmup_tolerance, "
-                    "memory_timeline=true|false",
-                ),
-            ),
+            explained("""
+            measure.steps=10          steps after warm-up
+            measure.repeats=1         processes per setting
+            measure.timeout_seconds=900  time limit of one process
+            measure.seed=1234         seed of weights and data
+            measure.*                 min_warmup_steps, max_warmup_steps, warmup_tolerance,
+                memory_timeline=true|false
+        """),
         ),
         Topic(
             "Where results go",
-            (
-                ("name=NAME runs=FOLDER", "the folder FOLDER/NAME instead of runs/…"),
-                (
-                    "track=[mlflow,wandb,tensorboard]",
-                    "also send the trials to these trackers (docs/sweeps.md)",
-                ),
-            ),
+            explained("""
+            name=NAME runs=FOLDER     the folder FOLDER/NAME instead of runs/…
+            track=[mlflow,wandb,tensorboard]
+                also send the trials to these trackers (docs/sweeps.md)
+        """),
             "Without name= the folder is named after experiment, device and settings. The same "
             "command continues a stopped run, and runs nothing twice.",
         ),
         Topic(
             "Where it runs",
-            (
-                ("launcher=local", "this machine; torchrun if the layout has several ranks"),
-                (
-                    "launcher=torchrun",
-                    "several machines: start the same command on each, with its node_rank: "
-                    "launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT. All "
-                    "must see runs=FOLDER",
-                ),
-                (
-                    "launcher=slurm",
-                    "a job array; returns at once. Run the same command again to collect the "
-                    "results. launcher.*: "
-                    "wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, "
-                    "mem, reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], "
-                    "array_parallelism, max_requeues",
-                ),
-                (
-                    "launcher=NAME",
-                    "configs/launcher/NAME.yaml: the same keys, with kind: slurm",
-                ),
-            ),
+            explained("""
+            launcher=local     this machine; torchrun if the layout has several ranks
+            launcher=torchrun  several machines: start the same command on each, with its node_rank:
+                launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT. All must see
+                runs=FOLDER
+            launcher=slurm     a job array; returns at once. Run the same command again to collect
+                the results. launcher.*: wait=true, partition, account, qos, time, nodes,
+                gpus_per_node, constraint, mem, reservation, cpus_per_task, setup=[…],
+                sbatch=['KEY=VALUE',…], array_parallelism, max_requeues
+            launcher=NAME      configs/launcher/NAME.yaml: the same keys, with kind: slurm
+        """),
         ),
         Topic("Flags", (DRY_RUN, NO_REPORT, RETRY, CONFIG_DIR, HELP)),
     ),
@@ -178,8 +148,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str], name: str = "run", command: Command = COMMAND) -> Namespace:
     """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
-    made = Parser(name, command)
-    made.add_argument("overrides", nargs="*")
+    made = Parser(name, command, str, overrides="*")
     # a bare --retry takes none of the overrides after it
     found = made.read([f"{word}=" if word == _RETRY else word for word in argv])
     found.overrides = tuple(found.overrides)

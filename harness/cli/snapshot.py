@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
@@ -64,9 +63,9 @@ COMMAND: Final = Command(
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    given = parser().read(argv)
-    if len(given.files) > 2:
-        raise UserError("files", len(given.files), "must be one snapshot, or two to compare")
+    given = Parser("snapshot", COMMAND, snapshot="+").read(argv)
+    if len(given.snapshot) > 2:
+        raise UserError("files", len(given.snapshot), "must be one snapshot, or two to compare")
     if given.plot:
         from advisor.report.figures.plot import check_figure
 
@@ -82,18 +81,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def parser() -> Parser:
-    """Arguments of `harness snapshot`."""
-    made = Parser("snapshot", COMMAND)
-    made.add_argument("files", nargs="+", type=Path, metavar="SNAPSHOT")
-    return made
-
-
 def _recordings(given: Namespace) -> list[Recording]:
     """One a file: of `--device` and of `--stage`. A predicted snapshot alone is read by `--stage`;
     UserError for `--stage` without a predicted one."""
     within = _within(given.start, given.end)
-    first, *others = given.files
+    first, *others = given.snapshot
     if others or given.stage is None:
         found = [read_recording(first, given.device, within)]
         return found + [read_recording(path, given.stage, flag="--stage") for path in others]

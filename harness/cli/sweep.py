@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
 from harness.api.running import hand_over
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
@@ -37,71 +37,40 @@ COMMAND: Final = Command(
     topics=(
         Topic(
             "What is searched",
-            (
-                (
-                    "sweep=NAME",
-                    "a file of configs/sweep: tiny_cpu, llama3_8b_1xh200, or recompute (for any "
-                    "experiment)",
-                ),
-                ("recompute.settings=[…]", "only these settings; default: every legal one"),
-                (
-                    "sweep.micro_batch_sizes=[1,2,4]",
-                    "default: the job's own; the global batch stays the same",
-                ),
-                ("sweep.layouts=true", "also try every legal layout of the job's GPUs"),
-                ("sweep.memory_budget=76GiB", "a point that needs more counts as not fitting"),
-            ),
+            explained("""
+            sweep=NAME                a file of configs/sweep: tiny_cpu, llama3_8b_1xh200, or
+                recompute (for any experiment)
+            recompute.settings=[…]    only these settings; default: every legal one
+            sweep.micro_batch_sizes=[1,2,4]  default: the job's own; the global batch stays the same
+            sweep.layouts=true        also try every legal layout of the job's GPUs
+            sweep.memory_budget=76GiB  a point that needs more counts as not fitting
+        """),
         ),
         Topic(
             "How it searches",
-            (
-                (
-                    "sweep.trials=20",
-                    "points to measure, those of earlier calls included",
-                ),
-                (
-                    "sweep.first=3",
-                    "number of the advisor's best to start with; then the sampler chooses",
-                ),
-                (
-                    "sweep.sampler=prior",
-                    "prior (default) uses predictions, corrected by measurements; tpe, nsga2, "
-                    "random and brute_force are Optuna's and use no predictions",
-                ),
-                (
-                    "sweep.repeats=3",
-                    "most processes per point; only leaders with overlapping times get more than "
-                    "one",
-                ),
-                (
-                    "sweep.budget=2h",
-                    "wall time after which no trial starts (also --budget 2h)",
-                ),
-                (
-                    "sweep.prune=true",
-                    "a trial that is clearly slower than the leader ends early",
-                ),
-                ("sweep.batch=1", "points chosen at a time; launcher=slurm runs them in parallel"),
-                (
-                    "sweep.min_fit_probability=0.01",
-                    "points that are less likely to fit are not run",
-                ),
-                ("sweep.seed=1234", "seed of the sampler"),
-            ),
+            explained("""
+            sweep.trials=20           points to measure, those of earlier calls included
+            sweep.first=3             number of the advisor's best to start with; then the sampler
+                chooses
+            sweep.sampler=prior       prior (default) uses predictions, corrected by measurements;
+                tpe, nsga2, random and brute_force are Optuna's and use no predictions
+            sweep.repeats=3           most processes per point; only leaders with overlapping times
+                get more than one
+            sweep.budget=2h           wall time after which no trial starts (also --budget 2h)
+            sweep.prune=true          a trial that is clearly slower than the leader ends early
+            sweep.batch=1             points chosen at a time; launcher=slurm runs them in parallel
+            sweep.min_fit_probability=0.01  points that are less likely to fit are not run
+            sweep.seed=1234           seed of the sampler
+        """),
         ),
         Topic(
             "Many workers",
-            (
-                (
-                    "sweep.storage=URL",
-                    "a database instead of the journal file in runs/NAME: sqlite:///FILE, or "
-                    "postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)",
-                ),
-                (
-                    "sweep.worker_timeout_seconds=120",
-                    "a worker that reports nothing for this time counts as dead",
-                ),
-            ),
+            explained("""
+            sweep.storage=URL         a database instead of the journal file in runs/NAME:
+                sqlite:///FILE, or postgresql+pg8000://USER@HOST/DATABASE (password: PGPASSWORD)
+            sweep.worker_timeout_seconds=120
+                a worker that reports nothing for this time counts as dead
+        """),
             "Start the same command several times, on one machine or on many, to share the sweep. "
             "Nothing runs twice, even when a worker is killed or loses its network "
             "(docs/sweeps.md). One worker per GPU: CUDA_VISIBLE_DEVICES=1 harness sweep …",

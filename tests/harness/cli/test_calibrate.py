@@ -44,7 +44,7 @@ def test_what_is_no_duration(text: str) -> None:
     [
         (["--buget", "3min"], "--buget: is not a flag; did you mean --budget"),
         (["--budget"], "argument --budget: expected one argument"),
-        (["--device", "tpu"], "must be one of cuda, cpu"),
+        (["--device", "tpu"], "invalid choice: 'tpu' .choose from 'cuda', 'cpu'."),
         (["--out", "x.json"], "must be a YAML file; write x.yaml"),
         (["now"], "now: is not a flag"),
         (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: cannot be combined with --refit"),
