@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.hardware.calibration import load_calibration
+from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
@@ -91,15 +91,12 @@ def test_noise_and_wild_outliers_move_little() -> None:
         assert rates.of[resource].value == pytest.approx(TRUE[resource], rel=0.05), resource
 
 
-def test_left_out_shapes_of_an_exact_machine_are_predicted() -> None:
+def test_left_out_shapes_are_predicted_to_the_noise() -> None:
     errors = left_out_errors(samples(), RANKS)
     assert len(errors) > 100
     assert max(abs(error) for error in errors) < 0.05
-
-
-def test_left_out_errors_are_as_large_as_the_noise() -> None:
-    errors = sorted(abs(error) for error in left_out_errors(samples(0.10), RANKS))
-    assert 0.05 < errors[len(errors) // 2] < 0.10
+    noisy = sorted(abs(error) for error in left_out_errors(samples(0.10), RANKS))
+    assert 0.05 < noisy[len(noisy) // 2] < 0.10
 
 
 def test_the_sign_of_an_error_is_predicted_over_measured() -> None:
@@ -117,22 +114,16 @@ def test_without_short_kernels_their_cost_is_unknown() -> None:
     assert rates.of[Resource.GEMM].value == pytest.approx(TRUE[Resource.GEMM], rel=0.02)
 
 
-def test_nothing_gives_nothing() -> None:
+def test_next_to_nothing() -> None:
     rates = fit([])
     assert rates.of == {}
     assert rates.kernel_seconds is rates.collective_seconds is None
     assert left_out_errors([]) == ()
-
-
-def test_one_sample_is_a_rate() -> None:
     one = Sample(case=Case(kind=CaseKind.GEMM, sizes=(4096, 4096, 4096)), seconds=1e-3)
     rate = fit([one]).of[Resource.GEMM]
     assert rate.value == rate.low == rate.high == one.rate
-
-
-def test_kernels_that_are_all_fixed_cost_give_no_rate() -> None:
     tiny = [Sample(case=Case(kind=CaseKind.ADD, sizes=(1, n)), seconds=5e-6) for n in range(1, 9)]
-    assert large(tiny, kernel=5e-6) == []
+    assert large(tiny, kernel=5e-6) == [], "all fixed cost"
 
 
 def attention(variant: str, rate: float, lengths: range) -> list[Sample]:
@@ -155,14 +146,11 @@ def test_what_the_native_backend_runs_is_fitted_though_another_is_faster() -> No
     assert all(abs(error) < 1e-6 for error in left_out_errors(found))
 
 
-def test_of_few_shapes_attention_has_one_rate() -> None:
-    assert fit(attention("flash", 500e12, range(2, 7))).ramp == Ramp()
-
-
 def test_the_ramp_counts_rows_over_sequences_and_heads() -> None:
     case = Case(kind=CaseKind.ATTENTION_FORWARD, sizes=(2, 4096, 8, 4, 128))
     assert RAMP.of(case) == 1 + 32_768 / (2 * 4096 * 8) + 1_024 / 4096
     assert RAMP.of(Case(kind=CaseKind.GEMM, sizes=(8, 8, 8))) == 1.0
+    assert fit(attention("flash", 500e12, range(2, 7))).ramp == Ramp(), "few shapes: one rate"
 
 
 def test_kinds_that_share_a_rate_weigh_as_a_layer_moves_them() -> None:
@@ -193,21 +181,13 @@ def test_the_host_takes_equally_long_for_each_operation() -> None:
     cases = [case for case in HOST_CASES if case.kind is not CaseKind.HOST_LAUNCH]
     found = [Sample(case=case, seconds=2e-5 * host_operations(case)) for case in cases]
     assert fit(found).host_native_call_seconds == pytest.approx(2e-5)
-    assert (
-        fit(
-            [one for one in found if one.case.kind is CaseKind.HOST_REPLAY]
-        ).host_native_call_seconds
-        is None
-    )
+    replayed = [one for one in found if one.case.kind is CaseKind.HOST_REPLAY]
+    assert fit(replayed).host_native_call_seconds is None
 
 
 H100 = load_gpu("H100")
-ALONE = replace(
-    load_calibration(H100),
-    gemm_sustained_share=1.0,
-    gemm_training_share=1.0,
-    quantized_training_share=1.0,
-)
+_ALONE = ("gemm_sustained_share", "gemm_training_share", "quantized_training_share")
+ALONE = replace(load_calibration(H100), **dict.fromkeys(_ALONE, 1.0))
 GEMM_SHARES = {"gemm_efficiency": 0.83, "fp8_gemm_efficiency": 0.61}
 KINDS = {CaseKind.GEMM: Precision.BF16, CaseKind.GEMM_FP8: Precision.FP8_CURRENT}
 
@@ -224,22 +204,18 @@ def gemms(kind: CaseKind) -> list[Sample]:
 def test_the_efficiency_that_the_samples_were_made_with_is_found() -> None:
     found = by_shape(ALONE, H100, [one for kind in KINDS for one in gemms(kind)])
     assert found == pytest.approx(GEMM_SHARES, rel=1e-4)
-
-
-def test_one_odd_kernel_changes_nothing() -> None:
-    timed = gemms(CaseKind.GEMM)
-    odd = replace(timed[-1], seconds=3 * timed[-1].seconds)
-    expected = pytest.approx(GEMM_SHARES["gemm_efficiency"], rel=1e-4)
-    assert by_shape(ALONE, H100, [*timed[:-1], odd])["gemm_efficiency"] == expected
-
-
-def test_shares_of_a_step_are_no_part_of_it() -> None:
-    """They scale what is predicted of steps, and no kernel that is timed alone."""
-    in_steps = replace(ALONE, gemm_training_share=0.9)
-    assert by_shape(in_steps, H100, gemms(CaseKind.GEMM)) == pytest.approx(
-        {"gemm_efficiency": GEMM_SHARES["gemm_efficiency"]}, rel=1e-4
-    )
-
-
-def test_what_was_not_timed_has_none() -> None:
     assert by_shape(ALONE, H100, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("factor", "calibration"),
+    [
+        pytest.param(3, ALONE, id="one odd kernel"),
+        pytest.param(1, replace(ALONE, gemm_training_share=0.9), id="a share of steps alone"),
+    ],
+)
+def test_it_stays_the_same(factor: int, calibration: Calibration) -> None:
+    timed = gemms(CaseKind.GEMM)
+    odd = replace(timed[-1], seconds=factor * timed[-1].seconds)
+    expected = pytest.approx({"gemm_efficiency": GEMM_SHARES["gemm_efficiency"]}, rel=1e-4)
+    assert by_shape(calibration, H100, [*timed[:-1], odd]) == expected

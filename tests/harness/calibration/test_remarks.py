@@ -13,11 +13,13 @@ from harness.calibration.reference import DeviceFacts, Reference, reference
 from harness.calibration.remarks import Lasting, lasting, remarks
 from harness.trial.result import GpuLoad
 
-H200 = reference(
-    DeviceFacts(
-        name="NVIDIA H200", is_cpu=False, memory_bytes=1, processors=132, compute_capability=9.0
-    ),
-    (),
+_FACTS = {"is_cpu": False, "memory_bytes": 1, "processors": 132, "compute_capability": 9.0}
+H200 = reference(DeviceFacts(name="NVIDIA H200", **_FACTS), ())
+LOAD = GpuLoad(
+    sm_clock_mhz=1755.0,
+    max_sm_clock_mhz=1980,
+    power_watts=689.7,
+    throttle_reasons=("gpu_idle", "sw_power_cap"),
 )
 
 
@@ -30,11 +32,10 @@ def at(rate: float, kind: CaseKind, *sizes: int, variant: str = "") -> Sample:
     return Sample(case=case, seconds=case.work / rate)
 
 
-def test_nothing_but_the_reference_is_said_of_nothing() -> None:
+def test_only_the_reference_is_named_of_nothing() -> None:
     (line,) = said([]).splitlines()
-    assert line.startswith(
-        f"efficiencies are fractions of the peaks in hardware/{H200.gpu.name}.yaml"
-    )
+    words = f"efficiencies are fractions of the peaks in hardware/{H200.gpu.name}.yaml"
+    assert line.startswith(words)
 
 
 def test_a_device_without_a_datasheet() -> None:
@@ -100,32 +101,21 @@ FAST = Sample(case=BURST, seconds=2.7e-3)
 
 @pytest.mark.parametrize(("seconds", "ratio"), [(3.0e-3, 0.9), (2.7e-3, 1.0), (2.5e-3, 1.0)])
 def test_the_ratio_is_of_one_gemm_and_never_more_than_one(seconds: float, ratio: float) -> None:
-    found = lasting([FAST, Sample(case=SUSTAINED, seconds=seconds)])
-    assert found.ratio == pytest.approx(ratio)
-    assert found.load == GpuLoad()
-
-
-def test_it_takes_both() -> None:
-    assert lasting([FAST]) is None
-    assert lasting([Sample(case=SUSTAINED, seconds=1.0)]) is None
-    assert lasting([]) is None
+    held = Sample(case=SUSTAINED, seconds=seconds)
+    assert lasting([FAST, held]) == Lasting(ratio=pytest.approx(ratio), load=GpuLoad())
+    assert lasting([FAST]) is lasting([held]) is lasting([]) is None, "it takes both"
 
 
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (GpuLoad(), "sustained 0.93 of the burst rate"),
-        (GpuLoad(sm_clock_mhz=1755.0), "sustained 0.93 of the burst rate, SM clock 1,755 MHz"),
+        (GpuLoad(), ""),
+        (GpuLoad(sm_clock_mhz=1755.0), ", SM clock 1,755 MHz"),
         (
-            GpuLoad(
-                sm_clock_mhz=1755.0,
-                max_sm_clock_mhz=1980,
-                power_watts=689.7,
-                throttle_reasons=("gpu_idle", "sw_power_cap"),
-            ),
+            LOAD,
             "sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap",
         ),
     ],
 )
 def test_words(load: GpuLoad, words: str) -> None:
-    assert Lasting(ratio=0.931, load=load).words == words
+    assert Lasting(ratio=0.931, load=load).words == f"sustained 0.93 of the burst rate{words}"

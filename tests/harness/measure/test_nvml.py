@@ -51,15 +51,15 @@ def test_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_gpu() is None
 
 
-def test_no_driver(install: Any) -> None:
+def test_none_is_opened_without_a_driver_or_where_it_would_be_a_guess(install: Any) -> None:
     install(nvmlInit=refuse)
     assert open_gpu() is None
-
-
-def test_no_gpu_for_torch() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    assert open_current_gpu() is None
+    install(nvmlDeviceGetCount=lambda: 8)
+    assert open_gpu() is None
+    install()
+    assert open_gpu("GPU-unknown") is None
+    if not torch.cuda.is_available():
+        assert open_current_gpu() is None
 
 
 def test_a_gpu_that_refuses_everything_is_unknown_in_everything(install: Any) -> None:
@@ -106,19 +106,9 @@ def test_readings_as_one_state(install: Any) -> None:
     assert load_of((), gpu) is None
     assert load_of((GpuReading(),), None) is None
     assert load_of((GpuReading(),), gpu) == GpuLoad(max_sm_clock_mhz=highest)
-    busy = [
-        GpuReading(
-            sm_clock_mhz=clock,
-            power_watts=watts,
-            temperature_celsius=degrees,
-            throttle_reasons=reasons,
-        )
-        for clock, watts, degrees, reasons in (
-            (1980, 650.0, 50, ()),
-            (1700, 699.0, 58, ("sw_power_cap",)),
-            (1720, 698.0, 57, None),
-        )
-    ]
+    rows = ((1980, 650.0, 50, ()), (1700, 699.0, 58, ("sw_power_cap",)), (1720, 698.0, 57, None))
+    names = ("sm_clock_mhz", "power_watts", "temperature_celsius", "throttle_reasons")
+    busy = [GpuReading(**dict(zip(names, row, strict=True))) for row in rows]
     assert load_of(busy, gpu) == GpuLoad(
         sm_clock_mhz=1720,
         max_sm_clock_mhz=highest,
@@ -177,16 +167,6 @@ def test_a_uuid_that_is_not_known_falls_back_to_the_bus(install: Any) -> None:
     install(nvmlDeviceGetHandleByPciBusId=lambda bus: bus, nvmlDeviceGetName=lambda handle: handle)
     gpu = open_gpu("MIG-1", "00000000:3B:00.0")
     assert gpu.identity().name == "00000000:3B:00.0"
-
-
-def test_of_several_gpus_none_is_guessed(install: Any) -> None:
-    install(nvmlDeviceGetCount=lambda: 8)
-    assert open_gpu() is None
-
-
-def test_an_unknown_gpu_is_not_replaced_by_another(install: Any) -> None:
-    install()
-    assert open_gpu("GPU-unknown") is None
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,7 @@ def test_laps_are_the_distances_of_marks() -> None:
     assert watch.host_laps() == (1.0,)
 
 
-def test_differences_of_too_few() -> None:
+def test_one_process_and_its_cpu() -> None:
     assert differences([]) == differences([1.0]) == ()
-
-
-def test_a_cpu_is_timed_by_the_host_clock_and_says_so() -> None:
     assert stopwatch(Device.CPU).clock == HOST
-
-
-def test_without_a_process_group_a_rank_is_alone() -> None:
     assert slowest_rank(1.25, Device.CPU) == 1.25

@@ -46,22 +46,19 @@ def test_scattered_covers_all_and_any_beginning_evenly() -> None:
     assert max(b - a for a, b in pairwise(first)) <= 130
 
 
-def test_the_largest_of_a_kind_comes_first() -> None:
+def test_the_largest_of_a_kind_comes_first_and_gemms_most_often() -> None:
     assert next(ordered(copies(9))) == copies(9)[-1]
-
-
-def test_a_round_has_every_kind_and_gemms_most_often() -> None:
-    first = [case.kind for case in islice(ordered(preset_cases()), 19)]
-    assert set(first) == set(CaseKind) - {CaseKind.ALL_REDUCE, CaseKind.SUSTAINED_GEMM, *HOST_TIMES}
-    assert first.count(CaseKind.GEMM) == 3
-
-
-def test_ordered_loses_nothing() -> None:
+    everything = [case.kind for case in islice(ordered(preset_cases()), 19)]
+    others = {CaseKind.ALL_REDUCE, CaseKind.SUSTAINED_GEMM, *HOST_TIMES}
+    assert set(everything) == set(CaseKind) - others
+    assert everything.count(CaseKind.GEMM) == 3
     assert sorted(c.key for c in ordered(preset_cases())) == [c.key for c in preset_cases()]
 
 
-def test_everything_is_timed_where_there_is_time() -> None:
+def test_everything_is_timed_where_there_is_time_and_nothing_where_there_is_none() -> None:
     clock = Clock(lambda _: 0.01)
+    assert not run(clock, copies(3), budget=0.0)
+    assert clock.timed == []
     assert run(clock, copies(50), budget=100.0)
     assert set(clock.timed) == set(copies(50))
     assert len(clock.timed) == 50
@@ -76,12 +73,6 @@ def test_the_budget_is_kept(true_over_guessed: float) -> None:
     assert not run(clock, list(preset_cases()), budget)
     assert clock.timed
     assert clock.now - 1000.0 <= budget * (1 + 0.05 * max(1.0, true_over_guessed))
-
-
-def test_a_spent_budget_times_nothing() -> None:
-    clock = Clock(lambda _: 1.0)
-    assert not run(clock, copies(3), budget=0.0)
-    assert clock.timed == []
 
 
 def test_a_case_that_is_too_long_waits_and_the_next_of_its_kind_is_timed() -> None:

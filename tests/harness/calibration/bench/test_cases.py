@@ -38,25 +38,21 @@ from harness.trial.result import GpuLoad
         (CaseKind.COPY, (1000,), 0, 2000),
         (CaseKind.TO_HOST, (1000,), 0, 1000),
         (CaseKind.ALL_GATHER, (1000,), 0, 1000),
+        (CaseKind.HOST_LAUNCH, (9,), 0, 0),
+        (CaseKind.HOST_LAYER, (8, 9), 0, 0),
     ],
 )
 def test_work(kind: CaseKind, sizes: tuple[int, ...], flops: float, num_bytes: int) -> None:
     case = Case(kind=kind, sizes=sizes)
     assert case.flops == flops
     assert case.num_bytes == num_bytes
-    assert case.work == (flops or num_bytes)
+    if flops or num_bytes:
+        assert case.work == (flops or num_bytes)
+    else:
+        assert Sample(case=case, seconds=0.25).rate == 4.0, "the host's work is a call"
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes"), [(CaseKind.HOST_LAUNCH, (9,)), (CaseKind.HOST_LAYER, (8, 9))]
-)
-def test_the_hosts_work_is_a_call(kind: CaseKind, sizes: tuple[int, ...]) -> None:
-    sample = Sample(case=Case(kind=kind, sizes=sizes), seconds=0.25)
-    assert sample.case.flops == sample.case.num_bytes == 0
-    assert sample.rate == 4.0
-
-
-def test_a_key_tells_kind_variant_and_sizes() -> None:
+def test_a_key_names_kind_variant_and_sizes() -> None:
     assert Case(kind=CaseKind.GEMM, sizes=(1, 2, 3), variant="tn").key == "gemm:tn:1x2x3"
     assert Case(kind=CaseKind.COPY, sizes=(5,)).key == "copy:5"
 
@@ -68,18 +64,15 @@ def test_a_sample_survives_json() -> None:
     assert sample.rate == 192e6
 
 
-@pytest.mark.parametrize(
-    "load",
-    [
-        GpuLoad(),
-        GpuLoad(
-            sm_clock_mhz=1755.0,
-            max_sm_clock_mhz=1980,
-            power_watts=690.5,
-            throttle_reasons=("sw_power_cap",),
-        ),
-    ],
+LOAD = GpuLoad(
+    sm_clock_mhz=1755.0,
+    max_sm_clock_mhz=1980,
+    power_watts=690.5,
+    throttle_reasons=("sw_power_cap",),
 )
+
+
+@pytest.mark.parametrize("load", [GpuLoad(), LOAD])
 def test_the_load_is_kept(load: GpuLoad) -> None:
     case = Case(kind=CaseKind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
     sample = Sample(case=case, seconds=2e-6, load=load)
@@ -112,27 +105,24 @@ def sample(size: int) -> Sample:
     return Sample(case=Case(kind=CaseKind.COPY, sizes=(size,)), seconds=1e-3 * size)
 
 
-def test_samples_are_on_disk_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "journal.jsonl"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "journal.jsonl"
+
+
+def test_samples_are_on_disk_at_once_and_a_run_continues_with_them(path: Path) -> None:
     journal = Journal(path, MACHINE)
     assert not journal.samples
     journal.add(sample(1))
     assert len(path.read_text().splitlines()) == 2, "the machine, the sample; nothing is closed yet"
     again = Journal(path, MACHINE)
     assert again.samples == {"copy:1": sample(1)}
-
-
-def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    for size in (1, 2):
-        journal = Journal(path, MACHINE)
-        journal.add(sample(size))
+    again.add(sample(2))
     assert list(Journal(path, MACHINE).samples) == ["copy:1", "copy:2"]
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 7))
-def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_line_that_a_kill_cut_off_is_dropped(path: Path, cut: int) -> None:
     journal = Journal(path, MACHINE)
     journal.add(sample(1))
     journal.add(sample(2))
@@ -146,13 +136,11 @@ def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path: Path, cut: int) -> None
 def test_a_kill_in_the_first_line_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"machi')
-    journal = Journal(path, MACHINE)
-    journal.add(sample(1))
+    Journal(path, MACHINE).add(sample(1))
     assert len(Journal(path, MACHINE).samples) == 1
 
 
-def test_another_machine_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_another_machine_is_refused(path: Path) -> None:
     Journal(path, MACHINE)
     with pytest.raises(UserError, match="another machine or with other software"):
         Journal(path, MACHINE | {"torch": "3"})
