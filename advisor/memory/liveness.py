@@ -5,7 +5,7 @@ residual's gradient across a branch, and re-creates what a replay re-creates, as
 and Megatron's checkpoints do (checked against Megatron Core in tests/oracles).
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -98,25 +98,33 @@ def layer_kept_bytes(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...
 
 
 def walk_forward(
-    operators: Sequence[Operator], kept: dict[str, Tensor], into: Arena | None = None
+    operators: Sequence[Operator], kept: Container[str], into: Arena | None = None
 ) -> Arena:
-    """Live bytes through a forward that leaves `kept`, storages by name; the input is alive
-    throughout. A tensor goes after the last operator that reads it; an operator's workspace is
-    alive while it runs. into: the arena to walk in, a new one where none is given."""
+    """Live bytes through a forward that leaves `kept`, storages by name; the input is alive until
+    its last reader. into: the arena to walk in, a new one where none is given."""
     arena = into or Arena()
-    last_reader = _last_readers(operators)
     for tensor in operators[0].inputs:
         arena.store(tensor)
+    _run_forward(arena, operators, kept)
+    return arena
+
+
+def _run_forward(
+    arena: Arena, operators: Sequence[Operator], stays: Container[str], which: str = ""
+) -> None:
+    """What each operator writes comes, and of what it saves that which `stays`; an operator's
+    workspace is alive while it runs; other tensors go after the last operator that reads them.
+    which: put before operators' names."""
+    last_reader = _last_readers(operators)
     for index, operator in enumerate(operators):
         for tensor in (*operator.outputs, *operator.saved):
-            if tensor.storage.name in kept or tensor in operator.outputs:
+            if tensor.storage.name in stays or tensor in operator.outputs:
                 arena.store(tensor)
-        arena.mark(operator.name, operator.forward_workspace)
+        arena.mark(which + operator.name, operator.forward_workspace)
         for tensor in (*operator.inputs, *operator.forward_holds):
             name = tensor.storage.name
-            if last_reader[name] <= index and name not in kept:
+            if last_reader[name] <= index and name not in stays:
                 arena.drop(name)
-    return arena
 
 
 def _last_readers(operators: Sequence[Operator]) -> dict[str, int]:
@@ -225,15 +233,7 @@ def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None
     else:
         written = {tensor.storage.name for operator in reached for tensor in operator.outputs}
         stays |= arena.sizes.keys() - written
-    last_reader = _last_readers(reached)
-    for index, operator in enumerate(reached):
-        for tensor in (*operator.outputs, *operator.saved):
-            arena.store(tensor)
-        arena.mark(f"replay of {operator.name}", operator.forward_workspace)
-        for tensor in (*operator.inputs, *operator.forward_holds):
-            name = tensor.storage.name
-            if last_reader[name] <= index and name not in stays:
-                arena.drop(name)
+    _run_forward(arena, reached, stays, "replay of ")
     for operator in reached:
         for tensor in operator.outputs:
             if tensor.storage.name not in stays:
