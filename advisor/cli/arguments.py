@@ -87,7 +87,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def parse(arguments: Sequence[str]) -> Options:
     """Options of a ranking; UsageError or UserError where the line cannot be read."""
-    parser = build_parser()
+    parser = _with_flags("advise", RANKING)
     namespace, extras = parser.parse_known_args(list(arguments))
     values: dict[str, Any] = vars(namespace)
     overrides = (*values.pop("overrides", ()), *_overrides(extras, parser))
@@ -140,11 +140,6 @@ def parse_rules(arguments: Sequence[str], command: str = "rules") -> RulesOption
         wrong = next((word for word in words if word.startswith("-")), words[-1])
         raise UsageError(f"{command}: {wrong}: is not accepted; use only {flags} and one WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Every flag of a ranking, under the names of Request and Options."""
-    return _with_flags("advise", RANKING)
 
 
 def parser_of(subcommand: str) -> argparse.ArgumentParser:

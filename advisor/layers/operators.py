@@ -227,8 +227,9 @@ class Collective(Struct, frozen=True):
     overlapped: bool = False
 
 
-class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """One step of a layer on one rank, one microbatch.
+class Operator(Struct, frozen=True, cache_hash=True):
+    """One step of a layer on one rank, one microbatch; what no GEMM and no kernel of attention
+    does, memory bounds.
 
     inputs, outputs: activations read and written; those in `outputs` get a gradient.
     saved: storages kept for the backward beyond the module's weights.
@@ -258,9 +259,9 @@ class Operator(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     name: str
     module: Module
-    unit: ComputeUnit
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    unit: ComputeUnit = ComputeUnit.BANDWIDTH
     saved: tuple[Tensor, ...] = ()
     weights: tuple[Weight, ...] = ()
     gemm: Gemm | None = None

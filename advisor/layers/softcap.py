@@ -1,6 +1,6 @@
 """Soft-capped attention scores and logits, as Gemma 2 has them: cap x tanh(x / cap)."""
 
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor
 
 
 def soft_cap(source: Tensor, module: Module, *, held: bool) -> tuple[Operator, ...]:
@@ -16,11 +16,10 @@ def soft_cap(source: Tensor, module: Module, *, held: bool) -> tuple[Operator, .
     steps = ((source, scaled, ()), (scaled, tanh, (tanh,)), (tanh, capped, ()))
     return tuple(
         Operator(
-            name=output.name,
-            module=module,
-            unit=ComputeUnit.BANDWIDTH,
-            inputs=(read,),
-            outputs=(output,),
+            output.name,
+            module,
+            (read,),
+            (output,),
             saved=saved,
             forward_holds=(source,) if held else (),
         )

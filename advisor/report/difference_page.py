@@ -107,16 +107,12 @@ def _rows(found: Difference) -> Table:
         field = {"fits": "fit_probability", "tokens/s/GPU": "tokens_per_second_per_gpu"}
         values = [getattr(side, field.get(name, name)) for side in (first, second)]
         less = _share(values[1] - values[0], values[0]) if _is_rate(name, values) else ""
-        rows.add_row(name, *(_shown(value, write) for value in values), less)
+        rows.add_row(name, *(DASH if value is None else write(value) for value in values), less)
     return rows
 
 
 def _is_rate(name: str, values: Sequence[Any]) -> bool:
     return name == "tokens/s/GPU" and None not in values
-
-
-def _shown(value: Any, write: Callable[[Any], str]) -> str:
-    return DASH if value is None else write(value)
 
 
 def _memory(found: Difference) -> Table:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from advisor.answer.answer import LearnedNote, LearnedTerm, Toss
+from advisor.answer.answer import LearnedNote, Toss
 from advisor.report.blocks import Block, Fitted, group
 from advisor.report.breaking import command_lines
 
@@ -34,7 +34,7 @@ def learned_words(learned: LearnedNote) -> list[str]:
     moved = [
         f"{_TERMS[name]} {term.mean * 100:+.1f} ±{term.sigma * 100:.1f} %"
         for name, term in {**learned.step_time, **learned.memory}.items()
-        if _is_reported(term)
+        if abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9  # runs say more
     ]
     unused = [f"not used for row 1: {learned.outside}"] if learned.outside else []
     return [*said, f"used for {learned.within}", *unused, *moved, *_doubts(learned)]
@@ -48,11 +48,6 @@ def _doubts(learned: LearnedNote) -> Iterator[str]:
             f"doubtful: these runs scatter more than usual ({', '.join(far)} as much), so "
             "bands are wider by this factor; check that they are one job and were undisturbed"
         )
-
-
-def _is_reported(term: LearnedTerm) -> bool:
-    """Whether runs say more of it than was known."""
-    return abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9
 
 
 def toss_block(toss: Toss) -> Block:

@@ -223,7 +223,7 @@ class Ranking(Struct, frozen=True):
             rows.append(
                 [
                     f" {candidate.rank}",
-                    spec_cell(_spec(candidate)),
+                    spec_cell(candidate.evaluation.setting.spec + " (preset)" * candidate.preset),
                     Gauge(peak, share, bar_cells) if bar_cells else peak,
                     seconds(evaluation.step_time_seconds, smallest),
                     f"{evaluation.tflops_per_gpu:.0f}",
@@ -232,11 +232,6 @@ class Ranking(Struct, frozen=True):
                 ]
             )
         return rows
-
-
-def _spec(candidate: RankedEvaluation) -> str:
-    """The setting, marked where it is the preset's own."""
-    return candidate.evaluation.setting.spec + " (preset)" * candidate.preset
 
 
 def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:

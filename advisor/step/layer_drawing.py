@@ -155,7 +155,7 @@ def _without_recompute(
             DrawnOperator(
                 name=operator.name,
                 module=operator.module,
-                work=_work(operator),
+                work="; ".join((*_computed(operator), *map(_sent, operator.forward_collectives))),
                 limit=bound_by(operator),
                 forward_seconds=there.compute + there.exposed,
                 backward_seconds=back.compute + back.exposed,
@@ -211,11 +211,6 @@ def _saved(operator: Operator) -> tuple[Tensor, ...]:
 
 def _inputs(operator: Operator) -> tuple[Tensor, ...]:
     return operator.inputs
-
-
-def _work(operator: Operator) -> str:
-    """``[4096, 8192] x [8192, 2560]; all_gather over tp``."""
-    return "; ".join((*_computed(operator), *map(_sent, operator.forward_collectives)))
 
 
 def _computed(operator: Operator) -> Iterator[str]:

@@ -138,7 +138,7 @@ def work(
 ) -> Work:
     """A pass of `operator` that takes the GPU `device` seconds; of a graph that holds it nothing
     but that."""
-    if _is_held(operator, host):
+    if operator.module in host.graphed and (host.whole or not is_exchange(operator)):
         return Work(0.0, device, held=True)
     found = launches(operator, shape, backward=backward, compiled=host.compiled)
     return Work(found.seconds(host), device, found.asks)
@@ -154,10 +154,6 @@ def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
         if in_graph:
             yield launch
         yield from run
-
-
-def _is_held(operator: Operator, host: Host) -> bool:
-    return operator.module in host.graphed and (host.whole or not is_exchange(operator))
 
 
 _STEADY = 3

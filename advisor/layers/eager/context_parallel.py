@@ -10,7 +10,7 @@ tests/oracles.
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import activation, attention, pointwise
+from advisor.layers.eager.parts import activation, attention
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import CpCommType
@@ -59,16 +59,13 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
     )
     sent = sum(tensor.num_bytes for tensor in made)
     largest = max(tensor.num_bytes for tensor in made)
-    there = replace(
-        pointwise(
-            "ulysses_scatter_heads",
-            _CORE,
-            (query, key, value),
-            made[0],
-            forward_workspace=largest,
-            backward_workspace=largest,
-        ),
-        outputs=made,
+    there = Operator(
+        "ulysses_scatter_heads",
+        _CORE,
+        (query, key, value),
+        made,
+        forward_workspace=largest,
+        backward_workspace=largest,
         forward_collectives=(_exchange(sent),),
         backward_collectives=(_exchange(sent),),
         extra_forward_bytes=4 * sent,
@@ -84,15 +81,13 @@ def _ulysses(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> tup
         saved=tuple(whole if t == kernel.outputs[0] else t for t in kernel.saved),
     )
     output = activation(shape, "core_attention_out", shape.local_heads * model.v_channels)
-    back = replace(
-        pointwise(
-            "ulysses_gather_heads",
-            _CORE,
-            (whole,),
-            output,
-            forward_workspace=output.num_bytes,
-            backward_workspace=output.num_bytes,
-        ),
+    back = Operator(
+        "ulysses_gather_heads",
+        _CORE,
+        (whole,),
+        (output,),
+        forward_workspace=output.num_bytes,
+        backward_workspace=output.num_bytes,
         forward_collectives=(_exchange(output.num_bytes),),
         backward_collectives=(_exchange(output.num_bytes),),
         extra_forward_bytes=2 * output.num_bytes,

@@ -14,7 +14,6 @@ from advisor.layers.eager.parts import (
     hidden,
     in_fp32,
     linear,
-    pointwise,
     with_weight_gradients,
 )
 from advisor.layers.operators import Module, Operator, Tensor, cached_operators
@@ -43,26 +42,20 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         dtype = shape.stream_dtype if cast else DType.FP32
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
-    lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
-    lookup = with_weight_gradients(shape, replace(lookup, weights=embedding_weights(shape)))
+    weights = embedding_weights(shape)
+    lookup = Operator("embedding", Module.EMBEDDING, (), (whole,), saved=tables, weights=weights)
+    lookup = with_weight_gradients(shape, lookup)
     if shape.tp > 1:
-        return _lookup_of_part(shape, lookup, whole, output)
+        # Each rank looks up its part of the vocabulary, zeros for other tokens; the sum is
+        # scattered. Going back, DTensor makes the gradient of the whole vocabulary before it takes
+        # the rank's part.
+        lookup = replace(lookup, weight_gradient_bytes=shape.tp * lookup.weight_gradient_bytes)
+        return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
     if model.apply_embedding_scaling:
         scaled = hidden(shape, "embedding_scaled")
-        return lookup, pointwise("embedding_scale", Module.EMBEDDING, (output,), scaled)
+        return lookup, Operator("embedding_scale", Module.EMBEDDING, (output,), (scaled,))
     _, dropped = dropout("embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout)
     return (lookup, *dropped)
-
-
-def _lookup_of_part(
-    shape: RankShape, lookup: Operator, whole: Tensor, output: Tensor
-) -> tuple[Operator, ...]:
-    """Each rank looks up its part of the vocabulary, zeros for other tokens; the sum is scattered.
-    Going back, DTensor makes the gradient of the whole vocabulary before it takes the rank's
-    part."""
-    whole_gradient = shape.tp * lookup.weight_gradient_bytes
-    lookup = replace(lookup, weight_gradient_bytes=whole_gradient)
-    return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
 
 
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
@@ -113,7 +106,7 @@ def _compiled_cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator
     of_tokens = activation(shape, "loss_of_tokens", 1)
     kept = tuple(in_fp32(of_tokens, name) for name in ("largest_logit", "log_sum"))
     loss = Tensor("loss", (1,), DType.FP32)
-    return (pointwise("cross_entropy", Module.LOSS, (logits,), loss, saved=(logits, *kept)),)
+    return (Operator("cross_entropy", Module.LOSS, (logits,), (loss,), saved=(logits, *kept)),)
 
 
 @cached_operators
@@ -130,17 +123,23 @@ def _cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     loss = Tensor("loss", (1,), DType.FP32)
     steps = probs.num_bytes if shape.tp > 1 else 0
     held = hidden(shape, "final_norm_out").num_bytes if shape.autocast else 0
-    nll = pointwise("nll_loss", Module.LOSS, (probs,), loss)
     return (
-        pointwise("logits.float", Module.LOSS, (logits,), copy, forward_workspace=held),
-        pointwise(
+        Operator("logits.float", Module.LOSS, (logits,), (copy,), forward_workspace=held),
+        Operator(
             "log_softmax",
             Module.LOSS,
             (copy,),
-            probs,
+            (probs,),
             saved=(probs,),
             forward_workspace=steps + held,
             backward_workspace=steps,
         ),
-        replace(nll, forward_holds=(logits, copy), forward_workspace=held),
+        Operator(
+            "nll_loss",
+            Module.LOSS,
+            (probs,),
+            (loss,),
+            forward_holds=(logits, copy),
+            forward_workspace=held,
+        ),
     )

@@ -4,7 +4,7 @@ expert, one grouped GEMM over all experts of a rank (torch._grouped_mm)."""
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import nonlinearity, pointwise, with_weight_gradients
+from advisor.layers.eager.parts import multiplied, nonlinearity, with_weight_gradients
 from advisor.layers.expert_tokens import moe_tokens
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -16,11 +16,11 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
     return with_weight_gradients(
         shape,
         Operator(
-            name="router.gate",
-            module=Module.ROUTER,
+            "router.gate",
+            Module.ROUTER,
+            (source,),
+            (Tensor("router_logits", (tokens, experts), shape.dtype),),
             unit=ComputeUnit.GEMM,
-            inputs=(source,),
-            outputs=(Tensor("router_logits", (tokens, experts), shape.dtype),),
             saved=(source,),
             weights=(Weight("router.gate.weight", (experts, shape.model.hidden_size)),),
             gemm=Gemm(tokens, experts, shape.model.hidden_size),
@@ -31,11 +31,11 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
 def all_scores(logits: Tensor) -> Operator:
     """Softmax or sigmoid of an fp32 copy of the logits, in fp32: keeps its result."""
     scores = Tensor("router_scores", logits.shape, DType.FP32)
-    return pointwise(
+    return Operator(
         "router.scores",
         Module.ROUTER,
         (logits,),
-        scores,
+        (scores,),
         saved=(scores,),
         forward_workspace=scores.num_bytes,
         backward_workspace=scores.num_bytes,
@@ -51,26 +51,25 @@ def choice(shape: RankShape, scores: Tensor, chosen: Tensor, workspace: int) -> 
     """The scores of the experts with most: keeps their indices. Going back, zeros of all experts
     are made, and written into a copy."""
     indices = per_choice(shape, "chosen_experts", DType.INT64)
-    operator = pointwise(
+    return Operator(
         "router.choice",
         Module.ROUTER,
         (scores,),
-        chosen,
+        (chosen, indices),
         saved=(indices,),
         forward_workspace=workspace,
         backward_workspace=scores.num_bytes,
     )
-    return replace(operator, outputs=(chosen, indices))
 
 
 def normalized(shape: RankShape, chosen: Tensor, weights: Tensor) -> Operator:
     """Chosen scores over their sum: keeps both."""
     total = Tensor("score_sum", (shape.tokens, 1), DType.FP32)
-    return pointwise(
+    return Operator(
         "router.normalize",
         Module.ROUTER,
         (chosen,),
-        weights,
+        (weights,),
         saved=(chosen, total),
         backward_workspace=3 * chosen.num_bytes,
     )
@@ -79,11 +78,11 @@ def normalized(shape: RankShape, chosen: Tensor, weights: Tensor) -> Operator:
 def gather_tokens(source: Tensor, taken: Tensor, indices: Tensor) -> Operator:
     """Rows of `source` by `indices`, which it keeps; their gradient is added into zeros, out of
     place."""
-    return pointwise(
+    return Operator(
         f"{taken.name}.gather",
         Module.DISPATCH,
         (source,),
-        taken,
+        (taken,),
         saved=(indices,),
         backward_workspace=source.num_bytes,
     )
@@ -104,11 +103,11 @@ def grouped_linear(
         copies=experts,
     )
     operator = Operator(
-        name=f"experts.{name}",
-        module=module,
+        f"experts.{name}",
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=(source, Tensor("expert_ends", (experts,), DType.INT32)),
         weights=(weight,),
         gemm=Gemm(rows, width, depth, groups=experts),
@@ -122,14 +121,8 @@ def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operato
         Tensor(f"experts.{name}", gate.shape, gate.dtype) for name in ("activation_out", "product")
     )
     (operator,) = nonlinearity(shape.model.activation, gate, activated)
-    multiply = pointwise(
-        "experts.multiply",
-        Module.EXPERT_ACTIVATION,
-        (activated, up),
-        product,
-        saved=(activated, up),
-    )
+    module = Module.EXPERT_ACTIVATION
     return (
-        replace(operator, name="experts.activation", module=Module.EXPERT_ACTIVATION),
-        multiply,
+        replace(operator, name="experts.activation", module=module),
+        multiplied(activated, up, product, "experts.multiply", module),
     )

@@ -5,6 +5,8 @@ own that stays until the layer's backward is through (autograd's accumulation, o
 reduce-scatter of the whole layer).
 """
 
+from math import prod
+
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
@@ -60,16 +62,17 @@ def linear(
     saved: tuple[Tensor, ...] = (source,)
     cast = 0
     if shape.autocast:
-        saved = (_narrow(shape, source, name), *_narrow_weights(shape, weights))
+        casts = (Tensor(f"{w.name}.cast", w.shape, shape.dtype) for w in weights)
+        saved = (_narrow(shape, source, name), *casts)  # until the outermost context ends
         cast = saved[0].num_bytes - source.num_bytes
     quantized = shape.quantizes and module is not Module.OUTPUT_LAYER
     before, backward_cast = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
     operator = Operator(
-        name=name,
-        module=module,
+        name,
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved,
         forward_workspace=before,
         backward_workspace=cast + backward_cast,  # the input's gradient is in 16 bits at first
@@ -97,11 +100,6 @@ def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
     return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
 
 
-def _narrow_weights(shape: RankShape, weights: list[Weight]) -> tuple[Tensor, ...]:
-    """What autocast makes of weights, and keeps until the outermost context ends."""
-    return tuple(Tensor(f"{w.name}.cast", w.shape, shape.dtype) for w in weights)
-
-
 def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
     """`operator` whose weights get gradients of their own, in the type of its output; on one device
     they are the parameters' own, or are added to them one by one."""
@@ -119,29 +117,6 @@ def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
     )
 
 
-def pointwise(
-    name: str,
-    module: Module,
-    inputs: tuple[Tensor, ...],
-    output: Tensor,
-    *,
-    saved: tuple[Tensor, ...] = (),
-    forward_workspace: int = 0,
-    backward_workspace: int = 0,
-) -> Operator:
-    """An elementwise kernel, or several with `forward_workspace` bytes of temporaries at once."""
-    return Operator(
-        name=name,
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=inputs,
-        outputs=(output,),
-        saved=saved,
-        forward_workspace=forward_workspace,
-        backward_workspace=backward_workspace,
-    )
-
-
 def residual(
     name: str,
     module: Module,
@@ -155,15 +130,9 @@ def residual(
     holds: the layer's input, which the caller's variable keeps alive until the layer returns. A
     branch in another type than the output's gets a gradient of its own.
     """
-    same = [tensor.name for tensor in (branch, skip) if tensor.dtype is output.dtype]
+    same = frozenset(t.name for t in (branch, skip) if t.dtype is output.dtype)
     return Operator(
-        name=name,
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(branch, skip),
-        outputs=(output,),
-        gradient_passed_to=frozenset(same),
-        forward_holds=holds,
+        name, module, (branch, skip), (output,), gradient_passed_to=same, forward_holds=holds
     )
 
 
@@ -175,7 +144,7 @@ def dropout(
         return source, ()
     output = Tensor(name, source.shape, source.dtype)
     mask = Tensor(f"{name}.mask", source.shape, DType.BOOL)
-    return output, (pointwise(name, module, (source,), output, saved=(mask,)),)
+    return output, (Operator(name, module, (source,), (output,), saved=(mask,)),)
 
 
 def fused_norm(
@@ -190,10 +159,15 @@ def fused_norm(
     statistics = ("mean", "rstd") if layer_norm else ("rstd",)
     rows, width = (*source.shape[:-1], 1), source.shape[-1]
     kept = tuple(Tensor(f"{name}.{statistic}", rows, DType.FP32) for statistic in statistics)
-    operator = pointwise(name, module, (source,), output, saved=(source, *kept))
-    weights = norm_weights(shape, name, width)
-    again = 2 * source.num_bytes
-    operator = replace(operator, weights=weights, extra_backward_bytes=again)
+    operator = Operator(
+        name,
+        module,
+        (source,),
+        (output,),
+        saved=(source, *kept),
+        weights=norm_weights(shape, name, width),
+        extra_backward_bytes=2 * source.num_bytes,
+    )
     return with_weight_gradients(shape, operator)
 
 
@@ -203,34 +177,29 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
     Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
     """
-    width = shape.local_heads * shape.model.v_channels
-    both = shape.local_heads * shape.model.qk_channels + width
+    model = shape.model
+    width = shape.local_heads * model.v_channels
+    both = shape.local_heads * model.qk_channels + width
     output = activation(shape, "core_attention_out", width)
     rows = (shape.micro_batch_size, shape.local_heads, shape.local_seq)
     lse = Tensor("softmax_lse", rows, DType.FP32)
     return Operator(
-        name="core_attention",
-        module=Module.CORE_ATTENTION,
+        "core_attention",
+        Module.CORE_ATTENTION,
+        (query, key, value),
+        (output,),
         unit=ComputeUnit.ATTENTION,
-        inputs=(query, key, value),
-        outputs=(output,),
         saved=(query, key, value, output, lse),
         attention_flops=shape.tokens * shape.seq_length * both,
-        attention=attention_shape(shape),
-    )
-
-
-def attention_shape(shape: RankShape) -> AttentionShape:
-    """The kernel that SDPA takes: the flash kernel takes no values narrower than keys, which leaves
-    cuDNN's."""
-    model = shape.model
-    return AttentionShape(
-        rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
-        longest=shape.seq_length,
-        qk_channels=model.qk_channels,
-        v_channels=model.v_channels,
-        fused=model.attention_backend is AttentionBackend.FUSED
-        or model.qk_channels != model.v_channels,
+        attention=AttentionShape(
+            rows=prod(rows),
+            longest=shape.seq_length,
+            qk_channels=model.qk_channels,
+            v_channels=model.v_channels,
+            # the flash kernel takes no values narrower than keys, which leaves cuDNN's
+            fused=model.attention_backend is AttentionBackend.FUSED
+            or model.qk_channels != model.v_channels,
+        ),
     )
 
 
@@ -247,11 +216,10 @@ def rotate_half(
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, dtype or t.dtype) for t in (query, key))
     size, both = outputs[0].num_bytes, sum(tensor.num_bytes for tensor in outputs)
     return Operator(
-        name="rotary",
-        module=Module.ROTARY,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(query, key),
-        outputs=outputs,
+        "rotary",
+        Module.ROTARY,
+        (query, key),
+        outputs,
         saved=tables,
         forward_workspace=2 * size,
         backward_workspace=size * 3 // 2,
@@ -267,12 +235,23 @@ def by_head(shape: RankShape, tensor: Tensor, heads: int) -> Tensor:
     return Tensor(tensor.name, (*tensor.shape[:2], heads, shape.model.kv_channels), tensor.dtype)
 
 
+def multiplied(
+    activated: Tensor,
+    up: Tensor,
+    product: Tensor,
+    name: str = "multiply",
+    module: Module = Module.ACTIVATION,
+) -> Operator:
+    """What the activation made of the gate, times the other projection: keeps both."""
+    return Operator(name, module, (activated, up), (product,), saved=(activated, up))
+
+
 def nonlinearity(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:
     """silu and gelu keep their input; squared ReLU keeps the ReLU's output."""
     if activation is not Activation.SQUARED_RELU:
-        return [pointwise("activation", Module.ACTIVATION, (source,), output, saved=(source,))]
+        return [Operator("activation", Module.ACTIVATION, (source,), (output,), saved=(source,))]
     relu = Tensor("relu_out", source.shape, source.dtype)
     return [
-        pointwise("relu", Module.ACTIVATION, (source,), relu, saved=(relu,)),
-        pointwise("square", Module.ACTIVATION, (relu,), output, saved=(relu,)),
+        Operator("relu", Module.ACTIVATION, (source,), (relu,), saved=(relu,)),
+        Operator("square", Module.ACTIVATION, (relu,), (output,), saved=(relu,)),
     ]

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from advisor.layers.megatron.core_attention import (
     MIXED_QKV,
-    copy_operator,
     core_attention,
     heads_tensor,
 )
@@ -14,7 +13,6 @@ from advisor.layers.megatron.quantization import attention_output
 from advisor.layers.operators import (
     Collective,
     CollectiveKind,
-    ComputeUnit,
     Group,
     Module,
     Operator,
@@ -57,7 +55,7 @@ def _core_attention(
         return core
     output = core[-1].outputs[0]
     joined = Tensor(f"{output.name}_joined", output.shape, output.dtype)
-    return *core, copy_operator("join_chunks", Module.LINEAR_PROJ, (output,), (joined,))
+    return *core, Operator("join_chunks", Module.LINEAR_PROJ, (output,), (joined,))
 
 
 def _cuts_chunks(shape: RankShape, kind: LayerKind) -> bool:
@@ -70,11 +68,10 @@ def _output_gate(shape: RankShape, source: Tensor, middle: tuple[Operator, ...])
     """source x sigmoid(gate), one compiled kernel: keeps both as they come (_apply_output_gate)."""
     gate = next(t for operator in middle for t in operator.outputs if t.name == _GATE)
     return Operator(
-        name="output_gate",
-        module=Module.OUTPUT_GATE,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source, gate),
-        outputs=(Tensor("core_attn_gated", source.shape, shape.dtype),),
+        "output_gate",
+        Module.OUTPUT_GATE,
+        (source, gate),
+        (Tensor("core_attn_gated", source.shape, shape.dtype),),
         saved=(source, gate),
     )
 
@@ -115,11 +112,10 @@ def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
     kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
     return whole, Operator(
-        name="gather_mixed_qkv",
-        module=Module.LINEAR_QKV,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(shard,),
-        outputs=(whole,),
+        "gather_mixed_qkv",
+        Module.LINEAR_QKV,
+        (shard,),
+        (whole,),
         forward_collectives=(forward,),
         backward_collectives=(backward,),
         forward_workspace=whole.num_bytes,
@@ -141,9 +137,7 @@ def _query_key_value(
         mixed, gather = _gather_mixed(shape, mixed)
         operators.append(gather)
     query, key, value, *gate = _split(shape, mixed)
-    operators.append(
-        copy_operator("split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value, *gate))
-    )
+    operators.append(Operator("split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value, *gate)))
     if model.qk_layernorm or (model.qk_l2_norm and kind.rotary):
         query, query_norm = _head_norm(shape, query, "query_norm")
         key, key_norm = _head_norm(shape, key, "key_norm")
@@ -151,7 +145,7 @@ def _query_key_value(
     if _cuts_chunks(shape, kind):
         sources = (query, key, value)
         query, key, value = (Tensor(f"{t.name}_chunks", t.shape, t.dtype) for t in sources)
-        operators.append(copy_operator("cut_chunks", Module.ROTARY, sources, (query, key, value)))
+        operators.append(Operator("cut_chunks", Module.ROTARY, sources, (query, key, value)))
     if model.position_embedding_type is PositionEmbedding.ROPE and kind.rotary:
         query, key, rotary = _rotary(shape, query, key)
         operators.append(rotary)
@@ -217,11 +211,10 @@ def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
         roped_query,
         roped_key,
         Operator(
-            name="rotary_pos_emb",
-            module=Module.ROTARY,
-            unit=ComputeUnit.BANDWIDTH,
-            inputs=(query, key),
-            outputs=(roped_query, roped_key),
+            "rotary_pos_emb",
+            Module.ROTARY,
+            (query, key),
+            (roped_query, roped_key),
             saved=() if fused else rotary_tables(shape),
             extra_forward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
             extra_backward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),

@@ -12,7 +12,6 @@ from advisor.layers.megatron.mlp import mlp_operators
 from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import (
     LAYER_INPUT,
-    ComputeUnit,
     Module,
     Operator,
     Tensor,
@@ -130,11 +129,10 @@ def _bias_dropout_add(
     steps = 0 if shape.model.bias_dropout_fusion else shape.model.add_bias_linear + dropout
     mask = Tensor(f"{module}.mask", branch.shape, DType.BOOL)
     return Operator(
-        name=str(module),
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(branch, residual),
-        outputs=(output,),
+        str(module),
+        module,
+        (branch, residual),
+        (output,),
         saved=(mask,) if dropout else (),
         gradient_passed_to=frozenset({residual.name} if dropout else {branch.name, residual.name}),
         forward_workspace=steps * branch.num_bytes,

@@ -30,18 +30,6 @@ def _output(shape: RankShape, name: str) -> Tensor:
     return heads_tensor(shape, name, shape.local_heads, shape.model.v_channels)
 
 
-def copy_operator(
-    name: str,
-    module: Module,
-    inputs: tuple[Tensor, ...],
-    outputs: tuple[Tensor, ...],
-) -> Operator:
-    """A copy that the backward needs nothing for."""
-    return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs
-    )
-
-
 def core_attention(
     shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer = Mixer.FULL
 ) -> tuple[Operator, ...]:
@@ -73,7 +61,7 @@ def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Ten
     if source.base is None:
         return source
     copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-    copies.append(copy_operator(copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
+    copies.append(Operator(copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
     return copy
 
 
@@ -114,11 +102,11 @@ def _flash_attention(
     )
     sources = (query, key, value)
     operator = Operator(
-        name="core_attention",
-        module=Module.CORE_ATTENTION,
+        "core_attention",
+        Module.CORE_ATTENTION,
+        sources,
+        (output,),
         unit=ComputeUnit.ATTENTION,
-        inputs=sources,
-        outputs=(output,),
         saved=(*_kept_by_attention(shape, sources, output), lse),
         weights=_sinks(shape),
         attention_flops=_matmul_flops(
@@ -134,9 +122,7 @@ def _flash_attention(
     if not batch_first or shape.micro_batch_size == 1:
         return (operator,)
     transposed = _output(shape, "core_attn_out_transposed")
-    return operator, copy_operator(
-        "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
-    )
+    return operator, Operator("transpose_output", Module.CORE_ATTENTION, (output,), (transposed,))
 
 
 def _attention_shape(shape: RankShape, mixer: Mixer) -> AttentionShape:
@@ -205,23 +191,20 @@ def _unfused_attention(
             heads_tensor(shape, "value_all", heads),
         )
         operators.append(
-            copy_operator(
-                "expand_kv",
-                Module.CORE_ATTENTION,
-                (key, value),
-                (expanded_key, expanded_value),
+            Operator(
+                "expand_kv", Module.CORE_ATTENTION, (key, value), (expanded_key, expanded_value)
             )
         )
         key, value = expanded_key, expanded_value
     scores = Tensor("attention_scores", scores_shape, shape.dtype)
     operators.append(
         Operator(
-            name="attention_scores",
-            module=Module.CORE_ATTENTION,
+            "attention_scores",
+            Module.CORE_ATTENTION,
+            (query, key),
+            (scores,),
             weights=_sinks(shape),
             unit=ComputeUnit.ATTENTION,
-            inputs=(query, key),
-            outputs=(scores,),
             saved=(query, key),
             forward_workspace=scores.num_bytes if is_transformer_engines(shape) else 0,
             attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
@@ -237,23 +220,18 @@ def _unfused_attention(
         mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
         operators.append(
             Operator(
-                name="attention_dropout",
-                module=Module.CORE_ATTENTION,
-                unit=ComputeUnit.BANDWIDTH,
-                inputs=(probs,),
-                outputs=(dropped,),
-                saved=(mask,),
+                "attention_dropout", Module.CORE_ATTENTION, (probs,), (dropped,), saved=(mask,)
             )
         )
         probs = dropped
     context = _output(shape, "core_attn_out")
     operators.append(
         Operator(
-            name="attention_context",
-            module=Module.CORE_ATTENTION,
+            "attention_context",
+            Module.CORE_ATTENTION,
+            (probs, value),
+            (context,),
             unit=ComputeUnit.ATTENTION,
-            inputs=(probs, value),
-            outputs=(context,),
             saved=(probs, value),
             attention_flops=_matmul_flops(shape, model.v_channels, shape.seq_length),
             forward_holds=(scores, query, key),
@@ -291,11 +269,10 @@ def _softmax(
         copy = kept.num_bytes
     counted = kept.num_bytes + probs.num_bytes + scores.num_bytes
     return probs, Operator(
-        name="softmax",
-        module=Module.CORE_ATTENTION,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(scores,),
-        outputs=(probs,),
+        "softmax",
+        Module.CORE_ATTENTION,
+        (scores,),
+        (probs,),
         saved=(kept,),
         forward_workspace=copy,
         backward_workspace=0 if fused else alive * kept.num_bytes - counted,

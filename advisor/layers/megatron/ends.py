@@ -39,13 +39,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
 def scaled_embedding(source: Tensor) -> Operator:
     """Embeddings times the root of hidden_size; keeps nothing of their size."""
     output = Tensor("embedding_scaled", source.shape, source.dtype)
-    return Operator(
-        name="embedding_scale",
-        module=Module.EMBEDDING,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
-    )
+    return Operator("embedding_scale", Module.EMBEDDING, (source,), (output,))
 
 
 def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
@@ -63,11 +57,10 @@ def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
     if dropout:
         saved.append(mask)
     return Operator(
-        name="embedding",
-        module=Module.EMBEDDING,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(),
-        outputs=(output,),
+        "embedding",
+        Module.EMBEDDING,
+        (),
+        (output,),
         saved=tuple(saved),
         weights=weights,
         forward_collectives=shape.row_parallel_forward(),
@@ -130,13 +123,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     hidden = shape.hidden("")
     merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
     parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
-    split = Operator(
-        name="split_depths",
-        module=Module.MTP_LOSS,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(merged,),
-        outputs=parts,
-    )
+    split = Operator("split_depths", Module.MTP_LOSS, (merged,), parts)
     operators = [split]
     variables: tuple[Tensor, ...] = ()
     for depth in range(1, depths + 1):
@@ -161,12 +148,7 @@ def _depth_loss(loss: Tensor) -> Operator:
     )
     labels = Tensor(f"{loss.name}_labels", loss.shape, DType.INT64)
     return Operator(
-        name=f"mtp_{loss.name}",
-        module=Module.MTP_LOSS,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(loss,),
-        outputs=(scaled, masked, labels),
-        saved=(mask, scaled),
+        f"mtp_{loss.name}", Module.MTP_LOSS, (loss,), (scaled, masked, labels), saved=(mask, scaled)
     )
 
 
@@ -184,11 +166,11 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         gone = logits.num_bytes + (source.storage.num_bytes if depth == 1 else 0)
         workspace = gradient + max(workspace, gradient + total - gone)
     return Operator(
-        name=f"output_layer_{depth}" if depth else "output_layer",
-        module=Module.OUTPUT_LAYER,
+        f"output_layer_{depth}" if depth else "output_layer",
+        Module.OUTPUT_LAYER,
+        (source,),
+        (logits,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(logits,),
         saved=(source,),
         weights=(weight,),
         gemm=shape.with_main_grad(Gemm(shape.tokens, rows, shape.model.hidden_size)),
@@ -221,11 +203,10 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
     labels = DType.INT64.itemsize if shape.micro_batch_size > 1 else 0
     rows = shape.tokens * (labels + DType.INT64.itemsize + 2 * DType.FP32.itemsize)
     return Operator(
-        name=f"cross_entropy{suffix}",
-        module=Module.LOSS,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(logits,),
-        outputs=(loss,),
+        f"cross_entropy{suffix}",
+        Module.LOSS,
+        (logits,),
+        (loss,),
         saved=(logits,) if in_place else (softmax, targets, target_mask),
         gradient_in_saved=in_place,
         forward_workspace=0 if in_place else rows,

@@ -8,7 +8,6 @@ convolution's copied input.
 """
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.core_attention import copy_operator
 from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_linear
 from advisor.layers.megatron.mappings import exchange_sequence_for_heads
 from advisor.layers.megatron.norms import norm_operator
@@ -37,7 +36,7 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     convolved = shape.activation("conv_out", 2 * keys + values)
     alpha, beta = (shape.activation(name, heads) for name in ("alpha", "beta_logits"))
     conv_in = shape.activation("conv_in", 2 * keys + values)
-    split = copy_operator("split_in_proj", Module.GDN_CONV, (local,), (conv_in, gate, alpha, beta))
+    split = Operator("split_in_proj", Module.GDN_CONV, (local,), (conv_in, gate, alpha, beta))
     query, key, value, prepare = _query_key_value(shape, convolved)
     gates = _gates(shape, alpha, beta)
     rule = _gated_delta_rule(shape, (query, key, value), gates)
@@ -87,11 +86,10 @@ def _convolution(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
     """Causal convolution of every channel with SiLU; keeps its contiguous input alone."""
     width, kernel = output.shape[-1], shape.model.linear_conv_kernel_dim
     return Operator(
-        name="conv1d",
-        module=Module.GDN_CONV,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
+        "conv1d",
+        Module.GDN_CONV,
+        (source,),
+        (output,),
         saved=(source,),
         weights=(Weight("conv1d.weight", (width, kernel), True),),
     )
@@ -110,15 +108,14 @@ def _query_key_value(
         _heads(shape, name, values, model.linear_key_head_dim) for name in ("query", "key")
     )
     l2norm = Operator(
-        name="l2norm",
-        module=Module.GDN_RULE,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(convolved,),
-        outputs=(normed, value),
+        "l2norm",
+        Module.GDN_RULE,
+        (convolved,),
+        (normed, value),
         saved=(normed, length),
         forward_workspace=normed.num_bytes,  # the kernel's contiguous input
     )
-    repeat = copy_operator("repeat_heads", Module.GDN_RULE, (normed,), (query, key))
+    repeat = Operator("repeat_heads", Module.GDN_RULE, (normed,), (query, key))
     return query, key, value, (l2norm, repeat)
 
 
@@ -130,11 +127,10 @@ def _gates(shape: RankShape, alpha: Tensor, beta: Tensor) -> Operator:
     strength = _heads(shape, "beta", heads)
     weights = tuple(Weight(name, (heads // shape.tp,), True) for name in ("A_log", "dt_bias"))
     return Operator(
-        name="g_and_beta",
-        module=Module.GDN_RULE,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(alpha, beta),
-        outputs=(decay, strength),
+        "g_and_beta",
+        Module.GDN_RULE,
+        (alpha, beta),
+        (decay, strength),
         saved=(alpha, strength),
         weights=weights,
     )
@@ -160,11 +156,11 @@ def _gated_delta_rule(shape: RankShape, sources: tuple[Tensor, ...], gates: Oper
     backward = 3 * query.num_bytes + 3 * value.num_bytes + 2 * state
     per_head = 6 * _CHUNK * k + 4 * _CHUNK * v + 6 * k * v
     return Operator(
-        name="gated_delta_rule",
-        module=Module.GDN_RULE,
+        "gated_delta_rule",
+        Module.GDN_RULE,
+        (*sources, *gates.outputs),
+        (output,),
         unit=ComputeUnit.SCAN,
-        inputs=(*sources, *gates.outputs),
-        outputs=(output,),
         saved=(*sources, decay, gates.outputs[1], triangle),
         attention_flops=shape.tokens * heads // shape.tp * per_head,
         forward_workspace=forward,
@@ -182,11 +178,10 @@ def _gated_norm(shape: RankShape, source: Tensor, gate: Tensor) -> tuple[Operato
     norm = norm_operator(shape, Module.GDN_NORM_OUT, source, normed)
     several = shape.micro_batch_size > 1
     return norm, Operator(
-        name="gated_norm",
-        module=Module.GDN_NORM_OUT,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(normed, gate),
-        outputs=(output,),
+        "gated_norm",
+        Module.GDN_NORM_OUT,
+        (normed, gate),
+        (output,),
         saved=(normed, gate),
         forward_workspace=output.num_bytes if several else 0,
         extra_forward_bytes=2 * output.num_bytes if several else 0,

@@ -5,7 +5,7 @@ fusions/fused_mla_yarn_rope_apply.py.
 """
 
 from advisor.layers.megatron.attention import UNFUSED_ROTARY, linear_proj, rotary_tables
-from advisor.layers.megatron.core_attention import copy_operator, core_attention, heads_tensor
+from advisor.layers.megatron.core_attention import core_attention, heads_tensor
 from advisor.layers.megatron.linear import column_parallel_linear, duplicated_linear
 from advisor.layers.megatron.mappings import (
     cuts_sequence,
@@ -14,7 +14,7 @@ from advisor.layers.megatron.mappings import (
     scatter_sequence,
 )
 from advisor.layers.megatron.norms import norm_operator
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import RopeType
 
@@ -78,7 +78,7 @@ def _compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Op
     tokens = combined.shape[:2]
     compressed = combined.view("kv_compressed", (*tokens, model.kv_lora_rank))
     k_pos_emb = combined.view("k_pos_emb", (*tokens, rope))
-    split = copy_operator("split_kv", _DOWN, (combined,), (compressed, k_pos_emb))
+    split = Operator("split_kv", _DOWN, (combined,), (compressed, k_pos_emb))
     if not cuts_sequence(shape):
         return compressed, k_pos_emb, (*operators, split)
     if shape.is_local:
@@ -115,7 +115,7 @@ def _norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator
     operators: list[Operator] = []
     if not shape.is_local and source.base is not None:
         copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-        operators.append(copy_operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
+        operators.append(Operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
         source = copy
     if not shape.model.qk_layernorm:
         return source, tuple(operators)
@@ -164,11 +164,10 @@ def _rotary(shape: RankShape, query_up: Tensor, kv_up: Tensor, k_pos_emb: Tensor
     untouched = 2 * shape.local_heads * model.qk_head_dim * channel
     extra = -untouched if fused else UNFUSED_ROTARY * rotated
     return Operator(
-        name="rotary_pos_emb",
-        module=Module.QKV_UP_PROJ,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(query_up, kv_up, k_pos_emb),
-        outputs=(query, key, value),
+        "rotary_pos_emb",
+        Module.QKV_UP_PROJ,
+        (query_up, kv_up, k_pos_emb),
+        (query, key, value),
         saved=() if fused else rotary_tables(shape),
         gradient_passed_to=frozenset({query_up.name} if fused else ()),
         extra_forward_bytes=extra,

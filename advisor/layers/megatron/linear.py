@@ -23,11 +23,11 @@ def column_parallel_linear(
     gathered = shape.tokens * inner * shape.dtype.itemsize
     workspace = gathered if shape.sequence_parallel else 0
     return Operator(
-        name=name,
-        module=module,
+        name,
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved_input(shape, source),
         weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=True),
         gemm=shape.gemm(shape.tokens, width, inner),
@@ -56,11 +56,11 @@ def row_parallel_linear(
     input, or `saved`. TP ranks add their parts up."""
     width, inner = output.shape[-1], prod(source.shape[2:])
     return Operator(
-        name=name,
-        module=module,
+        name,
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved_input(shape, source) if saved is None else saved,
         forward_holds=forward_holds,
         weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=False),
@@ -83,11 +83,11 @@ def duplicated_linear(
     mode "duplicated"). Saves its input."""
     width, inner = output.shape[-1], source.shape[-1]
     return Operator(
-        name=name,
-        module=module,
+        name,
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved_input(shape, source),
         weights=_weights(name, width, inner, bias=False, cut=False, bias_cut=False),
         gemm=shape.gemm(prod(source.shape[:2]), width, inner),

@@ -5,7 +5,6 @@ path); kernels of mamba-ssm 2.3.2 ops/triton/{ssd_combined,layernorm_gated}.py.
 """
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.core_attention import copy_operator
 from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_linear
 from advisor.layers.megatron.mappings import exchange_sequence_for_heads
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
@@ -58,7 +57,7 @@ def _transposed(shape: RankShape, name: str, source: Tensor) -> tuple[tuple[Oper
     if shape.micro_batch_size == 1:
         return (), source
     copy = Tensor(name, source.shape, source.dtype)
-    return (copy_operator(name, Module.MAMBA_SCAN, (source,), (copy,)),), copy
+    return (Operator(name, Module.MAMBA_SCAN, (source,), (copy,)),), copy
 
 
 def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
@@ -84,11 +83,11 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
     backward = 2 * conv + ungated.num_bytes + scores + steps + 2 * state * both
     flops = 2 * _CHUNK * (states + inner) + 4 * model.mamba_state_dim * inner
     return Operator(
-        name="conv1d_scan",
-        module=Module.MAMBA_SCAN,
+        "conv1d_scan",
+        Module.MAMBA_SCAN,
+        (source,),
+        (output,),
         unit=ComputeUnit.SCAN,
-        inputs=(source,),
-        outputs=(output,),
         saved=(source, ungated, coefficients),
         weights=_scan_weights(inner + 2 * states, heads),
         attention_flops=shape.tokens * flops,
@@ -113,11 +112,10 @@ def _group_norm(shape: RankShape, source: Tensor) -> Operator:
     groups = shape.model.mamba_num_groups // shape.tp
     rstd = Tensor("mixer_norm.rstd", (groups, shape.tokens), DType.FP32)
     return Operator(
-        name="mixer_norm",
-        module=Module.MAMBA_NORM,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(Tensor("mixer_norm_out", source.shape, shape.dtype),),
+        "mixer_norm",
+        Module.MAMBA_NORM,
+        (source,),
+        (Tensor("mixer_norm_out", source.shape, shape.dtype),),
         saved=(source, rstd),
         weights=(Weight("mixer.norm.weight", (source.shape[-1],), True),),
     )

@@ -6,7 +6,6 @@ Source: megatron-core 0.16.1 tensor_parallel/mappings.py.
 from advisor.layers.operators import (
     Collective,
     CollectiveKind,
-    ComputeUnit,
     Group,
     Module,
     Operator,
@@ -25,11 +24,10 @@ def gather_width(module: Module, part: Tensor, whole: Tensor) -> Operator:
     takes its part of the gradient (_GatherFromModelParallelRegion)."""
     gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes)
     return Operator(
-        name=f"gather_{whole.name}",
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(part,),
-        outputs=(whole,),
+        f"gather_{whole.name}",
+        module,
+        (part,),
+        (whole,),
         forward_collectives=(gather,),
         forward_workspace=whole.num_bytes,
     )
@@ -43,11 +41,10 @@ def scatter_sequence(
     gathered = part.num_bytes * shape.tp
     gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered)
     return Operator(
-        name=f"scatter_{part.name}",
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(whole,),
-        outputs=(part, *others),
+        f"scatter_{part.name}",
+        module,
+        (whole,),
+        (part, *others),
         backward_collectives=(gather,),
         backward_workspace=gathered if others else 0,
     )
@@ -59,11 +56,10 @@ def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
     kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
     return Operator(
-        name=f"gather_{part.name}",
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(part,),
-        outputs=(whole,),
+        f"gather_{part.name}",
+        module,
+        (part,),
+        (whole,),
         forward_collectives=(forward,),
         backward_collectives=(backward,),
     )
@@ -84,11 +80,10 @@ def exchange_sequence_for_heads(
     exchange = Collective(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, source.num_bytes)
     copies = 4 * source.num_bytes
     operator = Operator(
-        name=f"exchange_{source.name}",
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
+        f"exchange_{source.name}",
+        module,
+        (source,),
+        (output,),
         forward_collectives=(exchange,),
         backward_collectives=(exchange,),
         forward_workspace=source.num_bytes,

@@ -45,11 +45,11 @@ def _linear_fc1(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> O
     if model.add_bias_linear:
         weights.append(Weight(f"{name}.bias", (width,), True))
     return Operator(
-        name=name,
-        module=mlp.fc1,
+        name,
+        mlp.fc1,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved_input(shape, source),
         weights=tuple(weights),
         gemm=shape.gemm(shape.tokens, width, model.hidden_size),
@@ -79,14 +79,7 @@ def _activation(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> O
             Tensor(f"{mlp.prefix}{half}", output.shape, output.dtype)
             for half in ("glu_gate", "glu_value")
         )
-    return Operator(
-        name=f"{mlp.prefix}activation",
-        module=mlp.activation,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
-        saved=saved,
-    )
+    return Operator(f"{mlp.prefix}activation", mlp.activation, (source,), (output,), saved=saved)
 
 
 def fuses_activation(shape: RankShape) -> bool:
@@ -106,11 +99,11 @@ def _linear_fc2(shape: RankShape, source: Tensor, mlp: Mlp) -> Operator:
     if model.add_bias_linear:
         weights.append(Weight(f"{name}.bias", (model.hidden_size,)))
     return Operator(
-        name=name,
-        module=mlp.fc2,
+        name,
+        mlp.fc2,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=saved_input(shape, source),
         weights=tuple(weights),
         gemm=shape.gemm(shape.tokens, model.hidden_size, width),

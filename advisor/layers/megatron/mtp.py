@@ -10,7 +10,7 @@ from advisor.layers.megatron.ends import embedding_lookup
 from advisor.layers.megatron.linear import column_parallel_linear
 from advisor.layers.megatron.mappings import cuts_sequence, gather_width, scatter_sequence
 from advisor.layers.megatron.norms import norm_operator
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 
 _PROJECTION = Module.MTP_PROJECTION
@@ -30,13 +30,7 @@ def mtp_projection(shape: RankShape, layer_input: str) -> tuple[tuple[Operator, 
         _embedding(shape, embedded),
         replace(norm_operator(shape, _PROJECTION, embedded, normed[0]), name="enorm"),
         replace(norm_operator(shape, _PROJECTION, hidden, normed[1]), name="hnorm"),
-        Operator(
-            name="join",
-            module=_PROJECTION,
-            unit=ComputeUnit.BANDWIDTH,
-            inputs=normed,
-            outputs=(joined,),
-        ),
+        Operator("join", _PROJECTION, normed, (joined,)),
     )
     projection, whole = _eh_proj(shape, joined, layer_input)
     if not cuts_sequence(shape):

@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm operators."""
 
 from advisor.base.dtypes import DType
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import norm_weights
 from advisor.models.options import Normalization
@@ -19,11 +19,10 @@ def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tens
         statistics = ("mean", "rstd")
     saved = tuple(Tensor(f"{output.name}.{name}", rows, DType.FP32) for name in statistics)
     return Operator(
-        name=f"{output.name}.norm" if module is Module.QK_LAYERNORM else str(module),
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
+        f"{output.name}.norm" if module is Module.QK_LAYERNORM else str(module),
+        module,
+        (source,),
+        (output,),
         saved=(source, *saved),
         weights=norm_weights(shape, module, width),
     )

@@ -14,14 +14,13 @@ from advisor.layers.eager.parts import (
     hidden,
     in_fp32,
     linear,
+    multiplied,
     nonlinearity,
-    pointwise,
     residual,
     rotate_half,
 )
 from advisor.layers.operators import (
     LAYER_INPUT,
-    ComputeUnit,
     Module,
     Operator,
     Tensor,
@@ -164,11 +163,10 @@ def _complex_rotary(query: Tensor, key: Tensor) -> Operator:
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
     fp32 = sum(in_fp32(tensor, tensor.name).num_bytes for tensor in (query, key))
     return Operator(
-        name="rotary",
-        module=Module.ROTARY,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(query, key),
-        outputs=outputs,
+        "rotary",
+        Module.ROTARY,
+        (query, key),
+        outputs,
         forward_workspace=2 * fp32,
         backward_workspace=fp32,
         extra_forward_bytes=4 * fp32,
@@ -192,9 +190,7 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
         up, product = activation(shape, "w3_out", width), activation(shape, "product", width)
         operators += [
             linear(shape, "w3", Module.LINEAR_FC1, source, up, bias=bias),
-            pointwise(
-                "multiply", Module.ACTIVATION, (activated, up), product, saved=(activated, up)
-            ),
+            multiplied(activated, up, product),
         ]
         activated = product
     whole = whole_hidden(shape, "w2_out")
@@ -205,12 +201,6 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
     held = (normed, source, activated)
     operators += scatter_sequence(shape, Module.LINEAR_FC2, whole, w2_out, held)
     branch, dropped = dropout("ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout)
-    add = residual(
-        "ffn_residual",
-        Module.MLP_BDA,
-        branch,
-        skip,
-        hidden(shape, "layer_output"),
-        holds=(hidden(shape, LAYER_INPUT),),
-    )
+    output, layer_input = hidden(shape, "layer_output"), hidden(shape, LAYER_INPUT)
+    add = residual("ffn_residual", Module.MLP_BDA, branch, skip, output, (layer_input,))
     return (*operators, *dropped, add)

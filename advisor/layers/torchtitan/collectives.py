@@ -10,7 +10,7 @@ float8/float8_tensor_parallel.py, read and not run).
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import activation, pointwise
+from advisor.layers.eager.parts import activation
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 
@@ -28,15 +28,13 @@ def gather_sequence(
         return part, ()
     whole = whole_hidden(shape, f"{part.name}.gathered")
     return whole, (
-        replace(
-            pointwise(
-                f"{part.name}.all_gather",
-                module,
-                (part,),
-                whole,
-                forward_workspace=_joined(shape, whole),
-                backward_workspace=whole.num_bytes,
-            ),
+        Operator(
+            f"{part.name}.all_gather",
+            module,
+            (part,),
+            (whole,),
+            forward_workspace=_joined(shape, whole),
+            backward_workspace=whole.num_bytes,
             forward_collectives=(_gathered(shape, module, whole),),
             backward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
         ),
@@ -53,15 +51,13 @@ def scatter_sequence(
     if shape.tp == 1:
         return ()
     return (
-        replace(
-            pointwise(
-                f"{part.name}.reduce_scatter",
-                module,
-                (whole,),
-                part,
-                forward_workspace=whole.num_bytes,
-                backward_workspace=_joined(shape, whole),
-            ),
+        Operator(
+            f"{part.name}.reduce_scatter",
+            module,
+            (whole,),
+            (part,),
+            forward_workspace=whole.num_bytes,
+            backward_workspace=_joined(shape, whole),
             forward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
             backward_collectives=(_gathered(shape, module, whole),),
             forward_holds=holds,
@@ -108,8 +104,11 @@ def _with_overlapped_gemms(operator: Operator, operators: tuple[Operator, ...]) 
 def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
     """Rows to the ranks of their experts, or back."""
     collective = Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)
-    return replace(
-        pointwise(name, module, (source,), output),
+    return Operator(
+        name,
+        module,
+        (source,),
+        (output,),
         forward_collectives=(collective,),
         backward_collectives=(collective,),
     )

@@ -5,15 +5,12 @@ attention kernel keeps what a fused one does; torchtitan's presets choose flex a
 block mask is not counted.
 """
 
-from msgspec.structs import replace
-
 from advisor.layers.eager.context_parallel import attention_over_ranks
 from advisor.layers.eager.parts import (
     activation,
     fused_norm,
     in_fp32,
     linear,
-    pointwise,
 )
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -100,7 +97,7 @@ def _views(whole: Tensor, **widths: int) -> tuple[Tensor, ...]:
 
 def _split(name: str, whole: Tensor, parts: tuple[Tensor, ...]) -> Operator:
     """torch.split: its parts are views, whose gradients it puts together."""
-    return replace(pointwise(name, Module.ROTARY, (whole,), parts[0]), outputs=parts)
+    return Operator(name, Module.ROTARY, (whole,), parts)
 
 
 def _join(
@@ -108,17 +105,17 @@ def _join(
 ) -> Operator:
     """torch.cat: the gradients of the parts `passed` are views of its own."""
     names = frozenset(tensor.name for tensor in passed)
-    return replace(pointwise(name, Module.ROTARY, parts, joined), gradient_passed_to=names)
+    return Operator(name, Module.ROTARY, parts, (joined,), gradient_passed_to=names)
 
 
 def _rotate(name: str, part: Tensor, rotated: Tensor) -> Operator:
     """apply_rotary_emb: to fp32, a product of complex numbers, and back to 16 bit."""
     fp32 = in_fp32(part, part.name).num_bytes
-    return pointwise(
+    return Operator(
         name,
         Module.ROTARY,
         (part,),
-        rotated,
+        (rotated,),
         forward_workspace=2 * fp32,
         backward_workspace=2 * fp32 - part.num_bytes,
     )

@@ -19,7 +19,7 @@ from advisor.layers.eager.moe import (
     normalized,
     per_choice,
 )
-from advisor.layers.eager.parts import linear, nonlinearity, pointwise
+from advisor.layers.eager.parts import linear, multiplied, nonlinearity, residual
 from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -55,9 +55,8 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
         return (*operators[:-1], replace(last, forward_holds=held))
     routed, output = last.outputs[0], shared[-1].outputs[0]
     total = Tensor("moe_out", routed.shape, routed.dtype)
-    add = pointwise("add_shared_experts", Module.COMBINE, (output, routed), total)
-    passed = frozenset({output.name, routed.name})
-    return (*operators, replace(add, gradient_passed_to=passed, forward_holds=held))
+    add = residual("add_shared_experts", Module.COMBINE, output, routed, total, held)
+    return (*operators, add)
 
 
 def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
@@ -76,7 +75,7 @@ def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
         linear(shape, "shared_w1", fc1, source, first, bias=False),
         replace(activate, name="shared_activation", module=middle),
         linear(shape, "shared_w3", fc1, source, third, bias=False),
-        pointwise("shared_multiply", middle, (activated, third), product, saved=(activated, third)),
+        multiplied(activated, third, product, "shared_multiply", middle),
         linear(shape, "shared_w2", Module.SHARED_FC2, product, output, bias=False),
     )
 
@@ -102,7 +101,7 @@ def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     if normalizes(shape.model):
         operators.append(normalized(shape, chosen, weights))
     else:
-        operators.append(pointwise("router.scale", Module.ROUTER, (chosen,), weights))
+        operators.append(Operator("router.scale", Module.ROUTER, (chosen,), (weights,)))
     return weights, tuple(operators)
 
 
@@ -112,10 +111,14 @@ def _dispatch(
     """Order of the copies by expert, the copies in that order, and what makes them."""
     copies = moe_tokens(shape).routed * shape.expert_tensor_parallel_size
     order, taken = (Tensor(name, (copies,), DType.INT64) for name in ("order", "taken_tokens"))
-    sort = pointwise(
-        "sort_by_expert", Module.DISPATCH, (weights,), order, forward_workspace=order.num_bytes
+    sort = Operator(
+        "sort_by_expert",
+        Module.DISPATCH,
+        (weights,),
+        (order,),
+        forward_workspace=order.num_bytes,
+        gradient_free_inputs=frozenset({weights.name}),
     )
-    sort = replace(sort, gradient_free_inputs=frozenset({weights.name}))
     sent = rows(shape, "routed_tokens", copies, shape.model.hidden_size)
     operators = [sort, gather_tokens(source, sent, taken)]
     if shape.model.moe_apply_probs_on_input:
@@ -129,11 +132,11 @@ def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Ope
     """Tokens in fp32 times their sorted scores, back in 16 bit: keeps both factors."""
     wide = Tensor("routed_tokens.fp32", sent.shape, DType.FP32)
     scores = Tensor("sorted_scores", (sent.shape[0],), DType.FP32)
-    return pointwise(
+    return Operator(
         "apply_scores",
         Module.DISPATCH,
         (sent, weights),
-        scaled,
+        (scaled,),
         saved=(wide, scores, order),
         forward_workspace=wide.num_bytes,
         backward_workspace=2 * wide.num_bytes,
@@ -179,11 +182,11 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
 def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
     """A row of zeros is put after all rows, by a copy, and rows are taken from that."""
     longer = source.num_bytes + 2 * source.num_bytes // source.shape[0]
-    return pointwise(
+    return Operator(
         "pad_groups",
         Module.DISPATCH,
         (source,),
-        padded,
+        (padded,),
         saved=(indices,),
         forward_workspace=longer,
         backward_workspace=longer,
@@ -193,11 +196,11 @@ def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
 def _put(source: Tensor, output: Tensor, indices: Tensor, *, longer: bool = False) -> Operator:
     """Rows of `source` written to `indices` of a new tensor. Where the next operator reads all but
     its last row, the gradient is first copied into a `longer` one."""
-    return pointwise(
+    return Operator(
         f"{output.name}.put",
         Module.COMBINE,
         (source,),
-        output,
+        (output,),
         saved=(indices,),
         backward_workspace=output.num_bytes if longer else 0,
     )
@@ -209,16 +212,16 @@ def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:
     output = _output(shape)
     total = Tensor("weighted_sum", output.shape, DType.FP32)
     return (
-        pointwise("unsorted.float", Module.COMBINE, (unsorted,), wide),
-        pointwise("weighted_sum", Module.COMBINE, (weights, wide), total, saved=(weights, wide)),
-        pointwise("weighted_sum.cast", Module.COMBINE, (total,), output),
+        Operator("unsorted.float", Module.COMBINE, (unsorted,), (wide,)),
+        Operator("weighted_sum", Module.COMBINE, (weights, wide), (total,), saved=(weights, wide)),
+        Operator("weighted_sum.cast", Module.COMBINE, (total,), (output,)),
     )
 
 
 def _sum(unsorted: Tensor, shape: RankShape) -> Operators:
     """The sum over the experts of a token, whose gradient is a view for each."""
     output = _output(shape)
-    return (pointwise("sum_of_experts", Module.COMBINE, (unsorted,), output),)
+    return (Operator("sum_of_experts", Module.COMBINE, (unsorted,), (output,)),)
 
 
 def _output(shape: RankShape) -> Tensor:

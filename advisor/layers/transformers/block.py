@@ -4,16 +4,14 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 """
 
-from msgspec.structs import replace
-
 from advisor.layers.eager.parts import (
     activation,
     by_head,
     dropout,
     hidden,
     linear,
+    multiplied,
     nonlinearity,
-    pointwise,
     residual,
     rotate_half,
 )
@@ -41,12 +39,13 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
     layer_input, after_attention = (
         hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
     )
-    normed, before = _norm_before(shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
+    first = shape.model.norm_placement.before
+    normed, before = _norm(first, shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
     attended = _attention(shape, normed, layer_input, after_attention, kind)
     # GPT2Block's variable attn_output lives until the block returns, as does its caller's input.
     held = (layer_input, attended[-1].inputs[0]) if _is_gpt2(shape) else (layer_input,)
-    mlp_input, between = _norm_before(
-        shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
+    mlp_input, between = _norm(
+        first, shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
     )
     if kind.feed_forward is FeedForward.MOE:
         experts = sparse_moe_block(shape, mlp_input)
@@ -57,21 +56,12 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
     return (*before, *attended, *between, *mlp)
 
 
-def _norm_before(
-    shape: RankShape, name: str, module: Module, source: Tensor
+def _norm(
+    there: bool, shape: RankShape, name: str, module: Module, source: Tensor
 ) -> tuple[Tensor, tuple[Operator, ...]]:
-    """What attention or MLP reads: `source`, or what a norm makes of it."""
-    if not shape.model.norm_placement.before:
-        return source, ()
-    output = hidden(shape, f"{name}_out")
-    return output, (norm(shape, name, module, source, output),)
-
-
-def _norm_after(
-    shape: RankShape, name: str, module: Module, source: Tensor
-) -> tuple[Tensor, tuple[Operator, ...]]:
-    """What is added to the residual: `source`, or what a norm makes of it."""
-    if not shape.model.norm_placement.after:
+    """What attention or MLP reads, or what is added to the residual: `source`, or what a norm makes
+    of it where one is `there`."""
+    if not there:
         return source, ()
     output = hidden(shape, f"{name}_out")
     return output, (norm(shape, name, module, source, output),)
@@ -103,9 +93,8 @@ def _attention(
         holds=(source, query, key, value),
     )
     branch, dropped = dropout("resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout)
-    branch, norm = _norm_after(
-        shape, "post_attention_layernorm", Module.POST_ATTENTION_LAYERNORM, branch
-    )
+    after, place = model.norm_placement.after, Module.POST_ATTENTION_LAYERNORM
+    branch, norm = _norm(after, shape, "post_attention_layernorm", place, branch)
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
     return (*before, *core, o_proj, *dropped, *norm, add)
 
@@ -117,8 +106,8 @@ def _narrow(
     if query.dtype is shape.dtype:
         return query, key, ()
     first, second = (Tensor(f"{t.name}.narrow", t.shape, shape.dtype) for t in (query, key))
-    cast = pointwise("attention_cast", Module.CORE_ATTENTION, (query, key), first)
-    return first, second, (replace(cast, outputs=(first, second)),)
+    copies = first, second
+    return *copies, (Operator("attention_cast", Module.CORE_ATTENTION, (query, key), copies),)
 
 
 def _query_key_value(
@@ -162,7 +151,7 @@ def _c_attn(
         mixed.view(name, (*mixed.shape[:2], width))
         for name, width in (("query", heads), ("key", groups), ("value", groups))
     )
-    split = replace(pointwise("split", Module.LINEAR_QKV, (mixed,), views[0]), outputs=views)
+    split = Operator("split", Module.LINEAR_QKV, (mixed,), views)
     query, key, value = views
     return query, key, value, (projection, split)
 
@@ -183,22 +172,14 @@ def _mlp(
     name = first.name.removesuffix("_out")
     operators = [linear(shape, name, Module.LINEAR_FC1, source, first, bias=bias)]
     activated = activation(shape, "act_fn_out", width)
-    if shape.use_liger_kernel:
-        up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
-        operators += [
-            linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),
-            liger_swiglu(first, up, product),
-        ]
-        activated = product
-    else:
+    fused = shape.use_liger_kernel
+    if not fused:
         operators += _activation(model.activation, first, activated)
-    if gated and not shape.use_liger_kernel:
+    if gated or fused:
         up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
         operators += [
             linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),
-            pointwise(
-                "multiply", Module.ACTIVATION, (activated, up), product, saved=(activated, up)
-            ),
+            liger_swiglu(first, up, product) if fused else multiplied(activated, up, product),
         ]
         activated = product
     out = hidden(shape, "down_proj_out", shape.dtype)
@@ -206,17 +187,10 @@ def _mlp(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )
     branch, dropped = dropout("mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
-    branch, norm = _norm_after(
-        shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
-    )
-    add = residual(
-        "mlp_residual",
-        Module.MLP_BDA,
-        branch,
-        skip,
-        hidden(shape, "layer_output"),
-        holds=held,
-    )
+    after, place = model.norm_placement.after, Module.POST_MLP_LAYERNORM
+    branch, norm = _norm(after, shape, "post_feedforward_layernorm", place, branch)
+    output = hidden(shape, "layer_output")
+    add = residual("mlp_residual", Module.MLP_BDA, branch, skip, output, held)
     return (*operators, *dropped, *norm, add)
 
 
@@ -230,19 +204,17 @@ def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[
     )
     size = source.num_bytes
     return [
-        pointwise("gelu.half", Module.ACTIVATION, (source,), half),
-        pointwise(
+        Operator("gelu.half", Module.ACTIVATION, (source,), (half,)),
+        Operator(
             "gelu.cubic",
             Module.ACTIVATION,
             (source,),
-            inner,
+            (inner,),
             saved=(source,),
             forward_workspace=size,
             backward_workspace=3 * size,
         ),
-        pointwise("gelu.tanh", Module.ACTIVATION, (inner,), tanh, saved=(tanh,)),
-        pointwise("gelu.one_plus", Module.ACTIVATION, (tanh,), one_plus),
-        pointwise(
-            "gelu.multiply", Module.ACTIVATION, (half, one_plus), output, saved=(half, one_plus)
-        ),
+        Operator("gelu.tanh", Module.ACTIVATION, (inner,), (tanh,), saved=(tanh,)),
+        Operator("gelu.one_plus", Module.ACTIVATION, (tanh,), (one_plus,)),
+        multiplied(half, one_plus, output, "gelu.multiply"),
     ]

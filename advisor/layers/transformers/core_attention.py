@@ -7,7 +7,7 @@ models/gemma2/modeling_gemma2.py (eager_attention_forward); torch 2.13 transform
 from msgspec.structs import replace
 
 from advisor.layers.eager.context_parallel import attention_over_ranks
-from advisor.layers.eager.parts import activation, attention, in_fp32, pointwise
+from advisor.layers.eager.parts import activation, attention, in_fp32
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
@@ -52,7 +52,7 @@ def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     else:
         width = shape.local_heads * shape.model.kv_channels
         sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
-    repeat = replace(pointwise("repeat_kv", _CORE, (key, value), sources[0]), outputs=sources)
+    repeat = Operator("repeat_kv", _CORE, (key, value), sources)
     return (*sources, repeat)
 
 
@@ -90,31 +90,31 @@ def _eager_attention(
     return (
         repeat,
         _matmul("attention_scores", (query, key), raw, flops),
-        pointwise("attention_scale", _CORE, (raw,), scores),
+        Operator("attention_scale", _CORE, (raw,), (scores,)),
         *capped,
-        pointwise("attention_mask", _CORE, (read,), masked),
-        pointwise(
+        Operator("attention_mask", _CORE, (read,), (masked,)),
+        Operator(
             "attention_softmax",
             _CORE,
             (masked,),
-            softmax,
+            (softmax,),
             saved=(softmax,),
             forward_workspace=softmax.num_bytes,
             backward_workspace=softmax.num_bytes - masked.num_bytes,  # its gradient in fp32
         ),
-        replace(pointwise("attention_probs", _CORE, (softmax,), probs), forward_holds=(masked,)),
+        Operator("attention_probs", _CORE, (softmax,), (probs,), forward_holds=(masked,)),
         _matmul("attention_context", (probs, value), context, flops),
-        pointwise("attention_transpose", _CORE, (context,), output),
+        Operator("attention_transpose", _CORE, (context,), (output,)),
     )
 
 
 def _matmul(name: str, inputs: tuple[Tensor, ...], output: Tensor, flops: int) -> Operator:
     return Operator(
-        name=name,
-        module=_CORE,
+        name,
+        _CORE,
+        inputs,
+        (output,),
         unit=ComputeUnit.ATTENTION,
-        inputs=inputs,
-        outputs=(output,),
         saved=inputs,
         attention_flops=flops,
     )

@@ -7,7 +7,7 @@ fused_linear_cross_entropy.py. They are Triton's and need a GPU: read, not run.
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import pointwise, with_weight_gradients
+from advisor.layers.eager.parts import multiplied, with_weight_gradients
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import norm_weights
@@ -18,23 +18,26 @@ def liger_norm(
 ) -> Operator:
     """Keeps its input and 1/rms of each row; the input's gradient is written over the output's."""
     inverse = Tensor(f"{name}.rstd", (*source.shape[:-1], 1), DType.FP32)
-    operator = pointwise(
+    operator = Operator(
         name,
         module,
         (source,),
-        output,
+        (output,),
         saved=(source, inverse),
+        weights=norm_weights(shape, name, source.shape[-1]),
         backward_workspace=-output.num_bytes,
     )
-    weights = norm_weights(shape, name, source.shape[-1])
-    return with_weight_gradients(shape, replace(operator, weights=weights))
+    return with_weight_gradients(shape, operator)
 
 
 def liger_rotary(query: Tensor, key: Tensor) -> tuple[Operator, ...]:
     """Rotates queries and keys where they lie, and their gradients likewise."""
     return tuple(
-        replace(
-            pointwise(name, Module.ROTARY, (tensor,), tensor.view(f"{name}_out", tensor.shape)),
+        Operator(
+            name,
+            Module.ROTARY,
+            (tensor,),
+            (tensor.view(f"{name}_out", tensor.shape),),
             gradient_passed_to=frozenset({tensor.name}),
         )
         for name, tensor in (("rotary_query", query), ("rotary_key", key))
@@ -43,8 +46,7 @@ def liger_rotary(query: Tensor, key: Tensor) -> tuple[Operator, ...]:
 
 def liger_swiglu(gate: Tensor, up: Tensor, product: Tensor) -> Operator:
     """Keeps both inputs, computes silu again, and writes their gradients over them."""
-    swiglu = pointwise("swiglu", Module.ACTIVATION, (gate, up), product, saved=(gate, up))
-    return replace(swiglu, gradient_in_saved=True)
+    return replace(multiplied(gate, up, product, "swiglu"), gradient_in_saved=True)
 
 
 def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
@@ -60,11 +62,11 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     gradient = Tensor("fused_loss.input_gradient", source.shape, source.dtype)
     of_weight = Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)
     return Operator(
-        name="fused_linear_cross_entropy",
-        module=Module.OUTPUT_LAYER,
+        "fused_linear_cross_entropy",
+        Module.OUTPUT_LAYER,
+        (source,),
+        (Tensor("loss", (1,), DType.FP32),),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(Tensor("loss", (1,), DType.FP32),),
         saved=(gradient, of_weight),
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),

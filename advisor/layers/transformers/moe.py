@@ -17,7 +17,6 @@ from advisor.layers.eager.moe import (
     normalized,
     per_choice,
 )
-from advisor.layers.eager.parts import pointwise
 from advisor.layers.expert_tokens import rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -35,8 +34,10 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     copies, hidden = shape.tokens * shape.model.moe_router_topk, shape.model.hidden_size
     names = ("sorted_experts", "order", "taken_tokens", "inverse_order")
     experts, order, taken, inverse = (Tensor(name, (copies,), DType.INT64) for name in names)
-    sort = pointwise("sort_by_expert", Module.DISPATCH, (weights,), experts)
-    sort = replace(sort, outputs=(experts, order), gradient_free_inputs=frozenset({weights.name}))
+    free = frozenset({weights.name})
+    sort = Operator(
+        "sort_by_expert", Module.DISPATCH, (weights,), (experts, order), gradient_free_inputs=free
+    )
     sent = rows(shape, "routed_tokens", copies, hidden)
     sorted_weights = Tensor("sorted_weights", (copies,), weights.dtype)
     operators, computed = _experts(shape, sent)
@@ -46,27 +47,27 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     total = Tensor("sum_of_experts", output.shape, weights.dtype)
     held = (source, experts, order, sent, sorted_weights, computed, unsorted, *router[0].outputs)
     tail = [
-        pointwise(
+        Operator(
             "apply_weights",
             Module.COMBINE,
             (computed, sorted_weights),
-            scaled,
+            (scaled,),
             saved=(computed, sorted_weights),
             backward_workspace=scaled.num_bytes,
         ),
-        pointwise(
+        Operator(
             "unsort",
             Module.COMBINE,
             (scaled,),
-            unsorted,
+            (unsorted,),
             saved=(inverse,),
             forward_workspace=inverse.num_bytes,
             backward_workspace=unsorted.num_bytes,
         ),
-        pointwise("sum_of_experts", Module.COMBINE, (unsorted,), total),
+        Operator("sum_of_experts", Module.COMBINE, (unsorted,), (total,)),
     ]
     if total.dtype is not output.dtype:
-        tail.append(pointwise("sum_of_experts.cast", Module.COMBINE, (total,), output))
+        tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
     else:
         tail[-1] = replace(tail[-1], outputs=(output,))
     tail[-1] = replace(tail[-1], forward_holds=held)
@@ -91,7 +92,7 @@ def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
     if not shape.model.qk_layernorm:
         return wide, operators
     weights = per_choice(shape, "router_weights.cast", shape.dtype)
-    return weights, (*operators, pointwise("router.cast", Module.ROUTER, (wide,), weights))
+    return weights, (*operators, Operator("router.cast", Module.ROUTER, (wide,), (weights,)))
 
 
 def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
@@ -99,9 +100,7 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     copies, ffn = sent.shape[0], shape.model.expert_ffn_hidden_size
     both = rows(shape, "gate_up_proj_out", copies, 2 * ffn)
     halves = tuple(both.view(name, (copies, ffn)) for name in ("expert_gate", "expert_up"))
-    split = replace(
-        pointwise("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves[0]), outputs=halves
-    )
+    split = Operator("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves)
     activate, multiply = gated(shape, *halves)
     output = rows(shape, "down_proj_out", *sent.shape)
     operators = (

@@ -3,10 +3,8 @@
 Source: transformers 5.23.0 LlamaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm, Olmo2RMSNorm.
 """
 
-from msgspec.structs import replace
-
 from advisor.base.dtypes import DType
-from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients
+from advisor.layers.eager.parts import fused_norm, in_fp32, with_weight_gradients
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.models.options import Normalization
@@ -32,22 +30,19 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         return liger_norm(shape, name, module, source, output)
     copy = source if source.dtype is DType.FP32 else in_fp32(source, f"{name}.fp32")
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
-    wide = _multiplies_in_fp32(shape)
+    wide = shape.model.layernorm_zero_centered_gamma or not shape.model.norm_placement.before
     normalized = Tensor(f"{name}.normalized", source.shape, DType.FP32 if wide else source.dtype)
     saved = [copy, inverse, normalized]
     if shape.model.layernorm_zero_centered_gamma:
         saved.append(Tensor(f"{name}.one_plus_weight", source.shape[-1:], DType.FP32))
-    operator = pointwise(
+    operator = Operator(
         name,
         module,
         (source,),
-        output,
+        (output,),
         saved=tuple(saved),
         forward_workspace=copy.num_bytes,
         backward_workspace=_backward_workspace(copy, normalized, inverse, output),
-    )
-    operator = replace(
-        operator,
         weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
         extra_forward_bytes=6 * copy.num_bytes,
         extra_backward_bytes=20 * copy.num_bytes,
@@ -55,10 +50,6 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         backward_kernels=20,
     )
     return with_weight_gradients(shape, operator)
-
-
-def _multiplies_in_fp32(shape: RankShape) -> bool:
-    return shape.model.layernorm_zero_centered_gamma or not shape.model.norm_placement.before
 
 
 def _backward_workspace(copy: Tensor, normalized: Tensor, inverse: Tensor, output: Tensor) -> int:

@@ -6,7 +6,7 @@ hidden) parts. It keeps its input; the backward runs each part forward again bef
 
 from msgspec.structs import replace
 
-from advisor.layers.eager.parts import hidden, linear, nonlinearity, pointwise
+from advisor.layers.eager.parts import hidden, linear, nonlinearity
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.liger import liger_swiglu
@@ -30,7 +30,7 @@ def tiled_mlp(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
         middle = [liger_swiglu(gate, up, product)]
     else:
         middle = nonlinearity(model.activation, gate, activated)
-        middle.append(pointwise("multiply", Module.ACTIVATION, (activated, up), product))
+        middle.append(Operator("multiply", Module.ACTIVATION, (activated, up), (product,)))
     earlier = out.num_bytes * (parts - 1) // parts
     again = _while_a_part_goes_back(shape, gate, down.weights[0].num_elements, parts)
     return (

@@ -151,7 +151,7 @@ def _proof(
     return Optimum(
         best=OptimumRow(rank=1, spec=first.evaluation.setting.spec) if first else None,
         bound_seconds=bound if 0 < bound < inf else None,
-        gap=_gap(seconds, bound) if first else 0.0,
+        gap=(seconds / bound - 1 if bound else None) if first else 0.0,
         gain=1 - seconds / usual if usual < inf else None,
         space=(*(space(searched) or _menu(num_menu)), *(solved.space if solved else ())),
         num_points=points if solved is None or solved.num_points is not None else None,
@@ -162,10 +162,6 @@ def _proof(
             *(solved.beyond if solved else ()),
         ),
     )
-
-
-def _gap(seconds: float, bound: float) -> float | None:
-    return seconds / bound - 1 if bound else None
 
 
 def _beyond(searched: list[Branch], first: RankedEvaluation | None) -> tuple[str, ...]:

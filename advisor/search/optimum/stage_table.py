@@ -45,7 +45,7 @@ class StageSplits:
     def __init__(self, job: Job, *, moves: bool) -> None:
         self._job = job
         self.own: Stages = pipeline_stages(job.model, job.layout)
-        self.own_counts = tuple(_counts(held) for held in self.own)
+        self.own_counts = tuple(tuple(chunk.num_layers for chunk in held) for held in self.own)
         self._pp = len(self.own)
         self._order = [
             (stage, index) for index in range(len(self.own[0])) for stage in range(self._pp)
@@ -151,10 +151,6 @@ class StageSplits:
         runs = [(chunk, len(list(run))) for chunk, run in groupby(middle)]
         between = "".join(f"({c}|)*{n}" if n > 1 and c else f"{c}|" * n for c, n in runs)
         return f"{first}|{between}{last}"
-
-
-def _counts(held: tuple[ModelChunk, ...]) -> Counts:
-    return tuple(chunk.num_layers for chunk in held)
 
 
 def _letters(count: int, own: ModelChunk) -> str:

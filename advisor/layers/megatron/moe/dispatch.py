@@ -14,7 +14,6 @@ from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
 from advisor.layers.operators import (
     Collective,
     CollectiveKind,
-    ComputeUnit,
     Group,
     Module,
     Operator,
@@ -52,17 +51,7 @@ def combine(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     return _combine_all_to_all(shape, source)
 
 
-def _operator(
-    module: Module, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], **more: Any
-) -> Operator:
-    return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs, **more
-    )
-
-
-def _both_ways(
-    forward: CollectiveKind, group: Group, num_bytes: int
-) -> dict[str, tuple[Collective, ...]]:
+def _both_ways(forward: CollectiveKind, group: Group, num_bytes: int) -> dict[str, Any]:
     """Collectives of an operator whose backward does the reverse."""
     reverse = {
         CollectiveKind.ALL_GATHER: CollectiveKind.REDUCE_SCATTER,
@@ -74,9 +63,7 @@ def _both_ways(
     }
 
 
-def _exchange(
-    *tensors: Tensor, before: tuple[Collective, ...] = ()
-) -> dict[str, tuple[Collective, ...]]:
+def _exchange(*tensors: Tensor, before: tuple[Collective, ...] = ()) -> dict[str, Any]:
     """All-to-alls over EP, one of each tensor, and of its gradient on the way back."""
     sent = tuple(
         Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tensor.num_bytes) for tensor in tensors
@@ -134,9 +121,9 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
     chosen = Tensor("permuted_probs", (counts.routed,), dtype)
     shape_of = (counts.local, counts.num_experts, counts.routed)
     operators = [
-        _operator(
-            Module.DISPATCH,
+        Operator(
             "permute",
+            Module.DISPATCH,
             (source, probs, routing_map),
             (tokens, chosen),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
@@ -149,9 +136,9 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         sent, tokens = tokens, _hidden_rows(shape, "received_tokens", counts.received)
         weights, chosen = chosen, Tensor("received_probs", (counts.received,), dtype)
         operators.append(
-            _operator(
-                Module.DISPATCH,
+            Operator(
                 "dispatch_all_to_all",
+                Module.DISPATCH,
                 (sent, weights),
                 (tokens, chosen),
                 **_exchange(tokens, chosen, before=_counts(shape)),
@@ -163,17 +150,17 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         weights, chosen = chosen, Tensor("gathered_probs", (counts.computed,), dtype)
         gather = _both_ways(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, tokens.num_bytes)
         operators.append(
-            _operator(
-                Module.DISPATCH, "gather_expert_tokens", (part, weights), (tokens, chosen), **gather
+            Operator(
+                "gather_expert_tokens", Module.DISPATCH, (part, weights), (tokens, chosen), **gather
             )
         )
     if counts.local_experts > 1:
         unsorted, tokens = tokens, _hidden_rows(shape, "expert_tokens", counts.computed)
         weights, chosen = chosen, Tensor("expert_probs", (counts.computed,), dtype)
         operators.append(
-            _operator(
-                Module.DISPATCH,
+            Operator(
                 "sort_by_expert",
+                Module.DISPATCH,
                 (unsorted, weights),
                 (tokens, chosen),
                 saved=_sort_map(shape, "sort_map", counts.computed),
@@ -194,9 +181,9 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     if counts.local_experts > 1:
         unsorted = _hidden_rows(shape, "unsorted_out", counts.computed)
         operators.append(
-            _operator(
-                Module.COMBINE,
+            Operator(
                 "unsort_by_expert",
+                Module.COMBINE,
                 (tensor,),
                 (unsorted,),
                 saved=_sort_map(shape, "unsort_map", counts.computed),
@@ -211,7 +198,7 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
         returned = _hidden_rows(shape, "returned_out", counts.routed)
         exchange = _exchange(tensor)
         operators.append(
-            _operator(Module.COMBINE, "combine_all_to_all", (tensor,), (returned,), **exchange)
+            Operator("combine_all_to_all", Module.COMBINE, (tensor,), (returned,), **exchange)
         )
         tensor = returned
     permutation = _permutation(shape, counts.local, counts.num_experts, counts.routed)
@@ -221,9 +208,9 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
 
 def _unpermute(shape: RankShape, source: Tensor, output: Tensor, permutation: Tensor) -> Operator:
     """Sums of the rows of each token."""
-    return _operator(
-        Module.COMBINE,
+    return Operator(
         "unpermute",
+        Module.COMBINE,
         (source,),
         (output,),
         saved=(permutation,),
@@ -238,9 +225,9 @@ def _reduce_scatter(
     dtype = router_dtype(shape)
     scale = dtype.itemsize // shape.dtype.itemsize
     copies = scale * (source.num_bytes + output.num_bytes) if dtype is not shape.dtype else 0
-    return _operator(
-        Module.COMBINE,
+    return Operator(
         "reduce_scatter_expert_out",
+        Module.COMBINE,
         (source,),
         (output,),
         forward_holds=holds,
@@ -263,9 +250,9 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         gathered_bytes = gathered_token_bytes(shape)
         tokens = _hidden_rows(shape, "gathered_tokens", 0)
         operators.append(
-            _operator(
-                Module.DISPATCH,
+            Operator(
                 "gather_tokens",
+                Module.DISPATCH,
                 (source, probs, routing_map),
                 (tokens, weights, chosen),
                 gradient_free_inputs=frozenset({routing_map.name}),
@@ -283,9 +270,9 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         Tensor("routing_map_t", (counts.local_experts, counts.gathered), DType.BOOL),
     )
     operators.append(
-        _operator(
-            Module.DISPATCH,
+        Operator(
             "permute",
+            Module.DISPATCH,
             (tokens, weights, chosen),
             (expert_tokens, expert_probs),
             saved=(_permutation(shape, *shape_of), *selected),
@@ -328,18 +315,18 @@ def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) 
     expert_probs = Tensor("expert_probs", (counts.computed,), DType.FP32)
     shape_of = (counts.received, counts.local_experts, counts.computed)
     operators = (
-        _operator(
-            Module.DISPATCH,
+        Operator(
             "flex_dispatch",
+            Module.DISPATCH,
             (source, probs, routing_map),
             (received, weights),
             saved=(Tensor("received_indices", (counts.received, topk), DType.INT64),),
             gradient_free_inputs=frozenset({routing_map.name}),
             **_flex_exchange(shape, topk * (DType.FP32.itemsize + DType.INT64.itemsize)),
         ),
-        _operator(
-            Module.DISPATCH,
+        Operator(
             "permute",
+            Module.DISPATCH,
             (received, weights),
             (expert_tokens, expert_probs),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
@@ -356,11 +343,11 @@ def _combine_flex(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     output = shape.hidden("experts_out")
     return (
         _unpermute(shape, source, restored, permutation),
-        _operator(Module.COMBINE, "flex_combine", (restored,), (output,), **_flex_exchange(shape)),
+        Operator("flex_combine", Module.COMBINE, (restored,), (output,), **_flex_exchange(shape)),
     )
 
 
-def _flex_exchange(shape: RankShape, scales: int = 0) -> dict[str, tuple[Collective, ...]]:
+def _flex_exchange(shape: RankShape, scales: int = 0) -> dict[str, Any]:
     """Dispatch or combine of the rank's own tokens in 16 bits, with `scales` bytes a token of
     probabilities and indices; as many bytes as the busiest rank gets more than the mean."""
     counts = moe_tokens(shape)

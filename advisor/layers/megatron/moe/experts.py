@@ -59,11 +59,10 @@ def _probs_on_input(
         scaled,
         ones,
         Operator(
-            name="apply_probs_on_input",
-            module=Module.EXPERT_FC1,
-            unit=ComputeUnit.BANDWIDTH,
-            inputs=(tokens, probs),
-            outputs=(scaled, ones),
+            "apply_probs_on_input",
+            Module.EXPERT_FC1,
+            (tokens, probs),
+            (scaled, ones),
             saved=(tokens, probs),
         ),
     )
@@ -82,20 +81,13 @@ def _one_by_one(
         weights.append(probs.view(f"expert_probs{part.suffix}", (part.count,)))
         operators += _mlp(shape, part, views[-1], weights[-1])
         outputs.append(operators[-1].outputs[0])
-    split = Operator(
-        name="split_experts",
-        module=Module.EXPERT_FC1,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(tokens, probs),
-        outputs=(*views, *weights),
-    )
+    split = Operator("split_experts", Module.EXPERT_FC1, (tokens, probs), (*views, *weights))
     joined = rows(shape, "expert_out", counts.computed, hidden)
     concatenate = Operator(
-        name="concatenate_experts",
-        module=Module.EXPERT_FC2,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=tuple(outputs),
-        outputs=(joined,),
+        "concatenate_experts",
+        Module.EXPERT_FC2,
+        tuple(outputs),
+        (joined,),
         forward_holds=tuple(outputs),
         gradient_passed_to=frozenset(tensor.name for tensor in outputs),
     )
@@ -144,11 +136,11 @@ def _linear(
     padding = _padding_traffic(shape, source if first else output)
     held = first and shape.quantizes and shape.holds_dispatched
     return Operator(
-        name=f"{name}{part.suffix}",
-        module=module,
+        f"{name}{part.suffix}",
+        module,
+        (source,),
+        (output,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(output,),
         saved=(*saved_input(shape, source), *((source,) if held else ())),
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
@@ -196,11 +188,10 @@ def _activation(
             names += ["expert_glu_gate", "expert_glu_value"]
         saved += tuple(rows(shape, f"{name}{part.suffix}", *output.shape) for name in names)
     return Operator(
-        name=f"experts.activation{part.suffix}",
-        module=Module.EXPERT_ACTIVATION,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source, probs),
-        outputs=(output,),
+        f"experts.activation{part.suffix}",
+        Module.EXPERT_ACTIVATION,
+        (source, probs),
+        (output,),
         saved=saved,
         forward_workspace=wide,
         backward_workspace=2 * wide,

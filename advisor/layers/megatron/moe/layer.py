@@ -6,7 +6,7 @@ from advisor.layers.megatron.moe.dispatch import combine, dispatch
 from advisor.layers.megatron.moe.experts import expert_operators
 from advisor.layers.megatron.moe.router import router_operators
 from advisor.layers.megatron.moe.shared import shared_operators
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 
 
@@ -48,11 +48,10 @@ def _sum(shape: RankShape, routed: Tensor, shared: Tensor, held: tuple[Tensor, .
     if shape.model.moe_shared_expert_overlap:
         output = routed.view(output.name, output.shape)
     return Operator(
-        name="add_shared_experts",
-        module=Module.COMBINE,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(routed, shared),
-        outputs=(output,),
+        "add_shared_experts",
+        Module.COMBINE,
+        (routed, shared),
+        (output,),
         forward_holds=held,
         gradient_passed_to=frozenset({routed.name, shared.name}),
     )

@@ -41,11 +41,11 @@ def _gating(shape: RankShape, source: Tensor, logits: Tensor) -> Operator:
     if logits.dtype is not shape.dtype:
         copies = (tokens + experts) * model.hidden_size * logits.dtype.itemsize
     return Operator(
-        name="router",
-        module=Module.ROUTER,
+        "router",
+        Module.ROUTER,
+        (source,),
+        (logits,),
         unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(logits,),
         saved=(source,),
         weights=tuple(weights),
         gemm=Gemm(tokens, experts, model.hidden_size),
@@ -61,11 +61,10 @@ def _routing(shape: RankShape, logits: Tensor) -> Operator:
     fused = shape.model.moe_router_fusion
     scores, kernels = (_fused_scores, _FUSED_KERNELS) if fused else (_scores, _KERNELS)
     return Operator(
-        name="topk_routing",
-        module=Module.ROUTER,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(logits,),
-        outputs=(probs, routing_map),
+        "topk_routing",
+        Module.ROUTER,
+        (logits,),
+        (probs, routing_map),
         saved=(
             *_z_loss(shape, logits),
             *scores(shape, logits, routing_map),

@@ -6,7 +6,7 @@ Source: megatron-core 0.16.1 transformer/moe/shared_experts.py, run in tests/ora
 from msgspec.structs import replace
 
 from advisor.layers.megatron.mlp import Mlp, parallel_mlp
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
+from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 
 
@@ -47,11 +47,10 @@ def _gate(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
     """output x sigmoid(source x gate weight): keeps the gate's input, its value, and the output."""
     score = Tensor("shared_gate", (shape.norm_seq, shape.micro_batch_size, 1), shape.dtype)
     return Operator(
-        name="shared_gate",
-        module=Module.SHARED_GATE,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source, output),
-        outputs=(shape.hidden("shared_gated_out"),),
+        "shared_gate",
+        Module.SHARED_GATE,
+        (source, output),
+        (shape.hidden("shared_gated_out"),),
         saved=(source, score, output),
         weights=(Weight("shared_experts.gate_weight", (1, shape.model.hidden_size)),),
     )
