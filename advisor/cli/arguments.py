@@ -87,10 +87,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def parse(arguments: Sequence[str]) -> Options:
     """Options of a ranking; UsageError or UserError where the line cannot be read."""
-    parser = _with_flags("advise", RANKING)
-    namespace, extras = parser.parse_known_args(list(arguments))
+    namespace, extras = _with_flags("advise", RANKING).parse_known_args(list(arguments))
     values: dict[str, Any] = vars(namespace)
-    overrides = (*values.pop("overrides", ()), *_overrides(extras, parser))
+    overrides = (*values.pop("overrides", ()), *_overrides(extras))
     source = values.pop("source", None)
     for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
         if values.get(field) is None and source is None:
@@ -164,18 +163,13 @@ def _reading(flag: Flag) -> dict[str, Any]:
     return {"action": _Value, "flag": flag, **nargs}
 
 
-def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Every spelling of every flag."""
-    own = [name for action in parser._actions for name in action.option_strings]
-    return [*own, "--help", "--version"]
-
-
-def _overrides(extras: Sequence[str], parser: argparse.ArgumentParser) -> tuple[str, ...]:
+def _overrides(extras: Sequence[str]) -> tuple[str, ...]:
     """What is left is KEY=VALUE, or a flag or a word that is not known."""
     for extra in extras:
         if extra.startswith("-"):
             name = key_of(extra)
-            near = _nearest(name, known_flags(parser))
+            flags = (spelling for flag in RANKING.flags for spelling in flag.names)
+            near = _nearest(name, [*flags, "--help", "--version"])
             hint = f"did you mean {near}?" if near else "advise --help lists them"
             raise UsageError(f"{name}: is not a flag; {hint}")
         if "=" not in extra:

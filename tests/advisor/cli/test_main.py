@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
-from advisor.cli import arguments, help, subcommands
+from advisor.cli import help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
 from advisor.frameworks.names import Framework
@@ -389,8 +389,9 @@ def test_no_arguments_give_a_short_help_with_one_example(
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert cli.main([*JOB, flag]) == 0
     text = capsys.readouterr().out
-    for name in arguments.known_flags(arguments.build_parser()):
-        assert name in text, name
+    for flag_of_help in help.RANKING.flags:
+        for name in flag_of_help.names:
+            assert name in text, name
     for name in (*help.SUBCOMMANDS, "Exit codes: 0", "1 nothing fits", "2 the request is wrong"):
         assert name in text
     for name in (*Precision, *Framework, "selective:N", "op:save_attention", "budget:0.5"):
