@@ -75,7 +75,7 @@ def _update(arguments: Namespace) -> None:
     if any(change.new.identity.gpus == CPU for change in changes):
         _say("CPU times are not judged: memory and loss are the baseline")
     for change in changes:
-        count = len(change.new.processes)
+        count = len(change.new.samples)
         if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
             _say(
                 f"{change.new.identity.label}: few processes ({count}); "

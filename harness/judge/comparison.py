@@ -242,7 +242,7 @@ def _vanished(
         )
         for golden in goldens
         if golden.meta.provenance is Provenance.MEASURED
-        and _family(golden.identity.full_gpus, golden.identity.fields) in here
+        and _family(golden.identity.full_gpus, golden.identity.workload) in here
         and id(golden) not in seen
     ]
 

@@ -20,10 +20,13 @@ import json
 import math
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, field
+from msgspec import Meta as Bounds
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import replace
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
@@ -34,9 +37,8 @@ from advisor.base.record import as_dict
 from advisor.base.units import significant
 from harness.base.collections import Scalar, flatten
 from harness.judge.identity import Place, gpu_type, same_workload, workload_key
-from harness.judge.metrics import STEP_TIME, Process, Series, metric_names, samples
+from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
-from harness.trial.codec import read_number
 from harness.trial.result import TrialStatus
 
 
@@ -54,21 +56,21 @@ class Meta(Struct, frozen=True, kw_only=True):
     reason: str
     date: str
     source: str = ""
-    environment: dict[str, Scalar] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Of what a golden speaks. fields: the workload, flat; all of it where there is a key, else the
-    part that the source states. gpus: COUNTxTYPE or ``cpu``."""
+    """Of what a golden speaks. workload: flat; all of it where there is a key, else the part that
+    the source states. gpus: COUNTxTYPE or ``cpu``."""
 
     label: str
     gpus: str
-    fields: dict[str, Scalar]
+    workload: dict[str, Any]
     workload_key: str | None = None
 
     def holds_for(self, workload: dict[str, Any]) -> bool:
         """Whether `workload`, as JSON, is the one meant."""
-        return same_workload(self.workload_key, self.fields, workload)
+        return same_workload(self.workload_key, self.workload, workload)
 
     @property
     def full_gpus(self) -> str:
@@ -83,9 +85,20 @@ class Golden(Struct, frozen=True, kw_only=True):
 
     meta: Meta
     identity: Identity
-    status: TrialStatus = TrialStatus.OK
-    processes: tuple[Process, ...] = ()
-    limits: dict[str, float] = field(default_factory=dict)
+    status: TrialStatus
+    samples: dict[str, dict[str, Series]]
+    limits: dict[str, Annotated[float, Bounds(gt=0, lt=1)]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for process in self.processes:
+            for second in process[STEP_TIME].finite if STEP_TIME in process else ():
+                if not 1 / LARGEST <= second <= LARGEST:
+                    raise UserError(STEP_TIME, second, "must be positive and of a plausible size")
+
+    @property
+    def processes(self) -> tuple[dict[str, Series], ...]:
+        """What each process gave, by metric."""
+        return tuple(self.samples.values())
 
     @property
     def place(self) -> Place:
@@ -107,13 +120,16 @@ class Golden(Struct, frozen=True, kw_only=True):
         here, there = self.identity, other.identity
         if here.full_gpus != there.full_gpus or here.workload_key != there.workload_key:
             return False
-        return here.workload_key is not None or here.fields == there.fields
+        return here.workload_key is not None or here.workload == there.workload
 
 
 def identity_of(workload: dict[str, Any], label: str, place: Place) -> Identity:
     """Full identity of a measured workload."""
     return Identity(
-        label=label, gpus=place.gpus, fields=flatten(workload), workload_key=workload_key(workload)
+        label=label,
+        gpus=place.gpus,
+        workload=flatten(workload),
+        workload_key=workload_key(workload),
     )
 
 
@@ -121,35 +137,34 @@ SCHEMA_VERSION: Final = 1
 _SUMMARY_DIGITS: Final = 12
 
 
-def golden_text(golden: Golden) -> str:
-    """The file of a golden."""
-    return json_text(golden_values(golden))
-
-
 def golden_values(golden: Golden) -> dict[str, Any]:
-    """A golden as plain JSON values."""
-    identity = golden.identity
-    return {
+    """A golden as plain JSON values; those that are no numbers are strings."""
+    summary = golden.summary().items()
+    return as_dict(golden) | {
         "schema_version": SCHEMA_VERSION,
-        "meta": as_dict(golden.meta),
-        "identity": {
-            "label": identity.label,
-            "gpus": identity.gpus,
-            "workload_key": identity.workload_key,
-            "workload": identity.fields,
-        },
-        "status": golden.status,
-        "limits": golden.limits,
         "samples": {
-            process.name: {name: series_values(one) for name, one in process.series.items()}
-            for process in golden.processes
+            process: {name: _series_values(one.values) for name, one in metrics.items()}
+            for process, metrics in golden.samples.items()
         },
-        "summary": {name: _rounded(as_dict(one)) for name, one in golden.summary().items()},
+        "summary": {name: _rounded(as_dict(one)) for name, one in summary},
+    }
+
+
+def _series_values(values: Mapping[int, float]) -> dict[str, Any]:
+    """A series in Megatron-LM's shape."""
+    steps = sorted(values) or [1]
+    gaps = [after - before for before, after in pairwise(steps)]
+    return {
+        "start_step": steps[0],
+        "end_step": steps[-1],
+        "step_interval": math.gcd(*gaps) or 1,
+        "values": {str(k): v if math.isfinite(v) else str(v) for k, v in values.items()},
     }
 
 
 def read_golden(source: Path | str, file: object = "text") -> Golden:
-    """A golden from its file, or from the text of one; UserError where it is none."""
+    """A golden from its file, or from the text of one, in which "nan" is a number; UserError where
+    it is none."""
     values = read_json(source, file)
     file = source if isinstance(source, Path) else file
     version = values.get("schema_version")
@@ -157,87 +172,19 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
         relation = f"must be {SCHEMA_VERSION}"
         raise UserError(f"{file}: schema_version", show(version), relation)
     try:
-        return _golden(values)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UserError("golden", str(file), f"cannot be read: {missing}") from None
+        found = convert(values, Golden, strict=False)
+    except ValidationError as error:
+        raise UserError("golden", str(file), f"cannot be read: {error}") from None
+    identity = replace(found.identity, workload=flatten(found.identity.workload))
+    meta = replace(found.meta, environment=flatten(found.meta.environment))
+    return replace(found, identity=identity, meta=meta)
 
 
-def _golden(values: Mapping[str, Any]) -> Golden:
-    meta, identity = values["meta"], values["identity"]
-    processes = tuple(
-        Process(name=name, series={key: series_from(one) for key, one in metrics.items()})
-        for name, metrics in values["samples"].items()
-    )
-    for process in processes:
-        check_seconds(process)
-    key = identity.get("workload_key")
-    return Golden(
-        meta=Meta(
-            provenance=Provenance(meta["provenance"]),
-            reason=str(meta["reason"]),
-            date=str(meta["date"]),
-            source=str(meta.get("source", "")),
-            environment=flatten(meta.get("environment", {})),
-        ),
-        identity=Identity(
-            label=str(identity["label"]),
-            gpus=str(identity["gpus"]),
-            fields=flatten(identity["workload"]),
-            workload_key=None if key is None else str(key),
-        ),
-        status=TrialStatus(values["status"]),
-        processes=processes,
-        limits={name: _limit(name, limit) for name, limit in values.get("limits", {}).items()},
-    )
-
-
-def _limit(name: str, value: object) -> float:
-    limit = read_number(value, f"limits.{name}")
-    if not 0 < limit < 1:
-        raise UserError(f"limits.{name}", value, "must lie between 0 and 1")
-    return limit
-
-
-def series_values(series: Series) -> dict[str, Any]:
-    """A series in Megatron-LM's shape; values that are no numbers are strings."""
-    gaps = [after - before for before, after in zip(series.steps, series.steps[1:], strict=False)]
-    return {
-        "start_step": series.steps[0] if series.steps else 1,
-        "end_step": series.steps[-1] if series.steps else 1,
-        "step_interval": math.gcd(*gaps) if gaps else 1,
-        "values": {
-            str(step): value if math.isfinite(value) else str(value)
-            for step, value in zip(series.steps, series.values, strict=True)
-        },
-    }
-
-
-def series_from(values: Mapping[str, Any]) -> Series:
-    """A series from Megatron-LM's shape, in the order of its steps; "nan" is a number here."""
-    given = values["values"].items()
-    pairs = sorted((step_of(step), read_number(value, f"step {step}")) for step, value in given)
-    return Series(steps=tuple(step for step, _ in pairs), values=tuple(v for _, v in pairs))
-
-
-def step_of(text: str) -> int:
-    """The number of a training step; UserError where it is none."""
-    step = whole(text)
-    if step is None:
-        raise UserError("step", show(text), "is not the number of a step")
-    return step
-
-
-def check_seconds(process: Process) -> None:
-    """UserError where a step of a process takes no time; one without a number (nan) is no step."""
-    for second in process.series.get(STEP_TIME, Series(steps=(), values=())).finite:
-        if not 1 / LARGEST <= second <= LARGEST:
-            raise UserError(STEP_TIME, second, "must be positive and of a plausible size")
-
-
-def json_text(values: object) -> str:
-    """Strict JSON with sorted keys and one value a line; steps are sorted as numbers."""
-    return json.dumps(_sorted(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+def golden_text(golden: Golden) -> str:
+    """The file of a golden: strict JSON with sorted keys and one value a line; steps are sorted as
+    numbers."""
+    values = _sorted(golden_values(golden))
+    return json.dumps(values, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _sorted(value: Any) -> Any:

@@ -68,7 +68,7 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
 
 def _numbers(golden: Golden) -> list[Block]:
     """A line a metric: its median, its scatter, a limit of its own."""
-    lines: list[Block] = [] if golden.processes else [f"status {golden.status}"]
+    lines: list[Block] = [] if golden.samples else [f"status {golden.status}"]
     found = table([Column(left=True), Column(), Column(left=True, wrap=True)])
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""

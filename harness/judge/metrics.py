@@ -6,52 +6,53 @@ which hold the allocator's rounding. Below the floor a difference of memory does
 """
 
 import math
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.units import MIB, human_bytes, significant
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import Device, world_size
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One metric of one process: values at training steps, counted from 1 as Megatron does.
+    """One metric of one process: training step, counted from 1 as Megatron does, -> number.
 
     Warm-up steps are counted though not held: a series may begin at step 4. A scalar of the whole
-    process, such as a peak, is held once, at its last step.
+    process, such as a peak, is held once, at its last step. ValueError for a finite number that is
+    too large to be squared.
     """
 
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
+    values: dict[Annotated[int, Meta(ge=0, le=LARGEST)], int | float]
 
     def __post_init__(self) -> None:
-        assert len(self.steps) == len(self.values)
+        for value in self.finite:
+            if abs(value) > LARGEST_FLOAT:
+                raise ValueError(f"{value} is too large; at most {LARGEST_FLOAT:g}")
 
     @property
     def finite(self) -> tuple[float, ...]:
         """Values that are numbers, without NaN and infinities."""
-        return tuple(value for value in self.values if math.isfinite(value))
+        return tuple(value for value in self.values.values() if math.isfinite(value))
 
 
-class Process(Struct, frozen=True, kw_only=True):
-    """What one process (one repeat of a trial) gave, by metric."""
-
-    name: str
-    series: dict[str, Series]
+Processes = Collection[Mapping[str, Series]]
+"""What each process (repeat of a trial) gave, by metric."""
 
 
-def samples(processes: tuple[Process, ...], metric: str) -> tuple[tuple[float, ...], ...]:
+def samples(processes: Processes, metric: str) -> tuple[tuple[float, ...], ...]:
     """process -> finite steps of one metric; processes without any are left out."""
-    found = (p.series[metric].finite for p in processes if metric in p.series)
+    found = (one[metric].finite for one in processes if metric in one)
     return tuple(values for values in found if values)
 
 
-def metric_names(processes: tuple[Process, ...]) -> tuple[str, ...]:
+def metric_names(processes: Processes) -> tuple[str, ...]:
     """All metrics that a process has, in their first order."""
-    return tuple(dict.fromkeys(name for process in processes for name in process.series))
+    return tuple(dict.fromkeys(name for one in processes for name in one))
 
 
 LOSS: Final = "loss"
@@ -150,17 +151,23 @@ def is_judged(name: str, device: Device) -> bool:
     return device is not Device.CPU or metric is None or not metric.timing
 
 
-def process_of(result: TrialResult) -> Process:
-    """What a trial that was measured gives to compare."""
-    series = _timings(result) | _memory_series(result)
+def series_of(result: TrialResult) -> dict[str, Series]:
+    """What a trial that was measured gives to compare, by metric."""
+    found = _timings(result) | _memory_series(result)
     if result.loss:
-        series[LOSS] = Series(steps=_steps(result, len(result.loss)), values=result.loss)
-    return Process(name=result.name, series=series)
+        found[LOSS] = _series(_steps(result, len(result.loss)), result.loss)
+    return found
+
+
+def _series(steps: Iterable[int], values: Iterable[float]) -> Series:
+    return Series(values=dict(zip(steps, values, strict=True)))
 
 
 def _timings(result: TrialResult) -> dict[str, Series]:
     """Seconds of a step, and what is derived from it: model TFLOP/s (recompute not counted) and
-    tokens per second, a GPU. What the framework's own log reports stands instead."""
+    tokens per second, a GPU. What the framework's own log reports stands instead. Then joules of
+    one GPU for each of its tokens, by the watts that NVML read of it while the steps ran; hosts,
+    switches and cooling are not in it."""
     seconds = result.times.seconds if result.times else ()
     if not seconds:
         return {}
@@ -171,29 +178,19 @@ def _timings(result: TrialResult) -> dict[str, Series]:
         work[TOKENS] = workload["seq_length"] * workload["global_batch_size"] / gpus
     if result.flops is not None:
         work[TFLOPS] = result.flops.model / gpus / 1e12
-    found = {STEP_TIME: Series(steps=steps, values=seconds)}
+    found = {STEP_TIME: _series(steps, seconds)}
     for name, amount in work.items():
         # what is derived is not written more precisely than measured
-        values = tuple(significant(amount / one, 7) for one in seconds)
-        found[name] = Series(steps=steps, values=values)
-    return _with_energy(found | _reported(result, steps), result)
-
-
-def _with_energy(found: dict[str, Series], result: TrialResult) -> dict[str, Series]:
-    """Joules of one GPU for each of its tokens: the watts that NVML read of it while the steps ran,
-    over tokens per second. Hosts, switches and cooling are not in it."""
-    watts = result.load.power_watts if result.load else None
-    if watts is None or TOKENS not in found:
-        return found
-    rates = found[TOKENS]
-    values = tuple(significant(watts / one, 7) for one in rates.values)
-    return found | {ENERGY: Series(steps=rates.steps, values=values)}
-
-
-def _reported(result: TrialResult, steps: tuple[int, ...]) -> dict[str, Series]:
+        found[name] = _series(steps, (significant(amount / one, 7) for one in seconds))
     given = result.reported
     rates = {TFLOPS: given.tflops_per_gpu, TOKENS: given.tokens_per_second_per_gpu} if given else {}
-    return {name: Series(steps=steps, values=v) for name, v in rates.items() if v}
+    found |= {name: _series(steps, reported) for name, reported in rates.items() if reported}
+    watts = result.load.power_watts if result.load else None
+    if watts is not None and TOKENS in found:
+        per_token = found[TOKENS].values.items()
+        energy = {step: significant(watts / rate, 7) for step, rate in per_token}
+        found[ENERGY] = Series(values=energy)
+    return found
 
 
 def _memory_series(result: TrialResult) -> dict[str, Series]:
@@ -208,7 +205,7 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
         for name, field in PEAKS.items():
             value = most(ranks, field)
             if value is not None:
-                found[name + suffix] = Series(steps=last, values=(value,))
+                found[name + suffix] = _series(last, (value,))
     return found
 
 

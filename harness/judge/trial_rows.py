@@ -21,12 +21,12 @@ from harness.judge.metrics import (
     STEP_TIME,
     Better,
     Metric,
-    Process,
+    Processes,
     find_metric,
     is_judged,
     metric_names,
-    process_of,
     samples,
+    series_of,
 )
 from harness.judge.stats import Interval, Repeats, Shift, centre, relative_shift
 from harness.judge.verdict import Judgement, Verdict, judge
@@ -101,7 +101,7 @@ class LossDeviation(Struct, frozen=True, kw_only=True):
     steps: int
 
 
-def furthest(new: Sequence[Process], golden: Sequence[Process]) -> LossDeviation | None:
+def furthest(new: Processes, golden: Processes) -> LossDeviation | None:
     """The worst step of those that both have; None where they share none.
 
     Of several processes the median counts, step by step.
@@ -117,10 +117,10 @@ def furthest(new: Sequence[Process], golden: Sequence[Process]) -> LossDeviation
     )
 
 
-def _curve(processes: Sequence[Process]) -> dict[int, float]:
+def _curve(processes: Processes) -> dict[int, float]:
     """Training step -> median loss over processes; NaN where one of them is."""
-    series = (process.series[LOSS] for process in processes if LOSS in process.series)
-    found = grouped(pair for one in series for pair in zip(one.steps, one.values, strict=True))
+    series = (one[LOSS] for one in processes if LOSS in one)
+    found = grouped(pair for one in series for pair in one.values.items())
     return {
         step: median(values) if all(map(math.isfinite, values)) else math.nan
         for step, values in found.items()
@@ -173,7 +173,7 @@ def measured_rows(
 ) -> list[ComparisonRow]:
     """One row for each metric of the golden."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
-    processes = tuple(process_of(result) for result in results)
+    processes = [series_of(result) for result in results]
     unstable = _unstable(results)
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
     rows = []
@@ -196,7 +196,7 @@ def measured_rows(
 
 
 def _shown_rows(
-    row: ComparisonRow, metric: Metric, processes: tuple[Process, ...], golden: Golden
+    row: ComparisonRow, metric: Metric, processes: Processes, golden: Golden
 ) -> Iterator[ComparisonRow]:
     """The step time of a CPU next to the golden's, where both are there; rates say the same."""
     old, new = samples(golden.processes, metric.name), samples(processes, metric.name)
@@ -251,7 +251,7 @@ def _metric_row(
 
 
 def _loss_row(
-    about: ComparisonRow, processes: tuple[Process, ...], golden: Golden, options: Options
+    about: ComparisonRow, processes: Processes, golden: Golden, options: Options
 ) -> ComparisonRow:
     """The step where the losses are furthest apart, against a limit in both directions."""
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)

@@ -26,7 +26,7 @@ from harness.judge.golden import (
 )
 from harness.judge.identity import Place, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
-from harness.judge.metrics import process_of
+from harness.judge.metrics import series_of
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult, TrialStatus
 
@@ -80,7 +80,7 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
         ),
         identity=identity_of(workload, label, place),
         status=next(iter(statuses)),
-        processes=tuple(process_of(result) for result in results) if measured else (),
+        samples={one.name: series_of(one) for one in results} if measured else {},
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from harness.judge.comparison import Comparison
 from harness.judge.identity import workload_label
-from harness.judge.metrics import LOSS, find_metric, metric_names, process_of, samples
+from harness.judge.metrics import LOSS, find_metric, metric_names, samples, series_of
 from harness.judge.render import noted_rows, row_line
 from harness.judge.stats import centre, quartiles
 from harness.judge.verdict import Verdict
@@ -88,7 +88,7 @@ def bmf(facts: Facts) -> str:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for setting in facts.plan.settings:
         good = [one for one in facts.results_of(setting) if one.status is TrialStatus.OK]
-        processes = tuple(process_of(result) for result in good)
+        processes = [series_of(result) for result in good]
         measures = {}
         for name in metric_names(processes):
             values = samples(processes, name)

@@ -14,7 +14,7 @@ from harness.judge.metrics import (
     TFLOPS,
     TOKENS,
     find_metric,
-    process_of,
+    series_of,
 )
 from harness.report.facts import numbers_of
 from harness.trial.result import GpuLoad
@@ -45,31 +45,30 @@ def test_what_is_assumed_of_noise() -> None:
 
 
 def test_steps_are_counted_with_the_warm_up(make_result: Any) -> None:
-    series = process_of(make_result(warmup=3)).series
-    assert series[STEP_TIME].steps == (4, 5, 6, 7)
-    assert series[ALLOCATED].steps == (7,)
-    assert series[ALLOCATED].values == (10 * 2**30,)  # the fullest rank
+    series = series_of(make_result(warmup=3))
+    assert list(series[STEP_TIME].values) == [4, 5, 6, 7]
+    assert series[ALLOCATED].values == {7: 10 * 2**30}  # the fullest rank
     assert "peak_active_bytes" not in series
 
 
 def test_without_flops_there_is_no_throughput(make_result: Any) -> None:
     result = replace(make_result(), flops=None, times=None)
-    assert TFLOPS not in process_of(result).series
-    assert process_of(result).series[ALLOCATED].steps == (1,)
+    assert TFLOPS not in series_of(result)
+    assert list(series_of(result)[ALLOCATED].values) == [1]
 
 
 def test_energy_is_power_over_the_rate_of_tokens(make_result: Any) -> None:
     """By the watts that were read while the steps ran; without them there is none."""
     result = replace(make_result(warmup=3), load=GpuLoad(power_watts=600.0))
-    series = process_of(result).series
-    assert series[ENERGY].steps == series[TOKENS].steps == (4, 5, 6, 7)
-    for joules, rate in zip(series[ENERGY].values, series[TOKENS].values, strict=True):
+    series = series_of(result)
+    assert list(series[ENERGY].values) == list(series[TOKENS].values) == [4, 5, 6, 7]
+    for joules, rate in zip(series[ENERGY].finite, series[TOKENS].finite, strict=True):
         assert joules * rate == pytest.approx(600.0, rel=1e-6)
     assert numbers_of(result, None).joules_per_token == pytest.approx(
-        median(series[ENERGY].values), rel=1e-6
+        median(series[ENERGY].finite), rel=1e-6
     )
     for load in (None, GpuLoad()):
-        assert ENERGY not in process_of(replace(result, load=load)).series
+        assert ENERGY not in series_of(replace(result, load=load))
         assert numbers_of(replace(result, load=load), None).joules_per_token is None
     metric = find_metric(ENERGY)
     assert (metric.timing, metric.show(0.0421)) == (True, "0.0421")

@@ -17,7 +17,6 @@ from harness.judge.metrics import (
     STEP_TIME,
     TFLOPS,
     TOKENS,
-    Process,
     Series,
 )
 from harness.judge.trial_rows import ComparisonRow, Options, describe, furthest, measured_rows
@@ -82,8 +81,8 @@ def test_a_new_metric_is_not_judged_and_a_lost_one_is_reported(
 def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
     """A file that somebody edited, or a foreign log of nothing but "nan"."""
     (first, *_) = golden.processes
-    nothing = {n: replace(s, values=(math.nan,) * len(s.values)) for n, s in first.series.items()}
-    empty = replace(golden, processes=(replace(first, series=nothing),))
+    nothing = {n: Series(values=dict.fromkeys(s.values, math.nan)) for n, s in first.items()}
+    empty = replace(golden, samples={"p": nothing})
     row = rows(make_repeats(), empty)[STEP_TIME]
     assert (row.verdict, row.reason) == (Verdict.VANISHED, "the golden has no finite value for it")
 
@@ -177,8 +176,8 @@ def test_losses_have_a_limit_in_both_directions(
 
 def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Golden) -> None:
     first = golden.processes[0]
-    odd = replace(first, series=first.series | {"num-zeros": first.series[STEP_TIME]})
-    found = rows(make_repeats(), replace(golden, processes=(odd, *golden.processes[1:])))
+    odd = first | {"num-zeros": first[STEP_TIME]}
+    found = rows(make_repeats(), replace(golden, samples=golden.samples | {"odd": odd}))
     assert set(found) <= {*METRICS, LOSS}
 
 
@@ -206,9 +205,8 @@ def test_names_for_other_tools() -> None:
     assert named.identifier == "toy/none loss"
 
 
-def process(*losses: float, first: int = 1) -> Process:
-    steps = tuple(range(first, first + len(losses)))
-    return Process(name="p", series={LOSS: Series(steps=steps, values=losses)})
+def process(*losses: float, first: int = 1) -> dict[str, Series]:
+    return {LOSS: Series(values=dict(enumerate(losses, first)))}
 
 
 def test_the_worst_step_and_how_many_were_compared() -> None:
@@ -221,7 +219,7 @@ def test_only_shared_steps_count() -> None:
     found = furthest([process(9.0, 2.0, 1.0, first=3)], [process(5.0, 4.0, 9.0, 2.0)])
     assert (found.step, found.change, found.steps) == (3, 0.0, 2)
     assert furthest([process(1.0, first=10)], [process(1.0)]) is None
-    assert furthest([Process(name="p", series={})], [process(1.0)]) is None
+    assert furthest([{}], [process(1.0)]) is None
     assert furthest([], []) is None
 
 

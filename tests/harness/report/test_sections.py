@@ -33,8 +33,8 @@ def judged(gpu_run: Path) -> Facts:
     times = replace(first.times, seconds=tuple(0.9 * seconds for seconds in first.times.seconds))
     golden = golden_of([replace(first, times=times)], "first")
     other, label = golden.identity, "llama3_8b/tp1pp1/full:uniform:2"
-    fields = other.fields | {"recompute": "full:uniform:2"}
-    other = replace(other, label=label, fields=fields, workload_key="0" * 12)
+    fields = other.workload | {"recompute": "full:uniform:2"}
+    other = replace(other, label=label, workload=fields, workload_key="0" * 12)
     return load_facts(gpu_run, [golden, replace(golden, identity=other)])
 
 
