@@ -83,11 +83,9 @@ def setting_rows(results: Iterable[TrialResult]) -> tuple[SettingRow, ...]:
     )
     found = [_row(cell, setting, tried) for (cell, setting), tried in together.items()]
     base = {row.cell: row.step for row in found if row.setting == NONE}
+    found.sort(key=lambda row: (row.cell, row.step.predicted or 0.0, row.setting))
     return tuple(
-        sorted(
-            (replace(row, overhead=_overhead(row.step, base.get(row.cell))) for row in found),
-            key=lambda row: (row.cell, row.step.predicted or 0.0, row.setting),
-        )
+        replace(row, overhead=_overhead(row.step, base.get(row.cell, Pair()))) for row in found
     )
 
 
@@ -139,7 +137,12 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         processes=len(good),
         kept=Pair(prediction.saved_bytes_per_layer, _largest(sized, "saved_bytes_per_layer")),
         allocated=Pair(prediction.peak_allocated_bytes, _largest(sized, "allocated")),
-        reserved=Pair(prediction.peak_reserved_bytes, _taken(sized)),
+        # what the card gave, CUDA context and all, as is predicted; of older results what the
+        # allocator took
+        reserved=Pair(
+            prediction.peak_reserved_bytes,
+            _largest(sized, "nvml_used") or _largest(sized, "reserved"),
+        ),
         step=Pair(prediction.step_time_seconds, median(steps) if steps else None),
         predicted_fits=None if likely is None else likely >= LIKELY,
         measured_fits=_measured_fits(statuses),
@@ -147,12 +150,6 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         overhead=Pair(),
         why="; ".join(dict.fromkeys(filter(None, map(_why_untrusted, others)))),
     )
-
-
-def _taken(sized: Sequence[TrialResult]) -> int | None:
-    """What the card gave, CUDA context and all, as is predicted; of older results what the
-    allocator took."""
-    return _largest(sized, "nvml_used") or _largest(sized, "reserved")
 
 
 def _largest(sized: Sequence[TrialResult], which: str) -> int | None:
@@ -174,17 +171,9 @@ def _why_untrusted(result: TrialResult) -> str:
     return f"{result.status}: {', '.join(fatal)}" if fatal else str(result.status)
 
 
-def _overhead(step: Pair, base: Pair | None) -> Pair:
-    if base is None:
-        return Pair()
-    return Pair(
-        _ratio_less_one(step.predicted, base.predicted),
-        _ratio_less_one(step.measured, base.measured),
-    )
-
-
-def _ratio_less_one(value: float | None, base: float | None) -> float | None:
-    return None if value is None or not base else value / base - 1
+def _overhead(step: Pair, base: Pair) -> Pair:
+    sides = ((step.predicted, base.predicted), (step.measured, base.measured))
+    return Pair(*(None if one is None or not none else one / none - 1 for one, none in sides))
 
 
 class Errors(Struct, frozen=True, kw_only=True):
@@ -234,6 +223,7 @@ def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
     taus = known(kendall([row.step for row in own]) for own in cells.values())
     regrets = known(map(regret, cells.values()))
     finite = [lost for lost in regrets if lost != float("inf")]
+    verdicts = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
     return Accuracy(
         name=name,
         cells=len(cells),
@@ -246,7 +236,12 @@ def accuracy_of(name: str, setting_rows: Sequence[SettingRow]) -> Accuracy:
         tau=mean(taus) if taus else None,
         regret=mean(finite) if finite else None,
         worst_regret=max(regrets, default=None),
-        verdicts=_verdicts(setting_rows),
+        verdicts=Verdicts(
+            fits=verdicts.count((True, True)),
+            refusals=verdicts.count((False, False)),
+            false_fits=verdicts.count((True, False)),
+            false_refusals=verdicts.count((False, True)),
+        ),
     )
 
 
@@ -285,13 +280,3 @@ def _errors(errors: Iterable[float | None]) -> Errors | None:
     if not found:
         return None
     return Errors(count=len(found), mean=mean(map(abs, found)), worst=max(found, key=abs))
-
-
-def _verdicts(setting_rows: Sequence[SettingRow]) -> Verdicts:
-    verdicts = [(row.predicted_fits, row.measured_fits) for row in setting_rows]
-    return Verdicts(
-        fits=verdicts.count((True, True)),
-        refusals=verdicts.count((False, False)),
-        false_fits=verdicts.count((True, False)),
-        false_refusals=verdicts.count((False, True)),
-    )

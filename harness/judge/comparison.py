@@ -119,11 +119,6 @@ class Subject(Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def fingerprinted(self) -> bool:
-        """Whether a process was measured, or lived long enough to say where it ran."""
-        return any(one.environment or one.status in _MEASURED for one in self.results)
-
-    @property
     def places(self) -> tuple[Place, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
@@ -134,13 +129,17 @@ class Subject(Struct, frozen=True, kw_only=True):
 def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
     """The golden of a workload: of the same GPUs rather than of others, of exactly this workload
     rather than of a part of it, measured rather than published. That a setting does not fit is
-    known of its own GPUs only."""
+    known of its own GPUs only; a process that ran out of memory may not have said which."""
     gpus = subject.places[0].gpus
     held = [
         one
         for one in goldens
         if one.identity.holds_for(subject.workload)
-        and (one.status is TrialStatus.OK or _may_be(gpus, one.identity.full_gpus))
+        and (
+            one.status is TrialStatus.OK
+            or gpus == one.identity.full_gpus
+            or "?" in gpus + one.identity.full_gpus
+        )
     ]
 
     def preference(golden: Golden) -> tuple[bool, bool, bool, str]:
@@ -152,11 +151,6 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
         )
 
     return max(held, key=preference, default=None)
-
-
-def _may_be(gpus: str, other: str) -> bool:
-    """Whether the GPUs are the same; a process that ran out of memory may not have said which."""
-    return gpus == other or "?" in gpus + other
 
 
 def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
@@ -176,7 +170,7 @@ def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
     """Differences of any of the processes, each once; of processes that left no fingerprint, those
     of their variables."""
     found = [one for place in subject.places for one in differences(golden.place, place)]
-    if not subject.fingerprinted:
+    if not any(one.environment or one.status in _MEASURED for one in subject.results):
         found = [one for one in found if one.name.startswith(VARIABLES)]
     return EnvironmentChange(
         label=subject.label,
@@ -193,7 +187,11 @@ def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Com
     if not measured:
         return list(dict.fromkeys(rows))
     if golden is None or golden.status is not TrialStatus.OK:
-        return [*rows, _without_numbers(subject, golden)]
+        if golden is None:
+            verdict, what = Verdict.APPEARED, "no golden; harness golden update adds one"
+        else:
+            verdict, what = Verdict.STALE, "fits, but the golden says oom: record a new golden"
+        return [*rows, _row(subject, verdict, what)]
     change = _environment(subject, golden)
     if change.differences and not options.allow_env_change:
         names = ", ".join(one.name for one in change.differences)
@@ -217,12 +215,6 @@ def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) ->
         return _row(subject, Verdict.UNSTABLE, what)
     fitted = " (the golden fits)" if result.status is TrialStatus.OOM else ""
     return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
-
-
-def _without_numbers(subject: Subject, golden: Golden | None) -> ComparisonRow:
-    if golden is None:
-        return _row(subject, Verdict.APPEARED, "no golden; harness golden update adds one")
-    return _row(subject, Verdict.STALE, "fits, but the golden says oom: record a new golden")
 
 
 def _vanished(

@@ -35,8 +35,8 @@ from advisor.base.limits import LARGEST
 from advisor.base.numbers import whole
 from advisor.base.record import as_dict
 from advisor.base.units import significant
-from harness.base.collections import Scalar, flatten
-from harness.judge.identity import Place, gpu_type, same_workload, workload_key
+from harness.base.collections import flatten
+from harness.judge.identity import Place, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
 from harness.trial.result import TrialStatus
@@ -69,8 +69,13 @@ class Identity(Struct, frozen=True, kw_only=True):
     workload_key: str | None = None
 
     def holds_for(self, workload: dict[str, Any]) -> bool:
-        """Whether `workload`, as JSON, is the one meant."""
-        return same_workload(self.workload_key, self.workload, workload)
+        """Whether `workload`, as JSON, is the one meant: by its key or, where there is none
+        (published goldens know only a part), by all the fields that are recorded."""
+        if self.workload_key is not None:
+            return self.workload_key == workload_key(workload)
+        flat = {name: str(value) for name, value in flatten(workload).items()}
+        recorded = self.workload.items()
+        return bool(recorded) and all(flat.get(name) == str(value) for name, value in recorded)
 
     @property
     def full_gpus(self) -> str:
@@ -139,14 +144,19 @@ _SUMMARY_DIGITS: Final = 12
 
 def golden_values(golden: Golden) -> dict[str, Any]:
     """A golden as plain JSON values; those that are no numbers are strings."""
-    summary = golden.summary().items()
     return as_dict(golden) | {
         "schema_version": SCHEMA_VERSION,
         "samples": {
             process: {name: _series_values(one.values) for name, one in metrics.items()}
             for process, metrics in golden.samples.items()
         },
-        "summary": {name: _rounded(as_dict(one)) for name, one in summary},
+        "summary": {  # enough digits for bytes, not for the noise of binary fractions
+            name: {
+                key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
+                for key, value in as_dict(one).items()
+            }
+            for name, one in golden.summary().items()
+        },
     }
 
 
@@ -188,20 +198,10 @@ def golden_text(golden: Golden) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _sorted(value[key]) for key in sorted(value, key=_order)}
-    return value
+    def order(key: str) -> tuple[int, str]:
+        step = whole(key)
+        return (-1 if step is None else step, key)
 
-
-def _order(key: object) -> tuple[int, str]:
-    text = str(key)
-    step = whole(text)
-    return (-1 if step is None else step, text)
-
-
-def _rounded(summary: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Enough digits for bytes, not for the noise of binary fractions."""
-    return {
-        key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
-        for key, value in summary.items()
-    }
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _sorted(value[key]) for key in sorted(value, key=order)}

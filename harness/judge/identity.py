@@ -75,15 +75,6 @@ def workload_label(workload: Mapping[str, Any]) -> str:
     return "/".join(str(word) for word in words if word is not None)
 
 
-def same_workload(key: str | None, fields: Mapping[str, Scalar], workload: Any) -> bool:
-    """Whether a golden is of `workload`: by its key or, where it has none (published or imported
-    goldens know only a part), by all the fields that it does record."""
-    if key is not None:
-        return key == workload_key(workload)
-    flat = {name: str(value) for name, value in flatten(workload).items()}
-    return bool(fields) and all(flat.get(name) == str(fields[name]) for name in fields)
-
-
 def place_of(result: TrialResult) -> Place:
     """Where a result was measured: GPUs of the layout, type by its full name.
 

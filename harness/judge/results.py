@@ -3,6 +3,7 @@ command that runs one of their trials again.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -115,7 +116,9 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
     Into a folder of its own: `harness run` measures nothing twice. An experiment that is no file
     here is taken as it stands.
     """
-    preset = _preset(experiment)
+    preset = None
+    with suppress(UserError):
+        preset = named_experiment(experiment, _OWN)
     table = preset is not None and experiment not in experiment_names(_OWN)
     words = [f"{'recipe' if table else 'experiment'}={experiment}"]
     words += [] if preset is None else _changes(preset, trial)
@@ -140,14 +143,6 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
 def quoted_setting(spec: str) -> str:
     """A setting as one item of a Hydra list: commas and equals signs need quotes."""
     return f'"{spec}"' if set(spec) & set(",=+") else spec
-
-
-def _preset(name: str) -> Experiment | None:
-    """The recipe of a name; None where nothing here has it."""
-    try:
-        return named_experiment(name, _OWN)
-    except UserError:
-        return None
 
 
 def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:

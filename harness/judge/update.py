@@ -96,14 +96,15 @@ def plan_update(
         raise UserError("RESULTS", "(none)", "hold no trial")
     present = load_goldens([folder]) if folder.exists() else {}
     changes = []
-    for group in by_workload(result for result in results if _counts(result)).values():
-        changes.append(change_for(golden_of(group, reason), present, folder))
+    ran = (one for one in results if one.status is not TrialStatus.SKIPPED)
+    for group in by_workload(ran).values():
+        changes.append(_change(golden_of(group, reason), present, folder))
     if not changes:
         raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
     return tuple(changes)
 
 
-def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenChange:
+def _change(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenChange:
     """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
@@ -124,15 +125,11 @@ def diff_text(changes: Iterable[GoldenChange]) -> str:
     blocks = []
     for change in sorted(changes, key=lambda one: str(one.path)):
         lines = [
-            f"  {_json(key)}: {_json({'old': old, 'new': new})}"
+            f"\n  {_json(key)}: {_json({'old': old, 'new': new})}"
             for key, (old, new) in change.diff().items()
         ]
-        body = ",\n".join(lines)
-        blocks.append(
-            f" {_json(str(change.path))}: {{\n{body}\n }}"
-            if lines
-            else f" {_json(str(change.path))}: {{}}"
-        )
+        end = "\n }" if lines else "}"
+        blocks.append(f" {_json(str(change.path))}: {{{','.join(lines)}{end}")
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
@@ -148,10 +145,6 @@ def file_name(identity: Identity) -> str:
     """``llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json``."""
     words = [*identity.label.split("/"), identity.full_gpus, identity.workload_key or "partial"]
     return "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words) + ".json"
-
-
-def _counts(result: TrialResult) -> bool:
-    return result.status is not TrialStatus.SKIPPED
 
 
 def _reason(reason: str) -> str:

@@ -91,15 +91,13 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
     difference: new - golden in the metric's unit; below its floor nothing is worth a verdict.
     """
     if metric.floor and abs(difference) < metric.floor:
-        return Judgement(verdict=Verdict.PASS, reason=_below(metric, difference))
+        below = f"differs by less than {metric.show(metric.floor)}" if difference else ""
+        return Judgement(verdict=Verdict.PASS, reason=below)
     worse = Worsening.from_shift(shift, metric.better)
     if worse.beyond(limit):
-        whole = worse.interval.low > limit
-        where = (
-            "the whole interval is beyond the limit"
-            if whole
-            else "a change is certain, and it may be as large as the limit"
-        )
+        where = "a change is certain, and it may be as large as the limit"
+        if worse.interval.low > limit:
+            where = "the whole interval is beyond the limit"
         return Judgement(verdict=Verdict.REGRESSION, reason=where)
     if worse.mirrored.beyond(limit):
         return Judgement(verdict=Verdict.STALE, reason="better than the golden: record a new one")
@@ -122,19 +120,12 @@ def _repeats(shift: Shift, worse: Worsening, limit: float) -> Repeats | None:
     if worse.estimate >= NEAR * limit:
         narrow = repeats_to_settle(shift, worse.estimate, STRICT_LEVEL)
         inside = repeats_to_settle(shift, limit - worse.estimate)
-        return min((r for r in (narrow, inside) if r), key=_cost, default=None)
+        found = (one for one in (narrow, inside) if one)
+        return min(found, key=lambda one: (one.golden_too, one.count), default=None)
     return repeats_to_settle(shift, limit - worse.estimate)
-
-
-def _cost(repeats: Repeats) -> tuple[bool, int]:
-    return repeats.golden_too, repeats.count
 
 
 def _turned(ratios: Interval, sign: float, origin: float = 1.0) -> Interval:
     """An interval of ratios as one of changes, or of changes with the other sign."""
     bounds = sorted(sign * (bound - origin) for bound in (ratios.low, ratios.high))
     return Interval(low=bounds[0], high=bounds[1])
-
-
-def _below(metric: Metric, difference: float) -> str:
-    return f"differs by less than {metric.show(metric.floor)}" if difference else ""

@@ -7,6 +7,7 @@ predictions; one that only the log tells of gives one folder with a result.json 
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -105,8 +106,10 @@ def ingest(
 
 def write(found: Sequence[Ingested], run: RunFolder) -> None:
     """Keep the results in `run`; UserError where a run of ours is there, or another log's."""
-    folder = run.path
-    if _measured_here(run):
+    folder, measured_here = run.path, False
+    with suppress(UserError):
+        measured_here = run.plan().experiment != EXPERIMENT
+    if measured_here:
         raise UserError("name", folder.name, "already holds a measured run", "give name=ANOTHER")
     _claim(folder, [str(path.resolve()) for one in found for path in one.source.paths])
     settings = {one.setting.trial.workload.key(): one.setting for one in found if one.setting}
@@ -146,13 +149,6 @@ def _device_name(result: TrialResult) -> str:
     """The GPU's type as it was given; else what kind of device it is."""
     names = [gpu["name"] for gpu in result.environment.get("gpus", []) if "name" in gpu]
     return str(names[0] if names else result.trial["workload"]["device"])
-
-
-def _measured_here(run: RunFolder) -> bool:
-    try:
-        return run.plan().experiment != EXPERIMENT
-    except UserError:
-        return False
 
 
 def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:

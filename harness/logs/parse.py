@@ -2,6 +2,7 @@
 lines of a step add to it.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -41,19 +42,11 @@ class Stream(Struct):
     epoch: float = 0.0
     restarts: int = 0
 
-    def goes_back(self, step: LoggedStep) -> bool:
-        """Whether an earlier step is run again."""
-        return step.number < self.last
-
     def add(self, step: LoggedStep) -> None:
         """Enter a step; what another line of it said already stays, the slower time counts."""
         known = self.steps.get(step.number)
         self.steps[step.number] = step if known is None else combined(known, step)
         self.last = step.number
-
-    def next_number(self) -> int:
-        """Number of a step that does not tell its own."""
-        return self.last + 1
 
     def restart(self) -> None:
         """What was said so far belongs to an earlier attempt."""
@@ -115,18 +108,12 @@ class Collector(Struct):
         """How often the run began anew, as the rank says that saw most of it."""
         return max((stream.restarts for stream in self.streams.values()), default=0)
 
-    def sorted_peaks(self) -> tuple[Peak, ...]:
-        """Peaks by rank, that of an unknown rank first."""
-        return tuple(
-            self.peaks[r] for r in sorted(self.peaks, key=lambda r: -1 if r is None else r)
-        )
-
     def _stream(self, rank: int | None) -> Stream:
         return self.streams.setdefault(rank, Stream())
 
     def _step(self, step: LoggedStep, rank: int | None) -> bool:
         stream = self._stream(rank)
-        if stream.goes_back(step):
+        if step.number < stream.last:  # an earlier step is run again
             self._again(rank)
         stream.add(step)
         self.ended = False
@@ -137,7 +124,7 @@ class Collector(Struct):
         if loss.epoch < stream.epoch:
             self._again(rank)
         stream.epoch = loss.epoch
-        stream.add(LoggedStep(number=stream.next_number(), loss=loss.value))
+        stream.add(LoggedStep(number=stream.last + 1, loss=loss.value))
         self.ended = False
         return True
 
@@ -299,21 +286,21 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
     said = any(collected.ended for collected in found.values())  # a Trainer's, of its DeepSpeed
     causes = [cause for scan in scans if (cause := scan.causes.cause()) is not None]
     bare = ParsedLog(
-        cause=min(causes, key=_severity, default=None),
+        cause=min(causes, key=lambda one: ORDER.index(one.status), default=None),
         lines=sum(scan.lines for scan in scans),
         damaged=tuple(path.name for path, s in zip(paths, scans, strict=True) if s.damaged),
     )
     for name, collected in found.items():
-        steps = collected.steps()
-        if steps or collected.peaks or collected.whole_run:
+        steps, peaks = collected.steps(), collected.peaks
+        if steps or peaks or collected.whole_run:
             return replace(
                 bare,
                 framework=_spoken(name, collected),
                 steps=steps,
-                peaks=collected.sorted_peaks(),
+                peaks=tuple(peaks[r] for r in sorted(peaks, key=lambda r: -1 if r is None else r)),
                 arguments=collected.arguments,
                 whole_run=collected.whole_run,
-                ended=said or _at_total(steps),
+                ended=said or (bool(steps) and steps[-1].number >= (steps[-1].total or math.inf)),
                 restarts=collected.restarts,
                 odd_files=tuple(_odd(paths, scans, name, steps)),
             )
@@ -386,13 +373,3 @@ def _spoken(name: LogFramework, collected: Collector) -> LogFramework:
     """Bridge writes Megatron's lines, and a rate next to each."""
     bridge = name is LogFramework.MEGATRON_LM and collected.rates
     return LogFramework.MEGATRON_BRIDGE if bridge else name
-
-
-def _at_total(steps: tuple[LoggedStep, ...]) -> bool:
-    """Whether the last step is the last of the run, where the lines tell how many it has."""
-    total = steps[-1].total if steps else None
-    return total is not None and steps[-1].number >= total
-
-
-def _severity(failure: Failure) -> int:
-    return ORDER.index(failure.status) if failure.status in ORDER else len(ORDER)

@@ -280,7 +280,11 @@ class Recording(Struct, frozen=True, kw_only=True):
         """Whether there are as many as somebody may have allowed (max_entries): the allocator then
         drops the oldest, and writes nowhere that it did."""
         count = self.num_events
-        return not self.predicted and count >= _ROUND and (not count % _ROUND or _is_power(count))
+        return (
+            not self.predicted
+            and count >= _ROUND
+            and (not count % _ROUND or not count & (count - 1))
+        )
 
 
 def recording_names(recordings: Sequence[Recording]) -> list[str]:
@@ -316,7 +320,11 @@ def _recording(
     if events > MOST_EVENTS or len(traces) > MOST_DEVICES:
         limits = f"{MOST_EVENTS:,} events or {MOST_DEVICES:,} devices"
         raise NotPlainError(f"it has more than {limits}")
-    used = [number for number, trace in enumerate(traces) if _has_allocations(trace)]
+    used = [
+        number
+        for number, trace in enumerate(traces)
+        if any(isinstance(event, dict) and event.get("action") == "alloc" for event in trace)
+    ]
     if not used:
         raise NotPlainError(_NOTHING)
     if device is not None and device not in used:
@@ -351,10 +359,6 @@ _NOTHING: Final = (
 )
 
 
-def _has_allocations(trace: list[Any]) -> bool:
-    return any(isinstance(event, dict) and event.get("action") == "alloc" for event in trace)
-
-
 def _said(settings: object) -> dict[str, str]:
     """What `advise` wrote, by name; nothing for what torch wrote."""
     if not isinstance(settings, dict) or "written by" not in settings:
@@ -386,10 +390,6 @@ def _blocks(whole: dict[Any, Any]) -> Iterator[tuple[int, int, dict[Any, Any]]]:
             block = _typed(one, dict, "a block is not a dict")
             yield device, whole_number(block.get("address", address), LATEST), block
             address += whole_number(block.get("size"), LARGEST)
-
-
-def _is_power(count: int) -> bool:
-    return not count & (count - 1)
 
 
 def _typed(value: object, kind: type[Any], relation: str) -> Any:

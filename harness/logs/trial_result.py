@@ -67,7 +67,12 @@ def timed_steps(steps: Sequence[LoggedStep], work: Work) -> TimedSteps:
     if len(parts) > len(known):
         known, clock = parts, TIMERS
     if not known:
-        known, clock = list(_by_stamps(steps)), STAMPS
+        clock = STAMPS
+        known = [
+            (later, (later.stamp - earlier.stamp) / (later.number - earlier.number))
+            for earlier, later in pairwise(steps)
+            if earlier.stamp is not None and later.stamp is not None and later.stamp > earlier.stamp
+        ]
     gaps = [later.number - earlier.number for (earlier, _), (later, _) in pairwise(known)]
     interval = Counter(gaps).most_common(1)[0][0] if gaps else 1
     return TimedSteps(
@@ -87,12 +92,6 @@ def _seconds(step: LoggedStep, work: Work) -> float | None:
     if step.samples_per_second is not None and work.samples is not None:
         return work.samples / step.samples_per_second
     return None
-
-
-def _by_stamps(steps: Sequence[LoggedStep]) -> Iterator[tuple[LoggedStep, float]]:
-    for earlier, later in pairwise(steps):
-        if earlier.stamp is not None and later.stamp is not None and later.stamp > earlier.stamp:
-            yield later, (later.stamp - earlier.stamp) / (later.number - earlier.number)
 
 
 PROVENANCE: Final = "parsed from log"
@@ -130,7 +129,8 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
     """Status and numbers of the run; numbers only where it trained beyond the warm-up, and came to
     its end: of a log that was cut nobody knows what is missing."""
     bare = unmeasured(parsed, question)
-    failure = _failure(parsed, question)
+    # a loss that is no number, or what ended the run before its time
+    failure = not_a_number(parsed) or (None if parsed.ended else parsed.cause)
     if failure is not None:
         return failed(bare, parsed, failure)
     if parsed.damaged and not question.accept_incomplete:
@@ -197,11 +197,6 @@ def unmeasured(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
         started_at=question.started_at,
         wall_seconds=question.wall_seconds,
     )
-
-
-def _failure(parsed: ParsedLog, question: LoggedRun) -> Failure | None:
-    """A loss that is no number, or what ended the run before its time."""
-    return not_a_number(parsed) or (None if parsed.ended else parsed.cause)
 
 
 def not_a_number(parsed: ParsedLog) -> Failure | None:

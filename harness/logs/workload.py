@@ -59,11 +59,12 @@ def stated_recompute(arguments: Mapping[str, str]) -> str | None:
     granularity = arguments.get("recompute_granularity")
     if granularity is None:
         return None
+    method = arguments.get("recompute_method", "None")
     try:
         setting = RecomputeSetting(
             granularity=Granularity(granularity.lower()),
             modules=_names(arguments.get("recompute_modules", "None")),
-            method=_method(arguments.get("recompute_method", "None")),
+            method=None if method == "None" else Method(method),
             num_layers=_size(arguments.get("recompute_num_layers", "")),
             offload_modules=_names(arguments.get("offload_modules", "[]")) or (),
             distribute_saved_activations=arguments.get("distribute_saved_activations") == "True",
@@ -125,7 +126,3 @@ def _size(text: str) -> int | None:
 def _names(text: str) -> tuple[str, ...] | None:
     values = ast.literal_eval(text)
     return None if values is None else tuple(str(value) for value in values)
-
-
-def _method(text: str) -> Method | None:
-    return None if text == "None" else Method(text)

@@ -19,6 +19,7 @@ from harness.judge.golden import (
     read_golden,
 )
 from harness.judge.golden_page import golden_page, list_page
+from harness.judge.identity import workload_key
 from harness.judge.metrics import Series, metric_names, samples
 from harness.trial.result import TrialResult, TrialStatus
 
@@ -62,8 +63,6 @@ def subject() -> Subject:
         started_at="",
         wall_seconds=0.0,
     )
-    from harness.judge.identity import workload_key
-
     return Subject(key=workload_key(WORKLOAD), label="toy", results=(result,))
 
 
@@ -108,6 +107,16 @@ def test_one_published_number_is_exact_and_several_are_not() -> None:
     assert not golden(provenance=Provenance.PUBLISHED).exact("step_time_seconds")
     assert not golden(steps=1).exact("step_time_seconds")
     assert not golden(provenance=Provenance.PUBLISHED, steps=1).exact("tflops_per_gpu")
+
+
+def test_a_workload_is_its_key_or_the_part_that_is_known() -> None:
+    other = WORKLOAD | {"recompute": "full"}
+    keyed = golden(key=workload_key(WORKLOAD), fields={}).identity
+    assert (keyed.holds_for(WORKLOAD), keyed.holds_for(other)) == (True, False)
+    part = {"model.name": "toy", "layout.data_parallel_size": "8"}
+    assert golden(fields=part).identity.holds_for(other)
+    assert not golden(fields=part | {"seq_length": 1}).identity.holds_for(WORKLOAD)
+    assert not golden(fields={}).identity.holds_for(WORKLOAD)
 
 
 def test_the_same_subject() -> None:

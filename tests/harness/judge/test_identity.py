@@ -11,9 +11,7 @@ from harness.judge.identity import (
     differences,
     gpu_type,
     place_of,
-    same_workload,
     unrecorded,
-    workload_key,
     workload_label,
 )
 from harness.trial.result import TrialResult, TrialStatus
@@ -36,16 +34,6 @@ def test_labels_and_sizes() -> None:
     assert workload_label(WORKLOAD) == "toy/tp2pp1/none"
     assert workload_label({"model": {"name": "x"}}) == "x/tp1pp1"
     assert world_size(WORKLOAD) == 8
-
-
-def test_a_workload_is_its_key_or_the_part_that_is_known() -> None:
-    key = workload_key(WORKLOAD)
-    assert same_workload(key, {}, WORKLOAD)
-    assert not same_workload(key, {}, WORKLOAD | {"recompute": "full"})
-    part = {"model.name": "toy", "layout.tensor_model_parallel_size": "2"}
-    assert same_workload(None, part, WORKLOAD | {"recompute": "full"})
-    assert not same_workload(None, part | {"seq_length": 1}, WORKLOAD)
-    assert not same_workload(None, {}, WORKLOAD)
 
 
 @pytest.mark.parametrize(
