@@ -206,14 +206,16 @@ class CachingAllocator:
         block.pool.settle(block)
 
     def touch(self, num_bytes: int) -> None:
-        """As allocate and release in a row: where the block is cut to measure from one that lies
-        free, only the peak may change."""
-        size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK
+        """As allocate and release in a row: where a free block serves, only the peak may change."""
+        size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK or _SMALLEST_BLOCK
         pool = self._pools.get((0, size <= _SMALL_REQUEST))
-        if not self._expandable or pool is None or not pool.sizes or pool.sizes[-1] < size:
+        if pool is None or not pool.sizes or pool.sizes[-1] < size:
             self.release(self.allocate(num_bytes))
             return
         self.requests += 1
+        if not self._expandable:  # of which a rest of less than `smallest_rest` is split off
+            found = pool.sizes[bisect_left(pool.sizes, size)]
+            size = size if found - size >= pool.smallest_rest else found
         if self.allocated + size > self.peak_allocated:
             self.peak_allocated = self.allocated + size
 

@@ -173,6 +173,27 @@ def test_what_is_requested_and_given_back_at_once_leaves_its_peaks(expandable: b
         assert allocator.reserved == reserved * MIB
 
 
+@pytest.mark.parametrize("expandable", [False, True])
+def test_a_touch_counts_as_a_request_that_is_given_back_at_once(expandable: bool) -> None:
+    order = random.Random(5)
+    touched, served = (CachingAllocator(expandable_segments=expandable) for _ in range(2))
+    live: list[list[Block]] = []
+    for _ in range(600):
+        size = order.choice((100, 5_000, 900_000, 3 * MIB, 19 * MIB, 64 * MIB))
+        step = order.random()
+        if step < 0.3:
+            live.append([each.allocate(size) for each in (touched, served)])
+        elif step < 0.5 and live:
+            one, other = live.pop(order.randrange(len(live)))
+            touched.release(one)
+            served.release(other)
+        else:
+            touched.touch(size)
+            served.release(served.allocate(size))
+        for name in ("allocated", "reserved", "requests", "peak_allocated"):
+            assert getattr(touched, name) == getattr(served, name)
+
+
 def test_what_is_small_is_rounded_to_512_bytes_for_a_moment_too() -> None:
     allocator = CachingAllocator(expandable_segments=True)
     allocator.release(allocator.allocate(1))
