@@ -37,3 +37,9 @@ def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
     else:
         found[prefix] = str(value)
     return found
+
+
+def dotted(value: object) -> dict[str, str | int | float | bool]:
+    """The same as ``a.b.0.c``, without what is not known."""
+    flat = flatten(value).items()
+    return {k.replace("[", ".").replace("]", ""): one for k, one in flat if one is not None}

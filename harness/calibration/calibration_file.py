@@ -1,6 +1,6 @@
 """The calibration as a YAML file, and the hardware record that it belongs to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.catalogue import Datasheet
-from harness.base.collections import Scalar, flatten
+from harness.base.collections import dotted
 
 _FOLDER: Final = "calibration"
 _HARDWARE: Final = "hardware"
@@ -32,7 +32,7 @@ class CalibrationDocument(Struct, frozen=True, kw_only=True):
             "# Written by `harness calibrate`: measured, do not edit.",
             f"# device: {self.device}",
             f"# date: {self.date}",
-            *(f"# {key}: {value}" for key, value in _known(self.environment)),
+            *(f"# {key}: {value}" for key, value in dotted(self.environment).items()),
             *(f"# {remark}" for remark in self.remarks),
         ]
         lines = [self._line(name, value) for name, value in asdict(self.calibration).items()]
@@ -83,10 +83,3 @@ def hardware_path(calibration: Path, name: str) -> Path:
     if calibration.parent.name == _FOLDER:
         return calibration.parent.parent / _HARDWARE / f"{name}.yaml"
     return calibration.with_name(f"{calibration.stem}.hardware.yaml")
-
-
-def _known(environment: Mapping[str, Any]) -> Iterator[tuple[str, Scalar]]:
-    """Leaves as ``software.torch: 2.9.0`` and ``gpus.0.name: …``; what is unknown is left out."""
-    for key, value in flatten(environment).items():
-        if value is not None:
-            yield key.replace("[", ".").replace("]", ""), value

@@ -31,19 +31,17 @@ def supervise(command: Command, plan: MeasurementPlan, folder: TrialFolder) -> i
     die_with_parent(signal.SIGHUP)
     line = command.shell_line(plan)
     print(f"+ {line}", flush=True)
+    # what the user has set stands
+    needed = split_key_values(command.variables)
+    environment = {**needed, **os.environ, FOLDER: str(folder.path.resolve())}
     # close_fds=False: the lock of the trial stays held as long as one of its processes lives
-    child = subprocess.Popen(
-        [SHELL, "-c", line], env=_environment(command, folder), close_fds=False
-    )
+    child = subprocess.Popen([SHELL, "-c", line], env=environment, close_fds=False)
     code = child.wait()
-    if code < 0:
-        _end_like(-code)
+    if code < 0:  # end by the same signal: whoever waits for us sees what became of the command
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
     return code
-
-
-def _environment(command: Command, folder: TrialFolder) -> dict[str, str]:
-    """Ours, with what the setting needs; what the user has set stands."""
-    return {**split_key_values(command.variables), **os.environ, FOLDER: str(folder.path.resolve())}
 
 
 def _end_all() -> None:
@@ -53,10 +51,3 @@ def _end_all() -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os._exit(128 + signal.SIGHUP)
-
-
-def _end_like(number: int) -> None:
-    """End by the same signal, so that whoever waits for us sees what became of the command."""
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

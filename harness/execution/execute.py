@@ -232,7 +232,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             if ended is not None:
                 return ended
             if left <= 0:
-                return running.stop(self.grace_seconds).after_timeout()
+                return replace(running.stop(self.grace_seconds), timed_out=True)
             self.tick(self.folder.state())
 
 

@@ -26,21 +26,16 @@ _OTHERS_SECONDS: Final = 10.0
 class Follower(Runner, frozen=True, kw_only=True):
     """Runs no trial of its own and writes no result: node 0's result ends each of them."""
 
-    node_rank: int
-
     def run(self) -> dict[str, TrialResult]:
         """Results of all trials as node 0 wrote them. Raises Stop where we are asked to end."""
         with StopSignals() as signals:
             trials = list(self.plan.trials())
-            before = {trial.name: self._result(trial) for _, trial in trials}
+            before = {one.name: self.folder.trial(one.name).result() for _, one in trials}
             self.progress.plan(len(trials))
             return {
                 trial.name: self._follow(number, setting, trial, before[trial.name], signals)
                 for number, (setting, trial) in enumerate(trials, start=1)
             }
-
-    def _result(self, trial: Trial) -> TrialResult | None:
-        return self.folder.trial(trial.name).result()
 
     def _follow(
         self,
@@ -58,7 +53,7 @@ class Follower(Runner, frozen=True, kw_only=True):
             while (result := self._final(trial, folder, before)) is None:
                 if running is None and not setting.skip and self._is_asked(trial, folder):
                     with signals.held():
-                        running = self._start(trial, folder)
+                        running = self.launcher(trial).start(trial, folder, trial.environment)
                 if running is None:
                     time.sleep(_LOOK_SECONDS)
                 elif running.wait(_LOOK_SECONDS) is not None:
@@ -83,9 +78,6 @@ class Follower(Runner, frozen=True, kw_only=True):
         if result is None or not self._is_asked(trial, folder):
             return None
         return None if result.status in self.retry and result == before else result
-
-    def _start(self, trial: Trial, folder: TrialFolder) -> Running:
-        return self.launcher(trial).start(trial, folder, trial.environment)
 
 
 def make_runner(
@@ -115,7 +107,7 @@ def make_runner(
     if options.kind is LauncherKind.TORCHRUN:
         launcher = _torchrun(options)
         if options.node_rank:
-            return Follower(launcher=launcher, node_rank=options.node_rank, **given)
+            return Follower(launcher=launcher, **given)
         return Runner(launcher=launcher, **given)
     return Runner(**given)
 

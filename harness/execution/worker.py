@@ -29,11 +29,11 @@ from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
 from harness.trial import failures
 from harness.trial.codec import encode, plain
-from harness.trial.result import DONE, Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
+from harness.trial.result import DONE, Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.store import StateWriter, TrialFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
 
-Counted = TypeVar("Counted")
+Answer = TypeVar("Answer")
 
 
 class Tools(Struct, frozen=True, kw_only=True):
@@ -136,13 +136,14 @@ class Worker:
             self._watch.phase(Phase.WARMUP)
             measured = given.measure(step, trial.measurement, device, trial.limit_seconds)
             self._watch.phase(Phase.REPORT)
+            saved = _if_possible(step.saved_bytes_per_layer)
             return replace(
                 self._result(_status(measured)),
                 times=measured.times,
-                memory=_with_saved_bytes(measured.memory, step),
+                memory=tuple(replace(one, saved_bytes_per_layer=saved) for one in measured.memory),
                 timeline=measured.timeline,
                 phases=measured.phases,
-                flops=_if_counted(step.flops),
+                flops=_if_possible(step.flops),
                 loss=measured.loss,
                 stages=measured.stages,
                 load=measured.load,
@@ -150,7 +151,7 @@ class Worker:
                 evidence=self._pruned(measured) if measured.pruned else None,
             )
         finally:
-            _close(step)
+            _if_possible(step.close)
 
     def _result(self, status: TrialStatus) -> TrialResult:
         return TrialResult(
@@ -199,28 +200,14 @@ def _status(measured: Measured) -> TrialStatus:
     return TrialStatus.UNSTABLE if unstable else TrialStatus.OK
 
 
-def _with_saved_bytes(peaks: tuple[MemoryPeak, ...], step: TrainingStep) -> tuple[MemoryPeak, ...]:
-    """Peaks with the saved bytes that the backend counts."""
-    count = _if_counted(step.saved_bytes_per_layer)
-    return tuple(replace(peak, saved_bytes_per_layer=count) for peak in peaks)
-
-
-def _if_counted(count: Callable[[], Counted]) -> Counted | None:
-    """What a backend counts once the steps are measured; None, with the reason in the log, where it
+def _if_possible(act: Callable[[], Answer]) -> Answer | None:
+    """What a backend does once the steps are measured; None, with the reason in the log, where it
     fails: times and memory must not be lost for it."""
     try:
-        return count()
+        return act()
     except Exception:
         traceback.print_exc()
         return None
-
-
-def _close(step: TrainingStep) -> None:
-    """A step that cannot be closed has been measured all the same."""
-    try:
-        step.close()
-    except Exception:
-        traceback.print_exc()
 
 
 def prepare_process() -> None:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.trial.result import Phase, TimelinePoint
 
+_RETRIES: Final = "num_alloc_retries"
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -40,7 +41,8 @@ class CudaAllocator:
         stats = self._stats()
         kinds = ("allocated", "active", "reserved")
         peaks = {kind: stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds}
-        return peaks | {"allocator_retries": self._since(stats, "num_alloc_retries")}
+        retries = stats.get(_RETRIES, 0) - self._before.get(_RETRIES, 0)
+        return peaks | {"allocator_retries": retries}
 
     def allocated(self) -> int:
         """Bytes of blocks in use now."""
@@ -49,9 +51,6 @@ class CudaAllocator:
     def _stats(self) -> Mapping[str, int]:
         stats: Mapping[str, int] = torch.cuda.memory_stats(self._device)
         return stats
-
-    def _since(self, stats: Mapping[str, int], key: str) -> int:
-        return stats.get(key, 0) - self._before.get(key, 0)
 
 
 class _Alive(weakref.ref[Any]):
@@ -110,7 +109,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if any(_is_distributed(kind) for kind in types):
+        if any(kind.__module__.startswith("torch.distributed") for kind in types):
             return NotImplemented  # a DTensor first becomes operations on its local tensors
         result = self._result(func, args, kwargs or {})
         if isinstance(result, torch.Tensor):
@@ -173,10 +172,6 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 def _is_fake(kind: type) -> bool:
     """Whether tensors of this type have a shape and no memory (DTensor asks such ones first)."""
     return kind.__module__.startswith("torch._subclasses")
-
-
-def _is_distributed(kind: type) -> bool:
-    return kind.__module__.startswith("torch.distributed")
 
 
 MOST_POINTS: Final = 2000

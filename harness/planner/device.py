@@ -3,6 +3,7 @@
 import os
 import subprocess
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Final
 
 from msgspec import Struct
@@ -57,38 +58,16 @@ def visible(names: tuple[str, ...], mask: str | None) -> tuple[str, ...]:
 
 def gpu_names() -> tuple[str, ...]:
     """Names of all GPUs by NVML, else by nvidia-smi; empty without a driver."""
-    names = _by_nvml()
-    return _by_nvidia_smi() if names is None else names
-
-
-def _by_nvml() -> tuple[str, ...] | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    nvml: Any = pynvml
-    try:
+    with suppress(Exception):  # NVMLError is the binding's own class, which may be missing
+        nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return ()
-    try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
-    except nvml.NVMLError:
-        return None
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-    return tuple(n.decode() if isinstance(n, bytes) else n for n in names)
-
-
-def _by_nvidia_smi() -> tuple[str, ...]:
+        return tuple(n.decode() if isinstance(n, bytes) else n for n in names)
     try:
         done = subprocess.run(
-            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if done.returncode:
+    except (OSError, subprocess.SubprocessError):
         return ()
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())

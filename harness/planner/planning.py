@@ -8,7 +8,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, parse_gpus
 from advisor.frameworks.names import Framework
@@ -110,10 +109,12 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
     evaluator = Evaluator(run_as, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
-    planned = [
-        PlannedSetting(trial=_trial(config, machine, target, c.evaluation), rank=c.rank)
-        for c in ranked
-    ]
+    planned = []
+    for one in ranked:
+        bare = bare_trial(config, machine, job, one.evaluation.setting.spec)
+        prediction = predict(bare.workload, one.evaluation.simulated)
+        trial = replace(bare, prediction=prediction)
+        planned.append(PlannedSetting(trial=trial, rank=one.rank))
     for setting, reason in skipped.items():
         bare = bare_trial(config, machine, job, setting.spec)
         planned.append(PlannedSetting(trial=bare, skip=reason))
@@ -162,8 +163,9 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     experiment = _experiment(config)
     num_gpus, gpu_type = parse_gpus(config.gpus or experiment.gpus)
     gpu, assumptions = _gpu(config, machine, gpu_type)
-    framework = job_framework(config)
-    own = {} if framework is None else {"framework": framework}
+    # a command may be of another framework than the job, whose settings are then planned
+    of_command = config.backend is Backend.COMMAND and framework_of(config) != OTHER
+    own = {"framework": Framework(framework_of(config))} if of_command else {}
     given = Given(
         model=experiment.model,
         gpus=f"{num_gpus}x{gpu.name}",
@@ -182,20 +184,15 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     return Target(resolution=resolution, job=job, calibration=calibration, assumptions=assumptions)
 
 
-def _asked_gpus(config: RunConfig) -> str:
-    if config.gpus is None:
-        raise UserError(
-            "gpus", "(none)", f"must be given with model={config.preset}", "e.g. gpus=8xH100"
-        )
-    return config.gpus
-
-
 def _experiment(config: RunConfig) -> Experiment:
     """The recipe that is named, else the experiment that was composed."""
     if config.recipe:
         return named_experiment(config.recipe, config.config_dir)
     if config.preset:
-        return bare_experiment(config.preset, _asked_gpus(config))
+        if config.gpus is None:
+            needed = f"must be given with model={config.preset}"
+            raise UserError("gpus", "(none)", needed, "e.g. gpus=8xH100")
+        return bare_experiment(config.preset, config.gpus)
     name = config.experiment_name
     return read_experiment(name, config.experiment, f"experiment {name}")
 
@@ -249,11 +246,6 @@ def device_name(job: Job, device: Device) -> str:
     return job.gpu.name if device is Device.CUDA else "cpu"
 
 
-def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
-    bare = bare_trial(config, machine, target.job, evaluation.setting.spec)
-    return replace(bare, prediction=predict(bare.workload, evaluation.simulated))
-
-
 def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
     """The trial of a setting, with no prediction."""
     workload = workload_of_job(job, spec, config.backend, machine.device)
@@ -288,14 +280,6 @@ def check_request(config: RunConfig) -> None:
 def framework_of(config: RunConfig) -> str:
     """The framework given, else the job's."""
     return config.framework or str(config.job.get("framework", default_framework(None)))
-
-
-def job_framework(config: RunConfig) -> Framework | None:
-    """Whose settings are planned where a command of another framework than the job's runs; None
-    where the job's own are."""
-    if config.backend is not Backend.COMMAND or framework_of(config) == OTHER:
-        return None
-    return Framework(framework_of(config))
 
 
 def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str) -> PlannedSetting:

@@ -97,10 +97,11 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
         name = explained(predicted, rehearsed)
         if name:
             field = name.replace(" ", "_")
+            note = f"; {rehearsed.note}" if rehearsed.note else ""
             low, high = getattr(predicted, field), getattr(rehearsed, field)
             yield (
                 f"{where}: the difference is in the {name}: {human_bytes(low)} predicted, "
-                f"{human_bytes(high)} rehearsed{_reserved(rehearsed)}"
+                f"{human_bytes(high)} rehearsed{note}"
             )
 
 
@@ -110,7 +111,3 @@ def _compute(predicted: float | None, measured: float) -> str:
         return said
     error = signed_percent(predicted / measured - 1)
     return f"{said}, {milliseconds(predicted)} predicted ({error})"
-
-
-def _reserved(rehearsed: StagePeaks) -> str:
-    return f"; {rehearsed.note}" if rehearsed.note else ""

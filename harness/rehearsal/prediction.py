@@ -13,7 +13,7 @@ from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
-from advisor.time.passes import PassTimes, chunk_times, end_times
+from advisor.time.passes import chunk_times, end_times
 from advisor.time.rank_links import Network
 from harness.trial.result import StagePeaks
 from harness.trial.trial import Device
@@ -128,14 +128,10 @@ def rank_seconds(evaluator: Evaluator, recompute: str, stage: int) -> float:
     for chunk in chunks:
         passes += chunk_times(shape, machine, copies, evaluator.plan(setting, chunk.layers))
     return (
-        job.num_microbatches * _seconds(passes)
+        job.num_microbatches * (passes.kernels + passes.exposed + passes.exchange + passes.host)
         + evaluator.time.parts(evaluator.plans(setting))[stage].optimizer
         + _shared_seconds(evaluator, setting, stage, copies)
     )
-
-
-def _seconds(passes: PassTimes) -> float:
-    return passes.kernels + passes.exposed + passes.exchange + passes.host
 
 
 def _shared_seconds(evaluator: Evaluator, setting: Setting, stage: int, copies: Copies) -> float:

@@ -238,13 +238,14 @@ def _planned(
     asked: Asked, job: Job, evaluator: Evaluator, here: Evaluator | None, workload: Workload
 ) -> PlannedSetting:
     """evaluator: of the job's GPUs, for memory. here: of the one that is at hand, for times."""
-    stages = _stages(asked, job)
+    stages, on_gpu = _stages(asked, job), workload.device is Device.CUDA
     trial = Trial(
         workload=workload,
         measurement=MeasurementPlan(steps=asked.steps),
         stages=stages,
         memory_bytes=job.gpu.memory_bytes,
-        variables=_variables(job, workload.device),
+        # of a GPU's allocator; fake tensors know none
+        variables=variables_of_trials(job.config, workload.device, os.environ) if on_gpu else (),
     )
     check(workload)
     spec = workload.recompute
@@ -253,7 +254,6 @@ def _planned(
         peaks = tuple(
             replace(one, compute_seconds=rank_seconds(here, spec, one.stage)) for one in peaks
         )
-    on_gpu = workload.device is Device.CUDA
     reserved = reserved_alone(evaluator, spec, stages) if on_gpu else ()
     prediction = Prediction(
         peak_allocated_bytes=max(one.peak for one in peaks),
@@ -265,11 +265,6 @@ def _planned(
         stages=peaks,
     )
     return PlannedSetting(trial=replace(trial, prediction=prediction))
-
-
-def _variables(job: Job, device: Device) -> tuple[str, ...]:
-    """Of a GPU's allocator; fake tensors know none."""
-    return variables_of_trials(job.config, device, os.environ) if device is Device.CUDA else ()
 
 
 def _stages(asked: Asked, job: Job) -> tuple[int, ...]:

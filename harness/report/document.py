@@ -188,13 +188,9 @@ def terminal_page(report: Document) -> Block:
     parts: list[Block] = [Text(f"{report.title}: {report.subtitle}", "bold"), report.outcome]
     for section in report.sections:
         if not section.folded and (section.prose or section.tables):
-            parts += ["", *_section_blocks(section)]
+            tables = [part for one in section.tables for part in ("", _table_block(one))]
+            parts += ["", Text(section.title, "bold"), *section.prose, *tables]
     return group(*parts)
-
-
-def _section_blocks(section: Section) -> list[Block]:
-    tables = [part for one in section.tables for part in ("", _table_block(one))]
-    return [Text(section.title, "bold"), *section.prose, *tables]
 
 
 def _table_block(found: Table) -> Block:

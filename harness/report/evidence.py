@@ -12,7 +12,7 @@ from advisor.hardware.calibration import Calibration
 from harness.execution.runner import MEASURED
 from harness.judge.metrics import PEAKS
 from harness.report.document import Picture, Section, Table, table_of
-from harness.report.facts import Facts, Numbers, numbers_of, over_repeats, peaks
+from harness.report.facts import Facts, Numbers, numbers_of, peaks
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting
 
@@ -56,7 +56,7 @@ def flops(facts: Facts) -> Section:
     unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
     rows = []
     for setting in facts.plan.settings:
-        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.results_of(setting)])
+        one = facts.numbers(setting)
         rows.append(
             {
                 "setting": facts.name_of(setting),

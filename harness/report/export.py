@@ -96,7 +96,9 @@ def bmf(facts: Facts) -> str:
                 continue
             steps = [value for process in values for value in process]
             low, high = quartiles(steps)
-            measures[_measure_name(name, facts.on_cpu)] = {
+            metric = find_metric(name)
+            of_cpu = facts.on_cpu and metric is not None and metric.timing
+            measures[f"cpu_{name}" if of_cpu else name] = {
                 "value": centre(values),
                 "lower_value": low,
                 "upper_value": high,
@@ -111,11 +113,6 @@ def _benchmark(facts: Facts, setting: PlannedSetting) -> str:
     workload = setting.trial.workload
     more = facts.name_of(setting).removeprefix(workload.recompute)
     return workload.label + more.replace(", ", "/")
-
-
-def _measure_name(name: str, on_cpu: bool) -> str:
-    metric = find_metric(name)
-    return f"cpu_{name}" if on_cpu and metric is not None and metric.timing else name
 
 
 _UNDECIDED: Final = (

@@ -166,6 +166,10 @@ class Facts(Struct, frozen=True, kw_only=True):
         names = (trial.name for trial in setting.trials())
         return tuple(self.results[name] for name in names if name in self.results)
 
+    def numbers(self, setting: PlannedSetting) -> Numbers:
+        """Over all repeats of a setting."""
+        return over_repeats([numbers_of(one, self.gpu) for one in self.results_of(setting)])
+
     def command(self, trial: Trial) -> str:
         """What runs a trial again."""
         return reproduction_command(self.plan.experiment, trial)

@@ -27,7 +27,7 @@ from advisor.report.figures.kit import (
     stacked_bars,
 )
 from harness.report.document import Picture
-from harness.report.facts import Facts, Numbers, numbers_of, over_repeats
+from harness.report.facts import Facts, Numbers
 from harness.report.predicted_figure import paint_panels, panels
 from harness.report.scatter import heights_of, paint_throughput, paint_time, points
 from harness.trial.result import Phase, TimelinePoint
@@ -62,7 +62,7 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
         prediction = setting.trial.prediction
         if prediction is None or prediction.peak_memory_bytes is None:
             continue
-        measured = over_repeats([numbers_of(one, None) for one in facts.results_of(setting)])
+        measured = facts.numbers(setting)
         name, components = facts.name_of(setting), prediction.peak_memory_bytes
         found.append(Bar(name=name, components=components, measured=measured))
     return tuple(found[:MOST_BARS])

@@ -21,7 +21,7 @@ from advisor.report.figures.kit import (
 )
 from advisor.report.figures.point_labels import label_points
 from harness.base.collections import grouped
-from harness.report.facts import Facts, numbers_of, over_repeats
+from harness.report.facts import Facts
 from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def points(facts: Facts) -> tuple[PlottedSetting, ...]:
     unranked = count(max((one.rank or 0 for one in facts.plan.settings), default=0) + 1)
     for setting in facts.plan.settings:
         number = next(unranked) if setting.rank is None else setting.rank
-        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.results_of(setting)])
+        one = facts.numbers(setting)
         memory = one.peak_bytes(facts.peak)
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
             found.append(

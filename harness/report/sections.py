@@ -24,7 +24,7 @@ from harness.report.evidence import (
     phases,
     trust,
 )
-from harness.report.facts import Facts, numbers_of, over_repeats
+from harness.report.facts import Facts
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED, Verdict.UNJUDGED)
@@ -44,8 +44,9 @@ def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
         return tuple(drawn[name] for name in _PICTURES[place] if name in drawn)
 
     comparison = facts.comparison
+    device = "CPU (CPU times)" if facts.on_cpu else facts.plan.device_name
     return Document(
-        title=f"{facts.plan.experiment} on {_device(facts)}",
+        title=f"{facts.plan.experiment} on {device}",
         subtitle=subject(facts),
         outcome=summary_line(comparison) if facts.judged else _tally(facts),
         good=comparison.exit_code == 0 if facts.judged else None,
@@ -124,7 +125,7 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     rows = []
     for outcome in facts.found:
         results = facts.results_of(outcome.setting)
-        numbers = over_repeats([numbers_of(one, facts.gpu) for one in results])
+        numbers = facts.numbers(outcome.setting)
         measured = sum(one.status in MEASURED for one in results)
         prediction = outcome.setting.trial.prediction
         fits = prediction.fit_probability if prediction else None
@@ -211,7 +212,3 @@ def _tally(facts: Facts) -> str:
     words = ", ".join(f"{counts[status]} {status}" for status in TrialStatus if counts[status])
     number = len(facts.found)
     return f"{number} {'setting' if number == 1 else 'settings'}: {words or 'nothing was run'}"
-
-
-def _device(facts: Facts) -> str:
-    return "CPU (CPU times)" if facts.on_cpu else facts.plan.device_name

@@ -18,6 +18,7 @@ from msgspec import Struct
 from advisor.base.documents import read_json
 from advisor.base.errors import missing_package
 from advisor.base.fields import convert
+from harness.base.collections import dotted
 from harness.report.export import trial_rows
 from harness.report.facts import Facts, load_facts
 from harness.trial.files import in_turn, write_atomic
@@ -112,27 +113,15 @@ def _tracked(facts: Facts, result: TrialResult, row: Mapping[str, Any]) -> Track
     return TrackedTrial(
         name=f"{row['label']} r{row['repeat']}",
         group=facts.path.resolve().name,
-        parameters=given | dict(_flat({"workload": workload, "measure": measurement})),
+        parameters=given | dotted({"workload": workload, "measure": measurement}),
         metrics=numbers,
         series={name: values for name, values in series.items() if values},
         tags=texts
         | {"experiment": facts.plan.experiment, "gpu": facts.plan.device_name}
-        | {name: str(value) for name, value in _flat(result.environment)},
+        | {name: str(value) for name, value in dotted(result.environment).items()},
         began=datetime.fromisoformat(result.started_at).timestamp(),
         seconds=result.wall_seconds,
     )
-
-
-def _flat(values: object, prefix: str = "") -> Iterator[tuple[str, str | int | float | bool]]:
-    """Plain values by dotted names; what is not known is left out."""
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))
-    elif isinstance(values, list | tuple):
-        for number, value in enumerate(values):
-            yield from _flat(value, f"{prefix}.{number}")
-    elif isinstance(values, str | int | float):
-        yield prefix, values
 
 
 _LONGEST: Final = 5000

@@ -65,7 +65,10 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         words += sorted({text for trial in trials for text in trial.variables})
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
         device = self.settings[0].trial.workload.device if self.settings else "none"
-        return f"{_folder_word(self.experiment)}-{device}-{digest}"
+        # of a model's path its last part, less the suffix
+        name = os.path.basename(os.path.abspath(self.experiment))
+        name = re.sub(r"\.(json|ya?ml)$", "", name)
+        return f"{name}-{device}-{digest}"
 
     def name_of(self, workload: Workload) -> str:
         """A setting in a table or a picture: as the advisor spells it, with its micro batch and its
@@ -86,12 +89,6 @@ class RunPlan(Struct, frozen=True, kw_only=True):
             for setting in self.settings:
                 if repeat < len(setting.trials()):
                     yield setting, setting.trials()[repeat]
-
-
-def _folder_word(experiment: str) -> str:
-    """What names an experiment within the name of a folder; of a model's path its last part, less
-    the suffix."""
-    return re.sub(r"\.(json|ya?ml)$", "", os.path.basename(os.path.abspath(experiment)))
 
 
 def joined_plan(first: RunPlan, second: RunPlan) -> RunPlan:

@@ -25,21 +25,16 @@ from harness.trial.trial import Trial
 class Exit(Struct, frozen=True, kw_only=True):
     """How the first process of a trial ended.
 
-    code: None where a signal ended it. stopped: we asked for the end; timed_out: because the time
-    was over. host_oom: the kernel's count of processes killed for memory rose meanwhile; None
-    where it cannot be read. stated: what a scheduler says of the end, which we cannot see.
+    code: None where a signal ended it. timed_out: we did, because the time was over. host_oom: the
+    kernel's count of processes killed for memory rose meanwhile; None where it cannot be read.
+    stated: what a scheduler says of the end, which we cannot see.
     """
 
     code: int | None = None
     signal: int | None = None
-    stopped: bool = False
     timed_out: bool = False
     host_oom: bool | None = None
     stated: Failure | None = None
-
-    def after_timeout(self) -> "Exit":
-        """The same end, because the time was over."""
-        return replace(self, stopped=True, timed_out=True)
 
 
 class Running(Protocol):
@@ -113,7 +108,9 @@ class ProcessGroup:
         except subprocess.TimeoutExpired:
             return None
         kill_groups({self.pid}, signal.SIGKILL)
-        return self._exit(code)
+        before, after = self._oom_kills, oom_kills()
+        known = None if before is None or after is None else after > before
+        return replace(_exit_of(code), host_oom=known)
 
     def stop(self, grace_seconds: float) -> Exit:
         """SIGTERM to all, SIGKILL after `grace_seconds`; torchrun's ranks have groups of their own,
@@ -124,15 +121,11 @@ class ProcessGroup:
             self._process.wait(grace_seconds)
         groups |= group_leaders(descendants(self.pid))
         kill_groups(groups, signal.SIGKILL)
-        ended = self._exit(self._process.wait())
-        return Exit(code=ended.code, signal=ended.signal, stopped=True)
+        return _exit_of(self._process.wait())
 
-    def _exit(self, code: int) -> Exit:
-        before, after = self._oom_kills, oom_kills()
-        known = None if before is None or after is None else after > before
-        if code >= 0:
-            return Exit(code=code, host_oom=known)
-        return Exit(signal=-code, host_oom=known)
+
+def _exit_of(code: int) -> Exit:
+    return Exit(code=code) if code >= 0 else Exit(signal=-code)
 
 
 def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
@@ -156,15 +149,12 @@ def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
                     "end them first",
                 )
             pids = set(holders(folder.lock))
+            number = signal.SIGKILL if waited > grace_seconds else signal.SIGTERM
             members = pids.union(*(descendants(pid) for pid in pids))
-            kill_groups(group_leaders(members), _signal(waited, grace_seconds))
+            kill_groups(group_leaders(members), number)
             time.sleep(0.05)
     finally:
         lock.close()
-
-
-def _signal(waited: float, grace_seconds: float) -> signal.Signals:
-    return signal.SIGKILL if waited > grace_seconds else signal.SIGTERM
 
 
 def kill_groups(groups: set[int], number: signal.Signals) -> None:

@@ -59,7 +59,7 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
         (Exit(code=0), "no_data", "result.json is missing"),
         (Exit(code=2), "failed", "ended with exit code 2"),
         (Exit(code=1, host_oom=True), "failed", "exit code 1"),
-        (Exit(signal=signal.SIGKILL, stopped=True, timed_out=True), "timeout", "at step 4"),
+        (Exit(signal=signal.SIGKILL, timed_out=True), "timeout", "at step 4"),
     ],
 )
 def test_ends_without_a_result(
@@ -86,7 +86,7 @@ def test_a_rank_that_the_kernel_ended_follows_from_its_count(tmp_path: Path, tri
 def test_a_written_result_stands_whatever_came_after(tmp_path: Path, trial: Trial) -> None:
     folder = TrialFolder(tmp_path)
     folder.write_result(result())
-    for ended in (Exit(signal=signal.SIGSEGV), Exit(signal=9, stopped=True, timed_out=True)):
+    for ended in (Exit(signal=signal.SIGSEGV), Exit(signal=9, timed_out=True)):
         assert conclude(folder, trial, attempt(), ended) == result()
 
 
@@ -181,9 +181,9 @@ def concluded(tmp_path: Path, log: str, ended: Exit) -> TrialResult | None:
         (steps(), Exit(code=0), "ok"),
         (steps() + OOM, Exit(code=0), "oom"),
         (steps() + OOM, Exit(code=1), "oom"),
-        (steps() + OOM, Exit(signal=15, stopped=True, timed_out=True), "oom"),
+        (steps() + OOM, Exit(signal=15, timed_out=True), "oom"),
         (steps() + CRASH, Exit(code=1), "failed"),
-        (steps() + CRASH, Exit(signal=15, stopped=True, timed_out=True), "timeout"),
+        (steps() + CRASH, Exit(signal=15, timed_out=True), "timeout"),
         (steps() + CRASH, Exit(code=1, host_oom=True), None),
         (steps() + "NCCL error in: x\n", Exit(code=1), "nccl_error"),
         (steps() + lines.megatron(9, 50, loss=None, nans=1) + CRASH, Exit(code=1), "nan"),

@@ -139,7 +139,7 @@ class Ranks:
 
     def stop(self, grace_seconds: float) -> Exit:
         self.stopped += 1
-        return Exit(stopped=True)
+        return Exit()
 
 
 def follower(tmp_path: Path, plan: RunPlan, ranks: Ranks, **options: Any) -> Follower:
@@ -148,7 +148,6 @@ def follower(tmp_path: Path, plan: RunPlan, ranks: Ranks, **options: Any) -> Fol
         plan=plan,
         progress=Progress(3, StringIO()),
         launcher=lambda _: ranks,
-        node_rank=1,
         **options,
     )
 

@@ -50,7 +50,9 @@ def test_another_device_is_one_line() -> None:
 
 def fake_smi(monkeypatch: pytest.MonkeyPatch, code: int, text: str) -> None:
     def run(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess([], code, text, "")
+        done = subprocess.CompletedProcess([], code, text, "")
+        done.check_returncode()
+        return done
 
     monkeypatch.setattr(subprocess, "run", run)
 
@@ -77,9 +79,6 @@ class FakeNvml(SimpleNamespace):
         if self.broken == "init":
             raise self.NVMLError
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         if self.broken == "count":
             raise self.NVMLError
@@ -92,8 +91,8 @@ class FakeNvml(SimpleNamespace):
         return TWO[handle] if handle else TWO[handle].encode()
 
 
-@pytest.mark.parametrize(("broken", "expected"), [("", TWO), ("init", ()), ("count", ("smi",))])
-def test_nvml(monkeypatch: pytest.MonkeyPatch, broken: str, expected: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("broken", ["", "init", "count"])
+def test_nvml(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", FakeNvml(broken=broken))
     fake_smi(monkeypatch, 0, "smi\n")
-    assert gpu_names() == expected
+    assert gpu_names() == (("smi",) if broken else TWO)

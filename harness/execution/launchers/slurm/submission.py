@@ -109,7 +109,9 @@ class Submitter(Struct, frozen=True, kw_only=True):
         pending = decode(Pending, file)
         jobs = self.queue.named(pending.name)
         if jobs is None:
-            raise no_answer()
+            raise UserError(
+                "launcher", "slurm", "the controller does not answer", "try again later"
+            )
         for job in jobs:
             self.queue.cancel(job)
         for name in pending.trials:
@@ -129,20 +131,21 @@ class Submitter(Struct, frozen=True, kw_only=True):
         for trial in trials:
             self.folder.trial(trial.name).create(trial)
         write_atomic(self.path / _PENDING, encode(pending))
-        jobs = self._sbatch([self._task(trial, shape) for trial in trials], shape, name)
+        tasks = [
+            NodeTask(
+                folder=str(self.folder.trial(trial.name).path.resolve()),
+                minutes=shape.minutes,
+                max_requeues=self.options.max_requeues,
+                launcher=self.launcher,
+            )
+            for trial in trials
+        ]
+        jobs = self._sbatch(tasks, shape, name)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for trial, job in zip(trials, jobs, strict=True):
             self.folder.trial(trial.name).write_job(SubmittedJob(job=job, submitted_at=now))
         (self.path / _PENDING).unlink()
         return jobs
-
-    def _task(self, trial: Trial, shape: Shape) -> NodeTask:
-        return NodeTask(
-            folder=str(self.folder.trial(trial.name).path.resolve()),
-            minutes=shape.minutes,
-            max_requeues=self.options.max_requeues,
-            launcher=self.launcher,
-        )
 
     def _sbatch(self, node_tasks: list[NodeTask], shape: Shape, name: str) -> list[str]:
         from submitit import SlurmExecutor
@@ -161,11 +164,6 @@ class Submitter(Struct, frozen=True, kw_only=True):
     def output(self, job: str) -> tuple[Path, ...]:
         """What the job's first node printed outside of its trial: stderr, stdout."""
         return tuple(self.path / f"{job}_0_log.{kind}" for kind in ("err", "out"))
-
-
-def no_answer() -> UserError:
-    """The controller is down or out of reach."""
-    return UserError("launcher", "slurm", "the controller does not answer", "try again later")
 
 
 _PENDING: Final = "submitting.json"
