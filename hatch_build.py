@@ -1,4 +1,4 @@
-"""A step of the wheel's build: the presets of configs/, compiled (advisor/base/compiled.py)."""
+"""A step of the wheel's build: configs/ compiled (advisor/base/configuration.py)."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ class CompiledPresets(BuildHookInterface[Any]):
         if version == "editable":
             return
         sys.path.insert(0, self.root)
-        from advisor.base.compiled import FILE, compile_configs
+        from advisor.base.configuration import FILE, compile_configs
 
         made = Path(mkdtemp()) / FILE.name
         made.write_bytes(compile_configs(Path(self.root) / "configs"))

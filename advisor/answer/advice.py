@@ -17,11 +17,11 @@ from advisor.answer.answer import (
     Measured,
     Optimum,
     Remedy,
+    TimeLine,
     Toss,
     Verification,
 )
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
-from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
 from advisor.base.errors import UserError, require
 from advisor.base.key_value import join_key_values

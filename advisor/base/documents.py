@@ -4,12 +4,13 @@ A document is a mapping with text keys, none given twice. JSON has no NaN and no
 is wrong is a UserError of one line: the file, the line and column where they are known, and why.
 """
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.base.endless import refuse_endless
 from advisor.base.errors import DocumentError, UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import (
@@ -245,3 +246,19 @@ def _placed(text: str, error: Exception) -> DocumentError:
     return DocumentError(
         _TOO_DEEP if isinstance(error, RecursionError) else str(error), beyond=True
     )
+
+
+_DESCRIPTORS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""What a shell gives another program to read: `<(command)`, `command | advise lint /dev/stdin`."""
+
+
+def refuse_endless(path: Path, field: str) -> None:
+    """UserError for a named pipe or a device, which nobody may ever write to or which never ends;
+    one that does not exist is left to whoever opens it."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(_DESCRIPTORS):
+        return
+    raise UserError(field, show_path(path), "is a pipe or a device", "give a file")

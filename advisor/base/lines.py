@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.base.endless import refuse_endless
+from advisor.base.documents import refuse_endless
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
 

@@ -9,7 +9,7 @@ from math import isqrt
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.limits import LARGEST
+from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
 
 DASH: Final = "—"
 """What stands for a number that is not known."""
@@ -199,3 +199,9 @@ def nearest_divisors(number: int, wanted: int, more: int = 0) -> str:
     below = [d for d in divisors(number) if d <= wanted][-1:]
     above = [d for d in divisors(number) if d > wanted][:1]
     return " or ".join(str(d + more) for d in below + above)
+
+
+def whole(text: str) -> int | None:
+    """The number that at most `MOST_COUNT_DIGITS` ASCII digits write; None for any other text."""
+    digits = text.isascii() and text.isdigit() and len(text) <= MOST_COUNT_DIGITS
+    return int(text) if digits else None

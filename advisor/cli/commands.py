@@ -166,7 +166,7 @@ def _render(advice: "Answer", options: Options) -> str:
         case OutputFormat.HTML:
             from shlex import join
 
-            from advisor.explorer.explorer_page import explorer_page
+            from advisor.explorer.explorer_data import explorer_page
 
             line = join(("advise", *options.arguments))
             with _watched() as watch:

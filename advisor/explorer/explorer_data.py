@@ -1,9 +1,13 @@
-"""What the page knows of a grid: its job in words, its jobs, its settings, its rows."""
+"""The explorer's page: what it knows of a grid, its job in words, jobs, settings and rows."""
 
 from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
@@ -11,7 +15,7 @@ from advisor.base.distribution import installed_version
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
 from advisor.base.units import human_count
-from advisor.explorer.nearby import Grid
+from advisor.explorer.nearby import Grid, grid
 from advisor.explorer.step_numbers import (
     TIMES,
     UNIT,
@@ -20,6 +24,7 @@ from advisor.explorer.step_numbers import (
     columns,
     layer_numbers,
     micros,
+    packed,
     schedule_numbers,
     stage_numbers,
     step_numbers,
@@ -32,13 +37,15 @@ from advisor.layers.parameters import parameter_count
 from advisor.plan.recompute_plan import Setting
 from advisor.report.header import calibration_words, framework_words, measured_words, run_words
 from advisor.report.job_changes import apart, layout_cells, options_apart
+from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import remedy_line
+from advisor.report.wording import chosen, remedy_line
 from advisor.request.differences import harness_line
 from advisor.request.request import Request
 from advisor.search.answer_parts import lost_options
 from advisor.search.evaluate import Evaluator
+from advisor.search.layout_search import Watch
 from advisor.search.measured_rows import measured_note
 
 AXES: Final = ("TP", "CP", "PP", "VPP", "EP", "ETP", "mbs", "sharding")
@@ -230,3 +237,52 @@ class _Page(Struct, frozen=True):
     def _notes(self, evaluation: Evaluation) -> Sequence[str]:
         stack = parts_of(evaluation.job.config.framework)
         return list(stack.settings.notes(evaluation.setting, evaluation.job))
+
+
+_HERE: Final = Path(__file__).parent
+_SCRIPTS: Final = (
+    *("data", "words", "state", "parts", "controls", "table", "pareto", "memory", "time"),
+    *("flags", "step", "layer", "app"),
+)
+
+
+def explorer_page(
+    answer: Answer, request: Request, request_line: str, watch: Watch | None = None
+) -> str:
+    """HTML of every row of `answer` to `request`, and of jobs near it; request_line: the command
+    that asked. UserError where the answer has no row."""
+    if not answer.candidates:
+        raise UserError("--format", "html", "has nothing to show: every setting is rejected")
+    data = packed(document(answer, grid(answer, request, watch), request, request_line))
+    job = answer.job
+    return Template(_asset("page.html")).substitute(
+        title=escape(f"{job.model.name} on {job.num_gpus} x {job.gpu.name}"),
+        style=_asset("page.css"),
+        static=_static(answer),
+        data=data,
+        vendor=(_HERE / "vendor/htm-preact.js").read_text(encoding="utf-8"),
+        script="".join(_asset(f"{name}.js") for name in _SCRIPTS),
+    )
+
+
+def _static(answer: Answer) -> str:
+    """The table of a notebook, with all flags of its choice: layout and setting."""
+    advice, best = plain_advice(answer, top=10), chosen(answer)
+    assert best is not None
+    evaluation = best.evaluation
+    layout, environment = all_job_flags(evaluation), environment_words(evaluation)
+    flags = {}
+    for name, setting in all_flags(evaluation).items():
+        omitted = parts_of(name).spelling.omitted(evaluation.job)
+        label = " · ".join(filter(None, [label_of(name), omitted]))
+        flags[label] = " ".join(filter(None, [layout[name], setting]))
+    if environment:
+        flags["Environment"] = f"export {environment}"
+    pasted = (
+        replace(one, flags=flags) if one.rank == best.rank else one for one in advice.candidates
+    )
+    return replace(advice, candidates=tuple(pasted))._repr_html_()
+
+
+def _asset(name: str) -> str:
+    return (_HERE / "assets" / name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.models.mixers import sharded_heads
+from advisor.models.layer_kinds import sharded_heads
 from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
 from advisor.models.spec import ModelSpec
 

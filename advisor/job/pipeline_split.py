@@ -13,8 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.numbers import whole
-from advisor.base.units import nearest_divisors
+from advisor.base.units import nearest_divisors, whole
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.layer_kinds import hybrid_segments

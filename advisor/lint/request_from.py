@@ -21,8 +21,13 @@ from advisor.base.units import nearest_divisors, parse_gpus
 from advisor.lint.target import read_target, reads
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS
-from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue, UnknownValue
+from advisor.reading.read_configuration import (
+    EXPANDABLE_SEGMENTS,
+    ReadConfiguration,
+    Reader,
+    ReadValue,
+    UnknownValue,
+)
 from advisor.request.request import Request
 
 _FLAG: Final = "--from"

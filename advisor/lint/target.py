@@ -17,11 +17,17 @@ from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.base.place import Place
 from advisor.base.rule import Finding, Level
 from advisor.frameworks.readers import readers
-from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS, expandable_segments
 from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
-from advisor.reading.read_configuration import Checked, Document, ReadConfiguration, Reader
+from advisor.reading.read_configuration import (
+    EXPANDABLE_SEGMENTS,
+    Checked,
+    Document,
+    ReadConfiguration,
+    Reader,
+    expandable_segments,
+)
 from advisor.reading.shell import Command, Note, Script, read_shell
 from advisor.reading.words import Word, word
 

@@ -16,9 +16,9 @@ from advisor.models.layer_kinds import (
     LINEAR_MIXERS,
     hybrid_kinds,
     layer_kinds,
+    mamba_heads,
     with_linear_attention,
 )
-from advisor.models.mixers import mamba_heads
 from advisor.models.model_fields import ModelFields
 from advisor.models.options import (
     LoadBalancing,

@@ -1,4 +1,5 @@
-"""The kind of every layer of a model, in order: out of patterns, frequencies and letters.
+"""The kind of every layer of a model, in order, out of patterns, frequencies and letters; heads of
+those that mix tokens in other ways than softmax attention.
 
 Source: megatron-core 0.16.1 transformer/transformer_config.py, 0.19.0
 models/hybrid/hybrid_layer_allocation.py.
@@ -113,3 +114,26 @@ def _without_rotary(kinds: tuple[LayerKind, ...], pattern: LayerPattern) -> tupl
     return tuple(
         kind._replace(rotary=not without) for kind, without in zip(kinds, bare, strict=True)
     )
+
+
+def mamba_heads(model: ModelFields) -> int:
+    """Heads of a Mamba mixer: twice the hidden size over the head's, where none are given."""
+    return model.mamba_num_heads or 2 * model.hidden_size // model.mamba_head_dim
+
+
+@lru_cache(maxsize=256)
+def sharded_heads(model: ModelFields) -> tuple[tuple[str, int], ...]:
+    """Names and numbers that TP x CP must divide: both cut these mixers by heads and groups."""
+    mixers = {kind.mixer for kind in layer_kinds(model)}
+    named: list[tuple[str, int]] = []
+    if Mixer.GATED_DELTA_NET in mixers:
+        named += [(name, getattr(model, name)) for name in _GATED_DELTA_NET_HEADS]
+    if Mixer.MAMBA in mixers:
+        named += [
+            ("mamba_num_heads", mamba_heads(model)),
+            ("mamba_num_groups", model.mamba_num_groups),
+        ]
+    return tuple(named)
+
+
+_GATED_DELTA_NET_HEADS = ("linear_num_key_heads", "linear_num_value_heads")

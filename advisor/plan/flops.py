@@ -6,7 +6,7 @@ from functools import lru_cache
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
-from advisor.models.mixers import mamba_heads
+from advisor.models.layer_kinds import mamba_heads
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, replayed_operators, tallied
 

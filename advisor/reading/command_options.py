@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from advisor.base.numbers import whole
 from advisor.base.place import Place
+from advisor.base.units import whole
 from advisor.reading.shell.script import Command
 from advisor.reading.words import Word
 

@@ -1,7 +1,7 @@
 """What a framework makes of a document: the values that it understands, and what it finds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
 
@@ -120,3 +120,20 @@ class Reader(Protocol):
         """A name that `--model` takes for the model of a configuration; empty where there is
         none."""
         ...
+
+
+EXPANDABLE_SEGMENTS: Final = "job.expandable_segments"
+_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""The name of new releases goes before the old one, HIP's after CUDA's, which ROCm reads as well
+(torch 2.13 c10/cuda/CUDAAllocatorConfig.h)."""
+_ON: Final = "expandable_segments:True"
+
+
+def expandable_segments(environment: Mapping[str, tuple[str, Place]]) -> ReadValue | None:
+    """Whether segments expand, by texts and places of variables; None where none is set or its
+    text is not known."""
+    for name in _NAMES:
+        if name in environment:
+            text, place = environment[name]
+            return None if "$" in text else ReadValue(value=_ON in text, written=name, place=place)
+    return None

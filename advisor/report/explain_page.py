@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.answer.answer import RankedEvaluation
+from advisor.answer.answer import MemoryLine, RankedEvaluation, TimeLine
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
-from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import human_bytes
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import spec_lines

@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from advisor.answer.answer import MemoryLine, TimeLine
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
-from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.family import family_of
 from advisor.layers.operators import Operator, Tensor

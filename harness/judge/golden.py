@@ -32,9 +32,8 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.limits import LARGEST
-from advisor.base.numbers import whole
 from advisor.base.record import as_dict
-from advisor.base.units import significant
+from advisor.base.units import significant, whole
 from harness.base.collections import flatten
 from harness.judge.identity import Place, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.numbers import whole
+from advisor.base.units import whole
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.options.training import Batch

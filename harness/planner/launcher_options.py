@@ -8,9 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.numbers import whole
 from advisor.base.record import defaults
-from advisor.base.units import parse_bytes
+from advisor.base.units import parse_bytes, whole
 from harness.base.duration import duration
 
 

@@ -15,8 +15,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
 from advisor.base.key_value import split_key_values
-from advisor.base.numbers import whole
-from advisor.base.units import nearest_names
+from advisor.base.units import nearest_names, whole
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.numbers import whole
+from advisor.base.units import whole
 from harness.trial.codec import decode, decode_result, encode
 from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import Phase, TrialResult

@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
+from advisor.answer.answer import (
+    Answer,
+    CalibrationNote,
+    MemoryLine,
+    RankedEvaluation,
+    Rejection,
+    Remedy,
+    TimeLine,
+)
 from advisor.answer.evaluation import (
     Evaluation,
     EvaluationDetail,
@@ -17,7 +25,6 @@ from advisor.answer.evaluation import (
     StageMemory,
     TimeBreakdown,
 )
-from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.hardware.calibration import Calibration, Provenance

@@ -11,7 +11,7 @@ import pytest
 from selenium import webdriver
 
 from advisor.api.answering import answer_to
-from advisor.explorer.explorer_page import explorer_page
+from advisor.explorer.explorer_data import explorer_page
 from advisor.request.request import Request, SearchScope
 from tests.browsers import FLAGS, NAMES, installed
 

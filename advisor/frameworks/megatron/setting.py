@@ -7,8 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.numbers import whole
-from advisor.base.units import nearest_names
+from advisor.base.units import nearest_names, whole
 from advisor.plan.recompute_plan import Setting
 
 

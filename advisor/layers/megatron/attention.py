@@ -7,8 +7,11 @@ from advisor.layers.megatron.core_attention import (
     core_attention,
     heads_tensor,
 )
-from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_linear
-from advisor.layers.megatron.norms import norm_operator
+from advisor.layers.megatron.linear import (
+    column_parallel_linear,
+    norm_operator,
+    row_parallel_linear,
+)
 from advisor.layers.megatron.quantization import attention_output
 from advisor.layers.operators import (
     Collective,

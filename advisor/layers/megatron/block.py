@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.megatron.ends import final_layernorm
+from advisor.layers.megatron.linear import norm_operator
 from advisor.layers.megatron.mlp import mlp_operators
-from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import (
     LAYER_INPUT,
     Module,

@@ -7,7 +7,7 @@ tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.norms import norm_operator
+from advisor.layers.megatron.linear import norm_operator
 from advisor.layers.operators import (
     ComputeUnit,
     Gemm,

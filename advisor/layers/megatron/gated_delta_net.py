@@ -8,9 +8,12 @@ convolution's copied input.
 """
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_linear
+from advisor.layers.megatron.linear import (
+    column_parallel_linear,
+    norm_operator,
+    row_parallel_linear,
+)
 from advisor.layers.megatron.mappings import exchange_sequence_for_heads
-from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 

@@ -6,14 +6,13 @@ fusions/fused_mla_yarn_rope_apply.py.
 
 from advisor.layers.megatron.attention import UNFUSED_ROTARY, linear_proj, rotary_tables
 from advisor.layers.megatron.core_attention import core_attention, heads_tensor
-from advisor.layers.megatron.linear import column_parallel_linear, duplicated_linear
+from advisor.layers.megatron.linear import column_parallel_linear, duplicated_linear, norm_operator
 from advisor.layers.megatron.mappings import (
     cuts_sequence,
     gather_sequence,
     gather_width,
     scatter_sequence,
 )
-from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import RopeType

@@ -1,13 +1,16 @@
-"""Linear layers: cut by TP in columns or rows, or whole on every rank.
+"""Norms, and linear layers: cut by TP in columns or rows, or whole on every rank.
 
 Source: megatron-core 0.16.1 tensor_parallel/layers.py; TE module/linear.py.
 """
 
 from math import prod
 
+from advisor.base.dtypes import DType
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.layers.weights import norm_weights
+from advisor.models.options import Normalization
 
 
 def column_parallel_linear(
@@ -102,3 +105,24 @@ def _weights(
 ) -> tuple[Weight, ...]:
     weight = Weight(f"{name}.weight", (width, inner), cut, True)
     return (weight, Weight(f"{name}.bias", (width,), bias_cut)) if bias else (weight,)
+
+
+def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tensor) -> Operator:
+    """Normalization over the last dimension of `source`.
+
+    Saves its input and, in fp32 per row, rstd (RMSNorm) or mean and rstd (LayerNorm): torch's and
+    Transformer Engine's fused kernels alike (TE layernorm_linear.py; ATen layer_norm_kernel.cu).
+    """
+    rows, width = source.shape[:-1], source.shape[-1]
+    statistics: tuple[str, ...] = ("rstd",)
+    if shape.model.normalization is Normalization.LAYER_NORM:
+        statistics = ("mean", "rstd")
+    saved = tuple(Tensor(f"{output.name}.{name}", rows, DType.FP32) for name in statistics)
+    return Operator(
+        f"{output.name}.norm" if module is Module.QK_LAYERNORM else str(module),
+        module,
+        (source,),
+        (output,),
+        saved=(source, *saved),
+        weights=norm_weights(shape, module, width),
+    )

@@ -9,7 +9,7 @@ from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_
 from advisor.layers.megatron.mappings import exchange_sequence_for_heads
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.mixers import mamba_heads
+from advisor.models.layer_kinds import mamba_heads
 
 _CHUNK = 128  # MambaMixer's chunk_size
 _KERNEL = 4  # and its d_conv

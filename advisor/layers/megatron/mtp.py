@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.ends import embedding_lookup
-from advisor.layers.megatron.linear import column_parallel_linear
+from advisor.layers.megatron.linear import column_parallel_linear, norm_operator
 from advisor.layers.megatron.mappings import cuts_sequence, gather_width, scatter_sequence
-from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 

@@ -1,24 +1,25 @@
-"""Commands of a shell script: what runs, what another program runs for it, what it writes."""
+"""Commands of a shell script: what they set, what runs, what another program runs for it, what it
+writes."""
 
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.limits import MOST_CONFIG_BYTES
-from advisor.reading.shell.assignments import Assignments
-from advisor.reading.shell.expansion import Expander, Source, bounded, check_length
-from advisor.reading.shell.script import Command, WrittenFile
+from advisor.reading.shell.expansion import Expander, Source, TooLongError, bounded, check_length
+from advisor.reading.shell.script import Command, Record, WrittenFile
 from advisor.reading.shell.state import (
     UNKNOWN,
     State,
     Variable,
+    appended,
     positional,
     scalar,
     set_positional,
     shift,
 )
 from advisor.reading.shell.syntax import TOO_DEEP, assigned_in, first_error, parsed, too_deep
-from advisor.reading.shell.wrappers import nested_scripts, prefixed, reads_script
 from advisor.reading.words import Piece, Word
 
 if TYPE_CHECKING:
@@ -40,8 +41,66 @@ _SILENT: Final = (
 )
 
 
-class Commands(Assignments):
-    """One source's commands on their way through the interpreter."""
+class Commands:
+    """One source's commands, and what they set, on their way through the interpreter."""
+
+    def __init__(self, record: Record, source: Source) -> None:
+        self.record = record
+        self.source = source
+
+    def note(self, text: str, node: "Node") -> None:
+        """Say what cannot be known, at a node."""
+        self.record.note(text, self.source.place(node))
+
+    def assign(self, node: "Node", state: State, *, export: bool = False) -> None:
+        """`X=value`, `X+=value`, `X=(…)`; of one element of an array nothing is known after."""
+        name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name_node is None:
+            return
+        name = self.source.text(name_node).partition("[")[0]
+        if name_node.type == "subscript":
+            state.set(name, UNKNOWN)
+            return
+        try:
+            variable = self._value(value, state, node)
+            if any(child.type == "+=" for child in node.children):
+                variable = appended(state.variables.get(name), variable)
+                check_length(variable)
+        except TooLongError as error:
+            self.note(f"{name} {error}", node)
+            variable = UNKNOWN
+        self.record.spend(variable.values or ())
+        if value is not None:
+            self.record.uses(self.source.text(value))
+        state.set(name, variable, export=export or name in state.exported)
+        self.record.assigned(name, variable)
+
+    def _value(self, value: "Node | None", state: State, node: "Node") -> Variable:
+        expander = Expander(self.source, state)
+        if value is None:
+            return scalar([Piece(text="", place=self.source.place(node))])
+        if value.type == "array":
+            array = Variable(values=tuple(expander.words(value.named_children)), array=True)
+            check_length(array)
+            return array
+        return scalar(expander.scalar(value))
+
+    def declare(self, node: "Node", state: State) -> None:
+        """`export X=1`, `declare -a X=(…)`, `local X`."""
+        keyword = self.source.text(node.children[0])
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self.assign(child, state, export=keyword == "export")
+            elif child.type == "variable_name" and keyword == "export":
+                state.exported.add(self.source.text(child))
+
+    def unset(self, node: "Node", states: list[State]) -> list[State]:
+        """`unset X`."""
+        for state in states:
+            for child in node.named_children:
+                state.variables.pop(self.source.text(child), None)
+                state.exported.discard(self.source.text(child))
+        return states
 
     @abstractmethod
     def statement(self, node: "Node", states: list[State]) -> list[State]:
@@ -212,3 +271,71 @@ class Commands(Assignments):
                 result.variables.pop(name)
             result.variables |= {n: v for n, v in kept.items() if v is not None}
         return results
+
+
+_SHELLS: Final = ("bash", "sh", "zsh", "dash")
+_COMMAND_FLAG: Final = re.compile(r"-[a-z]*c[a-z]*")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+_EXPORT: Final = "--export="
+
+
+def nested_scripts(words: Sequence[Word]) -> Iterator[Word]:
+    """Texts among the words of a command that a shell will read."""
+    texts = [word.text for word in words]
+    if texts[:1] == ["eval"]:
+        yield _together(words[1:])
+        return
+    for number, text in enumerate(texts):
+        shell = text.rpartition("/")[2] in _SHELLS
+        flag = number + 1
+        while shell and flag + 1 < len(texts) and texts[flag].startswith("-"):
+            if _COMMAND_FLAG.fullmatch(texts[flag]):
+                yield words[flag + 1]
+                break
+            flag += 1
+        if text.startswith("--wrap="):
+            yield words[number].part(len("--wrap="))
+        elif text == "--wrap" and number + 1 < len(words):
+            yield words[number + 1]
+
+
+def reads_script(texts: Sequence[str]) -> bool:
+    """Whether a command reads a script from its standard input, as `srun bash <<EOF`."""
+    if not texts:
+        return False
+    plain = [text for text in texts if text != "-s"]
+    return plain[-1].rpartition("/")[2] in _SHELLS or plain[0] in ("sbatch", "ssh")
+
+
+def prefixed(
+    words: Sequence[Word], environment: Mapping[str, Word]
+) -> tuple[list[Word], dict[str, Word]]:
+    """Words and environment of a command after `env X=1`, and of one after `srun --export=`."""
+    found, rest = dict(environment), list(words)
+    if rest[0].text == "env":
+        rest.pop(0)
+        while rest and _ASSIGNMENT.match(rest[0].text):
+            _put(found, rest.pop(0))
+    for word in rest:
+        if word.text.startswith(_EXPORT):
+            offset = len(_EXPORT)
+            for part in word.text[offset:].split(","):
+                if _ASSIGNMENT.match(part):
+                    _put(found, word.part(offset, offset + len(part)))
+                offset += len(part) + 1
+    return rest, found
+
+
+def _put(environment: dict[str, Word], assignment: Word) -> None:
+    name = assignment.text.partition("=")[0]
+    environment[name] = assignment.part(len(name) + 1)
+
+
+def _together(words: Sequence[Word]) -> Word:
+    """`eval` puts a space between its words."""
+    pieces: list[Piece] = []
+    for word in words:
+        if pieces:
+            pieces.append(Piece(text=" ", place=word.place))
+        pieces += word.pieces
+    return Word(tuple(pieces) or words[0].pieces if words else ())

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.base.numbers import whole
+from advisor.base.units import whole
 from advisor.reading.words import Piece, Word
 
 Values = tuple[Word, ...]

@@ -71,7 +71,7 @@ def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Fig
 
             return pareto_figure(advice)
         case "time":
-            from advisor.report.figures.time_figure import time_figure
+            from advisor.report.figures.rows_figures import time_figure
 
             return time_figure(advice, top)
     return _drawn_row(advice, kind, row_of(advice, rank))

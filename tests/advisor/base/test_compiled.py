@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from advisor.base import compiled as module
-from advisor.base.compiled import compile_configs, compiled
-from advisor.base.configuration import Group, load_config, packaged_configs
+from advisor.base import configuration as module
+from advisor.base.configuration import (
+    Group,
+    compile_configs,
+    compiled,
+    load_config,
+    packaged_configs,
+)
 from advisor.base.documents import read_yaml
 
 

@@ -5,8 +5,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, parse
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
-from advisor.base.numbers import whole
-from advisor.base.units import parse_bytes, parse_gpus
+from advisor.base.units import parse_bytes, parse_gpus, whole
 
 
 @pytest.mark.parametrize(

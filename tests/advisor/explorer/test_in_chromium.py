@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from advisor.answer.answer import Answer, Basis
 from advisor.api.answering import answer_to
-from advisor.explorer.explorer_page import explorer_page
+from advisor.explorer.explorer_data import explorer_page
 from advisor.explorer.nearby import Grid, grid
 from advisor.explorer.step_numbers import UNIT
 from advisor.report.setting_flags import all_flags, all_job_flags

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.explorer.explorer_page import explorer_page
+from advisor.explorer.explorer_data import explorer_page
 from advisor.explorer.nearby import Grid, grid, nearby
 from advisor.explorer.step_numbers import Pool
 from advisor.plan.recompute_plan import recomputes

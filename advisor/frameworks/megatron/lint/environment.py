@@ -11,7 +11,7 @@ from advisor.base.rule import Finding, Verdict
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.reading.allocator_option import expandable_segments
+from advisor.reading.read_configuration import expandable_segments
 
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _BACKENDS: Final = {

@@ -25,9 +25,13 @@ from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
-from advisor.reading.allocator_option import EXPANDABLE_SEGMENTS, expandable_segments
 from advisor.reading.document_keys import known, truth, whole
-from advisor.reading.read_configuration import ReadValue, UnknownValue
+from advisor.reading.read_configuration import (
+    EXPANDABLE_SEGMENTS,
+    ReadValue,
+    UnknownValue,
+    expandable_segments,
+)
 
 RENAMED_LAYOUT: Final = {
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",

@@ -11,7 +11,7 @@ from advisor.answer.answer import Answer
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.figures.memory_figures import waterfall_figure
 from advisor.report.figures.plot import OF_ONE_ROW, row_of, write_figure
-from advisor.report.figures.time_figure import time_figure
+from advisor.report.figures.rows_figures import time_figure
 from advisor.report.figures.timeline_figure import MOST_PASSES, windows
 from advisor.request.request import Request
 from advisor.search.advise import advise
