@@ -12,8 +12,7 @@ from advisor.cli.help import RANKING, SHORT, SUBCOMMANDS
 from advisor.cli.outcome import FITS, INTERRUPTED, NOTHING_FITS, WRONG, Outcome
 
 if TYPE_CHECKING:
-    from advisor.answer.answer import Answer, RankedEvaluation
-    from advisor.report.blocks import Block
+    from advisor.answer.answer import Answer
     from advisor.report.ranking_table import Rows
     from advisor.search.layout_search import Watch
 
@@ -82,10 +81,8 @@ def rank(options: Options) -> Outcome:
         from advisor.report.wording import verdict
 
         talk = (*talk, f"advise: {verdict(advice)}")
-    exit_code = FITS if advice.fits else NOTHING_FITS
-    if advice.stopped:
-        exit_code = INTERRUPTED
-    outcome = Outcome(text="", exit_code=exit_code, talk=talk)
+    exit_code = INTERRUPTED if advice.stopped else FITS if advice.fits else NOTHING_FITS
+    outcome = Outcome(exit_code=exit_code, talk=talk)
     if options.written is None:
         return outcome._replace(text=_render(advice, options))
     from advisor.cli.writing import into_file
@@ -132,8 +129,8 @@ def _check(options: Options) -> None:
 def _render(advice: "Answer", options: Options) -> str:
     """The answer in the wanted format; each module is imported when it is used."""
     match options.output:
-        case OutputFormat.JSON:
-            from advisor.report.plain_advice import plain_advice
+        case OutputFormat.JSON | OutputFormat.CSV:
+            from advisor.report.plain_advice import csv_report, plain_advice
 
             plain = plain_advice(
                 advice,
@@ -143,18 +140,7 @@ def _render(advice: "Answer", options: Options) -> str:
                 read=options.read,
                 price_per_gpu_hour=options.price_per_gpu_hour,
             )
-            return plain.to_json()
-        case OutputFormat.CSV:
-            from advisor.report.plain_advice import csv_report, plain_advice
-
-            return csv_report(
-                plain_advice(
-                    advice,
-                    top=options.top,
-                    front=options.front,
-                    price_per_gpu_hour=options.price_per_gpu_hour,
-                )
-            )
+            return plain.to_json() if options.output is OutputFormat.JSON else csv_report(plain)
         case OutputFormat.FLAGS:
             from advisor.report.setting_flags import flags_report
 
@@ -176,6 +162,7 @@ def _render(advice: "Answer", options: Options) -> str:
 
 def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
+    from advisor.report.changes import caveat, changes
     from advisor.report.text import on_screen
     from advisor.request.request import SearchScope
 
@@ -185,18 +172,20 @@ def _page(advice: "Answer", options: Options) -> str:
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
-        caveat=_caveat(options),
+        caveat=caveat(options.read),
         price=options.price_per_gpu_hour,
     )
     text = on_screen(content)
     if options.read is not None:
-        from advisor.report.changes import changes
-
         text += on_screen(changes(advice, options.read))
     if options.explain is None:
         return text
+    from advisor.report.explain_page import explanation
+    from advisor.search.explain import memory_lines, time_lines
+
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
-    return text + on_screen(_explanation(wanted))
+    lines = memory_lines(wanted.evaluation), time_lines(wanted.evaluation)
+    return text + on_screen(explanation(wanted, *lines))
 
 
 def _rows(advice: "Answer", options: Options) -> "Rows":
@@ -213,15 +202,6 @@ def _rows(advice: "Answer", options: Options) -> "Rows":
     return Rows(top=options.top, front=options.front, kept=kept)
 
 
-def _caveat(options: Options) -> str:
-    """What the verdict does not hold of in the file that was read."""
-    if options.read is None:
-        return ""
-    from advisor.report.changes import caveat
-
-    return caveat(options.read)
-
-
 def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
     request = options.request
@@ -229,11 +209,3 @@ def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     published = any(text.startswith("preset ") for text in advice.assumptions)
     published &= not any(text.startswith(_NOT_ITS_OWN) for text in advice.assumptions)
     return bool(asked) or not published or bool(advice.recipe_differs)
-
-
-def _explanation(candidate: "RankedEvaluation") -> "Block":
-    from advisor.report.explain_page import explanation
-    from advisor.search.explain import memory_lines, time_lines
-
-    evaluation = candidate.evaluation
-    return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))

@@ -96,12 +96,8 @@ def _compared(
     from advisor.cli.writing import check_output, into_file
 
     if output not in _FORMATS and path is not None and output is format_of(path):
-        raise UserError(
-            "-o",
-            path,
-            f"cannot be {output}: a comparison is a table or json",
-            "write e.g. -o diff.json",
-        )
+        relation = f"cannot be {output}: a comparison is a table or json"
+        raise UserError("-o", path, relation, "write e.g. -o diff.json")
     if output not in _FORMATS:
         raise UserError(
             "--format", output, "cannot be combined with two requests", "use --format table or json"
@@ -111,7 +107,7 @@ def _compared(
     first, second = (_said_of(name, _advice, one) for name, one in zip(named, checked, strict=True))
     found = difference(first, second, (shlex.join(requests[0]), shlex.join(requests[1])))
     render = found.to_json if output is OutputFormat.JSON else partial(_page, found)
-    return Outcome(text=render()) if path is None else into_file(Outcome(text=""), path, render)
+    return Outcome(text=render()) if path is None else into_file(Outcome(), path, render)
 
 
 def _said_of(name: str, step: Callable[[_T], _R], one: _T) -> _R:

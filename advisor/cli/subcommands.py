@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.cli.arguments import UsageError, choices, parse_config_dir
-from advisor.cli.outcome import Outcome
+from advisor.cli.outcome import FITS, Outcome
 
 if TYPE_CHECKING:
-    from advisor.report.blocks import Table
+    from advisor.report.blocks import Block, Table
 
 _VERSION: Final = "--framework-version"
 
@@ -18,10 +18,15 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
     if arguments and arguments[0] in ("-h", "--help"):
         from advisor.cli.help import SUBCOMMANDS
         from advisor.report.command_help import help_page
-        from advisor.report.text import on_screen
 
-        return Outcome(text=on_screen(help_page(SUBCOMMANDS[name], choices)))
+        return _shown(help_page(SUBCOMMANDS[name], choices))
     return RUN[name](arguments)
+
+
+def _shown(page: "Block", exit_code: int = FITS) -> Outcome:
+    from advisor.report.text import on_screen
+
+    return Outcome(text=on_screen(page), exit_code=exit_code)
 
 
 def _lint(arguments: Sequence[str]) -> Outcome:
@@ -29,11 +34,9 @@ def _lint(arguments: Sequence[str]) -> Outcome:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
     from advisor.lint.target import lint_target
     from advisor.report.lint_page import lint_page
-    from advisor.report.text import on_screen
 
-    target, version = _framework_version(arguments)
-    report = lint_target(target, version)
-    return Outcome(text=on_screen(lint_page(report)), exit_code=report.exit_code)
+    report = lint_target(*_framework_version(arguments))
+    return _shown(lint_page(report), report.exit_code)
 
 
 def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]:
@@ -51,13 +54,12 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
 def _diagnose(arguments: Sequence[str]) -> Outcome:
     from advisor.diagnose import scan
     from advisor.report.diagnosis_page import diagnosis_page
-    from advisor.report.text import on_screen
 
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
     page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged)
-    return Outcome(text=on_screen(page), exit_code=int(not found.findings))
+    return _shown(page, int(not found.findings))
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
@@ -70,18 +72,16 @@ def _models(arguments: Sequence[str]) -> Outcome:
     rows = []
     for name in model_names(folder):
         spec = load_preset(name, folder).spec
-        sizes = (
-            spec.num_layers,
-            spec.hidden_size,
-            spec.ffn_hidden_size,
-            spec.num_attention_heads,
-            spec.num_query_groups,
-            spec.vocab_size,
-            spec.max_position_embeddings,
-        )
-        rows.append([name, human_count(parameter_count(spec).total), *map(str, sizes)])
+        sizes = (str(getattr(spec, field)) for field in _MODEL_SIZES)
+        rows.append([name, human_count(parameter_count(spec).total), *sizes])
     spare = ("groups", "vocab", "heads", "ffn", "hidden")
     return _table(("model", *titles), rows, names=("model",), spare=spare)
+
+
+_MODEL_SIZES: Final = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("vocab_size", "max_position_embeddings"),
+)
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
@@ -91,14 +91,7 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
     from advisor.report.wording import gib
 
     folder = parse_config_dir("gpus", arguments)
-    titles = (
-        "memory GiB",
-        "TB/s",
-        "bf16 TFLOP/s",
-        "fp8 TFLOP/s",
-        "link GB/s",
-        "linked GPUs",
-    )
+    titles = "memory GiB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "link GB/s", "linked GPUs"
     rows = []
     for name in gpu_names(folder):
         gpu = load_gpu(name, folder)
@@ -157,23 +150,21 @@ def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import known_framework, parts_of
     from advisor.report.rules_page import rules_page
-    from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments)
     name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
     overview = parts_of(name).settings.rules_overview(wanted.framework_version or "")
-    return Outcome(text=on_screen(rules_page(overview, wanted.word)))
+    return _shown(rules_page(overview, wanted.word))
 
 
 def _keys(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.registry import parts_of
     from advisor.report.rules_page import keys_page
-    from advisor.report.text import on_screen
 
     wanted = parse_rules(arguments, "keys")
     options = parts_of(wanted.framework or "").spelling.option_names()
-    return Outcome(text=on_screen(keys_page(options, wanted.word)))
+    return _shown(keys_page(options, wanted.word))
 
 
 def _table(
@@ -190,7 +181,6 @@ def _table(
 
     from advisor.report.blocks import Column, Fitted, group, table
     from advisor.report.breaking import spec_cell
-    from advisor.report.text import on_screen
 
     found = table(
         Column(
@@ -205,7 +195,7 @@ def _table(
     for row in rows:
         cells = zip(titles, row, strict=True)
         found.add_row(*(spec_cell(cell) if title == "recompute" else cell for title, cell in cells))
-    return Outcome(text=on_screen(group(found, Fitted(partial(_left_out, found), "dim"))))
+    return _shown(group(found, Fitted(partial(_left_out, found), "dim")))
 
 
 def _left_out(found: "Table", width: int) -> list[str]:
@@ -213,11 +203,8 @@ def _left_out(found: "Table", width: int) -> list[str]:
     from advisor.report.blocks import wrapped
 
     names, wide = found.left_out(width), found.natural_width(width)
-    return (
-        wrapped(f"columns left out: {', '.join(names)} (COLUMNS={wide} shows all)", width)
-        if names
-        else []
-    )
+    words = f"columns left out: {', '.join(names)} (COLUMNS={wide} shows all)"
+    return wrapped(words, width) if names else []
 
 
 def _diff(arguments: Sequence[str]) -> Outcome:

@@ -57,17 +57,14 @@ def check_files(options: "Options") -> None:
     if options.memory_snapshot:
         _check_path("--memory-snapshot", options.memory_snapshot, (".pickle",))
     _check_each_has_its_own(options)
-    if options.row is not None and not _shows_a_row(options):
-        raise UserError("--row", options.row, "needs a file that shows one row", _OF_ONE_ROW)
+    if options.row is not None and not (options.trace or options.memory_snapshot):
+        from advisor.report.figures.plot import OF_ONE_ROW
+
+        if options.plot_kind not in OF_ONE_ROW:
+            raise UserError("--row", options.row, "needs a file that shows one row", _OF_ONE_ROW)
 
 
 _OF_ONE_ROW = "add e.g. --plot out.svg --plot-kind timeline, or --trace step.json"
-
-
-def _shows_a_row(options: "Options") -> bool:
-    from advisor.report.figures.plot import OF_ONE_ROW
-
-    return bool(options.trace or options.memory_snapshot or options.plot_kind in OF_ONE_ROW)
 
 
 def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:

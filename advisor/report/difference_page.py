@@ -1,8 +1,8 @@
 """The page of `advise diff`: what differs in the jobs, in memory, in time and in the flags."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -44,13 +44,9 @@ def difference_page(found: Difference) -> Block:
     if found.memory_bytes:
         parts += ["", Text("Peak of the worst rank, GiB", "bold"), Indented(_memory(found), 2)]
         parts += ["", Text(_STEP, "bold"), Indented(_time(found), 2)]
-        parts += [_OTHER_BATCH] if _other_batch(found) else []
+        if {one.field for one in found.job} & {"job.global_batch_size", "job.seq_length"}:
+            parts.append(_OTHER_BATCH)
     return group(*parts, "", *_flags(found))
-
-
-def _other_batch(found: Difference) -> bool:
-    fields = {one.field for one in found.job}
-    return bool(fields & {"job.global_batch_size", "job.seq_length"})
 
 
 def _heading(side: Side) -> Block:
@@ -59,28 +55,17 @@ def _heading(side: Side) -> Block:
 
 
 def _job(fields: tuple[ChangedField, ...]) -> Table:
+    titles = (("field", 0), ("first", 0), ("origin", 1), ("second", 0), ("origin", 2))
     found = table(
-        [
-            Column(title="field", left=True, above=True, wrap=True),
-            Column(title="first", left=True, wrap=True),
-            Column(title="origin", left=True, wrap=True, spare=1),
-            Column(title="second", left=True, wrap=True),
-            Column(title="origin", left=True, wrap=True, spare=2),
-        ]
+        Column(title=title, left=True, wrap=True, above=title == "field", spare=spare)
+        for title, spare in titles
     )
     for one in fields:
-        found.add_row(
-            one.field,
-            _value(one.first),
-            Text(one.first_origin, "dim"),
-            _value(one.second),
-            Text(one.second_origin, "dim"),
-        )
+        cells: list[Block] = [one.field]
+        for value, origin in ((one.first, one.first_origin), (one.second, one.second_origin)):
+            cells += [spec_cell(value) if value else "(empty)", Text(origin, "dim")]
+        found.add_row(*cells)
     return found
-
-
-def _value(text: str) -> Block:
-    return spec_cell(text) if text else "(empty)"
 
 
 def _sides(name: str) -> Table:
@@ -106,13 +91,10 @@ def _rows(found: Difference) -> Table:
     ):
         field = {"fits": "fit_probability", "tokens/s/GPU": "tokens_per_second_per_gpu"}
         values = [getattr(side, field.get(name, name)) for side in (first, second)]
-        less = _share(values[1] - values[0], values[0]) if _is_rate(name, values) else ""
+        is_rate = name == "tokens/s/GPU" and None not in values
+        less = _share(values[1] - values[0], values[0]) if is_rate else ""
         rows.add_row(name, *(DASH if value is None else write(value) for value in values), less)
     return rows
-
-
-def _is_rate(name: str, values: Sequence[Any]) -> bool:
-    return name == "tokens/s/GPU" and None not in values
 
 
 def _memory(found: Difference) -> Table:
@@ -190,9 +172,9 @@ def _flags(found: Difference) -> list[Block]:
         ("Flags only in the second", found.flags_only_second),
     ):
         if flags:
-            parts += [Text(title, "bold"), *(Fitted(partial(_whole, flag)) for flag in flags)]
+            parts += [Text(title, "bold"), *(Fitted(partial(_unbroken, flag)) for flag in flags)]
     return parts
 
 
-def _whole(flag: str, _: int) -> list[str]:
+def _unbroken(flag: str, _: int) -> list[str]:
     return [f"  {flag}"]

@@ -45,8 +45,8 @@ def explanation(
 
 def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
     """Tensors under their components, largest first; the total is the reserved peak."""
-    assert_memory_total(evaluation, memory)
-    total = evaluation.peak_reserved_bytes
+    total, explained = evaluation.peak_reserved_bytes, sum(line.num_bytes for line in memory)
+    assert abs(explained - total) <= len(memory), f"explained {explained} of {total} bytes"
     found = table(
         [
             Column(title="tensor or term", left=True, wrap=True),
@@ -58,7 +58,8 @@ def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
         ]
     )
     sources: dict[str, int] = {}
-    for component in _components(memory):
+    named = dict.fromkeys(line.component for line in memory)
+    for component in (c for c in dict.fromkeys((*COMPONENTS, *named)) if c in named):
         lines = [line for line in memory if line.component == component and line.num_bytes]
         subtotal = sum(line.num_bytes for line in lines)
         found.add_row(component, "", gib3(subtotal), _share(subtotal, total), "", "")
@@ -104,8 +105,8 @@ _SPARE = {"in flight": 1, "allocated": 2, "transient": 3, "gradients": 4}
 
 def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> Block:
     """Operators under their phases, longest first; the total is the step time."""
-    assert_time_total(evaluation, time)
-    total = evaluation.step_time_seconds
+    total, explained = evaluation.step_time_seconds, sum(line.seconds for line in time)
+    assert abs(explained - total) <= _TIME_TOLERANCE * total, f"explained {explained} of {total} s"
     found = table(
         [
             Column(title="phase and operator", left=True, wrap=True),
@@ -130,29 +131,9 @@ def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> Block:
 _WORDS: Final = {**PHASES, "waiting": PHASES["host"]}
 
 
-def assert_memory_total(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> None:
-    """The lines sum to the reserved peak; each may be off by the byte it was rounded to."""
-    explained = sum(line.num_bytes for line in memory)
-    peak = evaluation.peak_reserved_bytes
-    assert abs(explained - peak) <= len(memory), f"explained {explained} of {peak} bytes"
-
-
-def assert_time_total(evaluation: Evaluation, time: Sequence[TimeLine]) -> None:
-    """The lines sum to the step time."""
-    explained = sum(line.seconds for line in time)
-    step = evaluation.step_time_seconds
-    assert abs(explained - step) <= _TIME_TOLERANCE * step, f"explained {explained} of {step} s"
-
-
 def gib3(num_bytes: float) -> str:
     """GiB to a MiB's precision, fine enough for a single tensor."""
     return f"{num_bytes / 2**30:.3f}"
-
-
-def _components(memory: Sequence[MemoryLine]) -> list[str]:
-    """Components in the order of MemoryBreakdown, then any other."""
-    named = dict.fromkeys(line.component for line in memory)
-    return [c for c in COMPONENTS if c in named] + [c for c in named if c not in COMPONENTS]
 
 
 def _share(part: float, total: float) -> str:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from advisor.answer.advice import (
@@ -49,38 +50,34 @@ def plain_advice(
     of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
     extras = {number: _extras(evaluation, answer) for number, evaluation in of_jobs.items()}
     wanted = next((c for c in answer.candidates if c.rank == explained), None)
-    return Advice(
-        fits=answer.fits,
-        job=_job(answer.job, best.evaluation if best else None, price_per_gpu_hour),
-        assumptions=answer.assumptions,
-        evaluated=answer.evaluated,
-        calibration=answer.calibration,
-        candidates=tuple(
+    own: dict[str, Any] = {
+        "job": _job(answer.job, best.evaluation if best else None, price_per_gpu_hour),
+        "candidates": tuple(
             _candidate(candidate, *extras[id(candidate.evaluation.job)], price_per_gpu_hour)
             for candidate in listed
         ),
-        rejected=tuple(
+        "rejected": tuple(
             RejectedSetting(
-                recompute=_recompute(rejection.setting),
-                rule=rejection.rule,
-                reason=rejection.reason,
-                fix=rejection.fix,
-                source=rejection.source,
+                **_of_same_name(one, RejectedSetting), recompute=_recompute(one.setting)
             )
-            for rejection in answer.rejected
+            for one in answer.rejected
         ),
-        remedies=answer.remedies,
+        "recipe": RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
+        "origin": dict(answer.origin),
+    }
+    return Advice(
+        **_of_same_name(answer, Advice) | own,
         verdict=f"{verdict(answer)} {caveat(read)}".strip(),
         job_flags=_plain(all_job_flags(best.evaluation)) if best else {},
-        recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
-        origin=dict(answer.origin),
-        differences=answer.differences,
-        toss=answer.toss,
         explain=_explanation(wanted) if wanted else None,
         read_from=read_file(answer.job, read) if read else None,
-        optimum=answer.optimum,
-        stopped=answer.stopped,
     )
+
+
+def _of_same_name(source: object, contract: type[Struct]) -> dict[str, Any]:
+    """What the `source` has under the names of the contract's keys."""
+    kind = type(source)
+    return {n: getattr(source, n) for n in contract.__struct_fields__ if hasattr(kind, n)}
 
 
 def _fields(instance: Any) -> dict[str, Any]:
@@ -134,44 +131,34 @@ def _candidate(
     evaluation = candidate.evaluation
     peak, hours = evaluation.peak, evaluation.gpu_hours_per_trillion_tokens
     return Candidate(
-        rank=candidate.rank,
+        **{name: getattr(candidate, name) for name in _OF_THE_ROW},
+        **{name: getattr(evaluation, name) for name in _FIGURES},
         recompute=_recompute(evaluation.setting),
         layout=evaluation.job.layout,
         changes=changes,
         micro_batch_size=evaluation.job.config.micro_batch_size,
-        fits=evaluation.fits,
-        pareto=candidate.pareto,
-        dominated_by=candidate.dominated_by,
-        same_as=candidate.same_as,
-        folded=candidate.folded,
-        preset=candidate.preset,
-        note=candidate.note,
-        fit_probability=evaluation.fit_probability,
-        budget_bytes=evaluation.budget_bytes,
         peak_allocated_bytes=max(s.peak_allocated_bytes for s in evaluation.stages),
         peak_reserved_bytes=peak.peak_reserved_bytes,
         replayed=evaluation.requests is not None,
         peak_stage=peak.stage,
-        stages=evaluation.stages,
         saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),
-        time_seconds=evaluation.time_seconds,
-        step_time_seconds=evaluation.step_time_seconds,
-        step_time_low_seconds=evaluation.step_time_low_seconds,
-        step_time_high_seconds=evaluation.step_time_high_seconds,
-        tokens_per_second=evaluation.tokens_per_second,
-        tokens_per_second_per_gpu=evaluation.tokens_per_second_per_gpu,
-        gpu_hours_per_trillion_tokens=hours,
         price_per_trillion_tokens=None if price is None else hours * price,
-        tflops_per_gpu=evaluation.tflops_per_gpu,
-        mfu=evaluation.mfu,
-        hfu=evaluation.hfu,
-        recompute_overhead=evaluation.recompute_overhead,
-        verification=candidate.verification,
-        basis=candidate.basis,
-        measured=candidate.measured,
         flags=_plain(all_flags(evaluation)),
         job_flags=job_flags,
     )
+
+
+_OF_THE_ROW: Final = (
+    *("rank", "pareto", "dominated_by", "same_as", "folded", "preset", "note", "verification"),
+    *("basis", "measured"),
+)
+_FIGURES: Final = (
+    *("fits", "fit_probability", "budget_bytes", "stages", "time_seconds", "step_time_seconds"),
+    *("step_time_low_seconds", "step_time_high_seconds", "tokens_per_second"),
+    *("tokens_per_second_per_gpu", "gpu_hours_per_trillion_tokens", "tflops_per_gpu", "mfu", "hfu"),
+    "recompute_overhead",
+)
+"""Of a candidate, what its row and its evaluation have under the same names."""
 
 
 def _plain(by_framework: Mapping[str, str]) -> dict[str, str]:

@@ -24,8 +24,8 @@ def all_flags(evaluation: Evaluation) -> dict[str, str]:
 
 def all_job_flags(evaluation: Evaluation) -> dict[str, str]:
     """All flags of the job, for every framework that takes such settings."""
-    family = _family(evaluation.job)
-    return {framework: framework_layout_flags(evaluation, framework) for framework in family}
+    job = evaluation.job
+    return {name: parts_of(name).spelling.layout_flags(job) for name in _family(job)}
 
 
 def _family(job: Job) -> tuple[str, ...]:
@@ -47,11 +47,6 @@ def framework_flags(evaluation: Evaluation, framework: str) -> str:
     return parts_of(framework).spelling.setting_flags(evaluation.setting, evaluation.job)
 
 
-def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
-    """Flags of the candidate's layout and batch, for a search that chose them."""
-    return parts_of(framework).spelling.layout_flags(evaluation.job)
-
-
 def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False) -> bool:
     """Whether all flags of the job are said: everywhere `with_layout`, and to a framework that does
     not have the recipe that the job is of."""
@@ -64,7 +59,7 @@ def framework_job_flags(
     """Flags of the job: all of them, or besides its published recipe those that the prediction
     rests on."""
     if is_written_out(advice, framework, with_layout=with_layout):
-        return framework_layout_flags(evaluation, framework)
+        return parts_of(framework).spelling.layout_flags(evaluation.job)
     return parts_of(framework).spelling.assumed_flags(evaluation.job)
 
 

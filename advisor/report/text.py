@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from io import StringIO
 from typing import Final, NamedTuple, TextIO
 
@@ -55,21 +55,15 @@ def printed(content: Block, screen: Screen) -> str:
 
     Nothing is written: the command line does that, and knows what to do where it fails.
     """
-    drawn = [_coloured(line) if screen.colour else _plain(line) for line in _shown(content, screen)]
-    return "\n".join(drawn) + "\n"
+    lines = lines_of(content, screen.width)
+    while lines and not _plain(lines[-1]):
+        lines.pop()
+    return "\n".join(map(_coloured if screen.colour else _plain, lines)) + "\n"
 
 
 def on_screen(content: Block) -> str:
     """What standard output shows of a page; closed, it is like a file."""
     return printed(content, screen_of(sys.stdout or StringIO()))
-
-
-def _shown(content: Block, screen: Screen) -> Iterator[Line]:
-    """Lines up to the last one that is not empty."""
-    lines = lines_of(content, screen.width)
-    while lines and not _plain(lines[-1]):
-        lines.pop()
-    return iter(lines)
 
 
 def _plain(line: Line) -> str:
@@ -88,14 +82,11 @@ def _coloured(line: Line) -> str:
         parts.pop()
     if parts:
         parts[-1][0] = last
-    return "".join(_painted(text, style) for text, style in parts)
-
-
-def _painted(text: str, style: str) -> str:
-    if not style or not text:
-        return text
-    codes = ";".join(_CODES[word] for word in style.split())
-    return f"\033[{codes}m{text}\033[0m"
+    painted = []
+    for text, style in parts:
+        codes = ";".join(_CODES[word] for word in style.split())
+        painted.append(f"\033[{codes}m{text}\033[0m" if codes and text else text)
+    return "".join(painted)
 
 
 def plain_lines(content: Block, width: int = MAX_WIDTH) -> list[str]:

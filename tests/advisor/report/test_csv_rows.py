@@ -10,7 +10,7 @@ from advisor.base.units import GIB
 from advisor.frameworks.names import Framework
 from advisor.report.header import framework_words
 from advisor.report.plain_advice import csv_report, plain_advice
-from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags
+from advisor.report.setting_flags import all_flags, all_job_flags, flags_report
 
 
 def rows(advice: Answer, top: int | None = None) -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ def test_every_framework_spells_every_setting(tight: Answer) -> None:
         family = all_flags(candidate.evaluation)
         assert set(family) == {Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO}
         for framework in family:
-            assert "\n" not in framework_layout_flags(candidate.evaluation, framework)
+            assert "\n" not in all_job_flags(candidate.evaluation)[framework]
 
 
 def test_framework_words(tight: Answer) -> None:
