@@ -162,22 +162,24 @@ def _render(advice: "Answer", options: Options) -> str:
 
 def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
-    from advisor.report.changes import caveat, changes
     from advisor.report.text import on_screen
     from advisor.request.request import SearchScope
 
+    said, changed = "", ""
+    if options.read is not None:
+        from advisor.report.changes import caveat, changes
+
+        said, changed = caveat(options.read), on_screen(changes(advice, options.read))
     content = page(
         advice,
         rows=_rows(advice, options),
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
-        caveat=caveat(options.read),
+        caveat=said,
         price=options.price_per_gpu_hour,
     )
-    text = on_screen(content)
-    if options.read is not None:
-        text += on_screen(changes(advice, options.read))
+    text = on_screen(content) + changed
     if options.explain is None:
         return text
     from advisor.report.explain_page import explanation
