@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from advisor.base.dtypes import Precision
 from advisor.base.record import as_dict
 from advisor.job.layout import ParallelLayout
 from harness.trial.result import (
@@ -18,20 +17,17 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+from harness.trial.trial import Device, MeasurementPlan, Trial, Workload
 from tests.advisor.toys import LLAMA
+from tests.harness import conftest as toys
 
 GIB = 2**30
-MODEL = replace(LLAMA, name="toy")
-WORKLOAD = Workload(
-    model=MODEL,
+WORKLOAD = replace(
+    toys.WORKLOAD,
+    model=replace(LLAMA, name="toy"),
     layout=ParallelLayout(data_parallel_size=2),
     seq_length=1000,
-    micro_batch_size=1,
     global_batch_size=8,
-    precision=Precision.BF16,
-    recompute="none",
-    backend=Backend.NATIVE,
     device=Device.CUDA,
 )
 ENVIRONMENT = {
@@ -112,18 +108,11 @@ def make_failed(make_result: MakeResult) -> MakeResult:
     """One process without numbers."""
 
     def make(status: TrialStatus, message: str = "", repeat: int = 0, **more: Any) -> TrialResult:
+        measured = {"times": None, "memory": (), "flops": None, "loss": (), "environment": {}}
         recompute = more.pop("recompute", "none")
         evidence = Evidence(phase=Phase.BACKWARD, message=message, **more)
         return make_result(
-            repeat=repeat,
-            status=status,
-            times=None,
-            memory=(),
-            flops=None,
-            loss=(),
-            evidence=evidence,
-            environment={},
-            recompute=recompute,
+            repeat=repeat, status=status, recompute=recompute, evidence=evidence, **measured
         )
 
     return make

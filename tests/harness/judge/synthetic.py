@@ -4,8 +4,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import Precision
-from advisor.job.layout import ParallelLayout
 from harness.trial.codec import plain
 from harness.trial.result import (
     Concern,
@@ -16,19 +14,16 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from harness.trial.trial import Device, MeasurementPlan, Prediction, Trial, Workload
 from tests.advisor.toys import LLAMA
+from tests.harness import conftest as toys
 
-MODEL = replace(LLAMA, name="toy")
-WORKLOAD = Workload(
-    model=MODEL,
-    layout=ParallelLayout(),
+WORKLOAD = replace(
+    toys.WORKLOAD,
+    model=replace(LLAMA, name="toy"),
     seq_length=64,
     micro_batch_size=2,
     global_batch_size=4,
-    precision=Precision.BF16,
-    recompute="none",
-    backend=Backend.NATIVE,
     device=Device.CUDA,
 )
 ENVIRONMENT: dict[str, Any] = {
@@ -71,29 +66,21 @@ def result(
         repeat=repeat,
         variables=("X=expandable_segments:True",),
     )
-    measured = seconds is not None
-    unstable = status is TrialStatus.UNSTABLE
-    return TrialResult(
+    least = MemoryPeak(
+        rank=0, stage=0, allocated=peak, reserved=peak + GIB, saved_bytes_per_layer=1000
+    )
+    whole = TrialResult(
         name=trial.name,
         status=status,
         trial=plain(trial),
         environment=ENVIRONMENT if environment is None else environment,
         started_at=f"2026-01-01T00:00:0{repeat}",
         wall_seconds=1.0,
-        times=StepTimes(seconds=(seconds,) * 3, warmup_seconds=(), clock="cuda_event")
-        if seconds is not None
-        else None,
-        memory=(
-            MemoryPeak(
-                rank=0, stage=0, allocated=peak, reserved=peak + GIB, saved_bytes_per_layer=1000
-            ),
-        )
-        if measured
-        else (),
-        concerns=(Concern(name=concern, seen="9 %", limit="5 %", advice="", fatal=True),)
-        if unstable
-        else (),
-        evidence=None
-        if measured
-        else Evidence(phase=Phase.FORWARD, message="CUDA out of memory", over_bytes=GIB),
     )
+    if seconds is None:
+        over = Evidence(phase=Phase.FORWARD, message="CUDA out of memory", over_bytes=GIB)
+        return replace(whole, evidence=over)
+    times = StepTimes(seconds=(seconds,) * 3, warmup_seconds=(), clock="cuda_event")
+    fatal = Concern(name=concern, seen="9 %", limit="5 %", advice="", fatal=True)
+    concerns = (fatal,) if status is TrialStatus.UNSTABLE else ()
+    return replace(whole, times=times, memory=(least,), concerns=concerns)

@@ -54,9 +54,8 @@ def test_the_prediction_is_the_one_made_before_the_first_process() -> None:
 
 
 def test_out_of_memory_is_a_verdict_without_numbers() -> None:
-    (row,) = setting_rows(
-        [result("none", None, predicted=prediction(1.0, GIB), status=TrialStatus.OOM)]
-    )
+    oom = result("none", None, predicted=prediction(1.0, GIB), status=TrialStatus.OOM)
+    (row,) = setting_rows([oom])
     assert row.measured_fits is False
     assert row.predicted_fits is True
     assert row.step.measured is row.allocated.measured is None
@@ -64,9 +63,8 @@ def test_out_of_memory_is_a_verdict_without_numbers() -> None:
 
 
 def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> None:
-    longer, cpu = (
-        replace(WORKLOAD, **change) for change in ({"seq_length": 128}, {"device": Device.CPU})
-    )
+    longer = replace(WORKLOAD, seq_length=128)
+    cpu = replace(WORKLOAD, device=Device.CPU)
     found = setting_rows(
         [
             result("none", 1.0),
@@ -104,17 +102,12 @@ def cell(
     measured: tuple[float | None, ...],
     probabilities: tuple[float, ...] = (1.0, 1.0, 1.0),
 ) -> tuple[SettingRow, ...]:
+    rows = zip(SPECS, predicted, measured, probabilities, strict=True)
+    status = {True: TrialStatus.OOM, False: TrialStatus.OK}
     return setting_rows(
         [
-            result(
-                spec,
-                seen,
-                predicted=prediction(reported, 8 * GIB, probability),
-                status=TrialStatus.OK if seen is not None else TrialStatus.OOM,
-            )
-            for spec, reported, seen, probability in zip(
-                SPECS, predicted, measured, probabilities, strict=True
-            )
+            result(spec, seen, predicted=prediction(*said), status=status[seen is None])
+            for spec, seen, said in ((s, m, (p, 8 * GIB, chance)) for s, p, m, chance in rows)
         ]
     )
 

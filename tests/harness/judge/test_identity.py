@@ -26,11 +26,8 @@ WORKLOAD = {
 FULL = {"software": {"torch": "2.9", "harness": "1"}, "gpus": [{"torch_name": "NVIDIA H200"}]}
 
 
-def test_flat_names() -> None:
+def test_flat_names_labels_and_sizes() -> None:
     assert flatten({"a": {"b": [1, {"c": None}]}, "d": {}}) == {"a.b[0]": 1, "a.b[1].c": None}
-
-
-def test_labels_and_sizes() -> None:
     assert workload_label(WORKLOAD) == "toy/tp2pp1/none"
     assert workload_label({"model": {"name": "x"}}) == "x/tp1pp1"
     assert world_size(WORKLOAD) == 8
@@ -75,10 +72,8 @@ def test_a_process_without_a_fingerprint_still_had_its_variables() -> None:
 
 def test_what_is_compared() -> None:
     named = "software.torch gpus[0].driver variables.NCCL_ALGO"
-    others = (
-        "software.python software.harness git_commit gpus[0].sm_clock_mhz host.cpu host.name_hash"
-    )
-    flat = dict.fromkeys(f"{others} {named}".split(), "1")
+    others = "software.python software.harness git_commit gpus[0].sm_clock_mhz host.cpu"
+    flat = dict.fromkeys(f"{others} host.name_hash {named}".split(), "1")
     assert set(compared(flat)) == set(named.split())
 
 

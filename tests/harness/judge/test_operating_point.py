@@ -59,23 +59,17 @@ def test_more_noise_than_the_bar_speaks_of_catches_less() -> None:
     assert 0.90 <= rates(LIMIT, 0.01, 0.01)[Verdict.REGRESSION] <= 0.96
 
 
-@pytest.mark.parametrize("between", [0.01, 0.02])
-def test_one_process_a_side_does_not_cry_wolf_at_twice_the_assumed_noise(between: float) -> None:
-    assert rates(0.0, between, repeats=1)[Verdict.REGRESSION] <= 0.02
+@pytest.mark.parametrize(
+    ("between", "repeats"),
+    [(0.01, 1), (0.02, 1), (0.02, 2), (0.02, 3), (0.01, 5), (0.03, 5), (0.10, 5)],
+)
+def test_no_change_is_no_regression_at_any_noise(between: float, repeats: int) -> None:
+    """Nor with one process a side at twice the assumed noise; few repeats leave it undecided."""
+    assert rates(0.0, between, repeats=repeats)[Verdict.REGRESSION] <= 0.02
 
 
 def test_one_process_a_side_still_sees_a_large_slowdown() -> None:
     assert rates(0.16, 0.01, repeats=1)[Verdict.REGRESSION] >= 0.99
-
-
-@pytest.mark.parametrize("between", [0.01, 0.03, 0.10])
-def test_no_change_is_no_regression_at_any_noise(between: float) -> None:
-    assert rates(0.0, between)[Verdict.REGRESSION] <= 0.02
-
-
-@pytest.mark.parametrize("repeats", [2, 3])
-def test_few_repeats_make_it_undecided_not_wrong(repeats: int) -> None:
-    assert rates(0.0, 0.02, repeats=repeats)[Verdict.REGRESSION] <= 0.02
 
 
 def test_no_change_passes_at_one_percent_noise() -> None:
@@ -103,8 +97,6 @@ def test_the_interval_covers_the_true_shift(repeats: int, least: float) -> None:
 def test_throughput_is_judged_in_its_own_direction() -> None:
     old = [[700.0], [705.0], [695.0], [702.0], [698.0]]
     slow = [[0.9 * value for value in steps] for steps in old]
-    metric = METRICS[TFLOPS]
-    assert (
-        judge(relative_shift(slow, old, 0.01), metric, LIMIT, -70.0).verdict is Verdict.REGRESSION
-    )
-    assert judge(relative_shift(old, slow, 0.01), metric, LIMIT, 70.0).verdict is Verdict.STALE
+    worse, better = relative_shift(slow, old, 0.01), relative_shift(old, slow, 0.01)
+    assert judge(worse, METRICS[TFLOPS], LIMIT, -70.0).verdict is Verdict.REGRESSION
+    assert judge(better, METRICS[TFLOPS], LIMIT, 70.0).verdict is Verdict.STALE

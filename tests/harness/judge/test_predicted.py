@@ -23,20 +23,21 @@ MakePlan = Callable[..., RunPlan]
 
 
 def result(name: str, *steps: float, status: str = "ok", allocated: int = 2000) -> TrialResult:
-    measured = status in ("ok", "unstable")
-    return TrialResult(
+    whole = TrialResult(
         name=name,
         status=TrialStatus(status),
         trial={},
         environment={},
         started_at="",
         wall_seconds=1.0,
-        times=StepTimes(seconds=steps, warmup_seconds=(), clock="host") if measured else None,
-        memory=(MemoryPeak(rank=0, stage=0, allocated=allocated, saved_bytes_per_layer=100),)
-        if measured
-        else (),
-        flops=Flops(model=1.0, hardware=1.0, replayed_per_layer=0) if measured else None,
-        evidence=None if measured else Evidence(phase=Phase.BACKWARD, message="too big"),
+    )
+    if status not in ("ok", "unstable"):
+        return replace(whole, evidence=Evidence(phase=Phase.BACKWARD, message="too big"))
+    return replace(
+        whole,
+        times=StepTimes(seconds=steps, warmup_seconds=(), clock="host"),
+        memory=(MemoryPeak(rank=0, stage=0, allocated=allocated, saved_bytes_per_layer=100),),
+        flops=Flops(model=1.0, hardware=1.0, replayed_per_layer=0),
     )
 
 
@@ -64,19 +65,18 @@ def test_medians_over_steps_then_processes(make_plan: MakePlan) -> None:
     assert outcome.replayed_flops.error == 0.0
 
 
-def test_one_repeat_that_failed_is_the_status(make_plan: MakePlan) -> None:
+def test_one_repeat_that_failed_is_the_status_and_what_has_no_result_is_left_out(
+    make_plan: MakePlan,
+) -> None:
     plan = make_plan(1, 3)
     (outcome,) = outcomes(plan, results(plan, 1.0, "oom", 1.0))
     assert (outcome.status, outcome.reason) == ("oom", "[backward] too big")
     assert outcome.step_time.measured == 1.0
     (outcome,) = outcomes(plan, results(plan, 1.0, "unstable", 1.0))
     assert outcome.status == "unstable"
-
-
-def test_settings_without_results_are_left_out(make_plan: MakePlan) -> None:
-    plan = make_plan(3)
-    first = next(iter(plan.trials()))[1].name
-    assert len(outcomes(plan, {first: result(first, 1.0)})) == 1
+    more = make_plan(3)
+    first = next(iter(more.trials()))[1].name
+    assert len(outcomes(more, {first: result(first, 1.0)})) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,7 @@ def test_without_scipy_a_page_says_how_to_get_the_order(
         for rank, one in enumerate(outcomes(plan, results(plan, 1.0, 2.0, 3.0)), start=1)
     )
     first, second = judgement(found)
-    assert first == (
-        "No rank correlation: needs scipy; in the checkout run: pip install -e '.[harness]'"
-    )
+    assert first.startswith("No rank correlation: needs scipy; in the checkout run: pip install")
     assert second.startswith("Following the advisor")
 
 
@@ -162,17 +160,11 @@ def test_the_page(make_plan: MakePlan) -> None:
     assert lines[-1] == "Note: on the CPU."
 
 
-def test_a_first_choice_that_did_not_run_is_said(make_plan: MakePlan) -> None:
+def test_what_following_the_advisor_gave(make_plan: MakePlan) -> None:
     plan = make_plan(2)
     assert "The advisor's first choice did not run." in page(plan, results(plan, "oom", 1.0))
-
-
-def test_one_setting_alone_judges_nobody(make_plan: MakePlan) -> None:
-    plan = make_plan(1)
-    assert "Following" not in page(plan, results(plan, 1.0))
-
-
-def test_the_regret_is_said(make_plan: MakePlan) -> None:
+    alone = make_plan(1)
+    assert "Following" not in page(alone, results(alone, 1.0))
     plan = make_plan(3)
     lines = judgement(outcomes(plan, results(plan, 0.0125, 0.010, 0.016)))
     assert lines == [

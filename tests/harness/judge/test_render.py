@@ -32,16 +32,13 @@ def of(*rows: ComparisonRow, **more: object) -> Comparison:
     return Comparison(rows=rows, **more)
 
 
-def test_the_line_of_a_metric() -> None:
-    assert row_line(ROW) == (
-        "FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]"
-        "  limit -5 %"
-    )
+LINE = "FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]"
 
 
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [
+        ({}, LINE + "  limit -5 %"),
         ({"interval": None}, "  -6.8 %  limit -5 %"),
         ({"change": None, "interval": None}, "  612.4 -> 571.0  limit -5 %"),
         ({"limit": None}, "  -6.8 % [-7.6, -5.9]"),
@@ -60,16 +57,10 @@ def test_a_row_about_a_whole_trial_says_why_on_its_line() -> None:
     assert row_line(WHOLE) == "ERROR  toy/tp1pp1/none  timeout"
     assert row_line(replace(WHOLE, reason="")) == "ERROR  toy/tp1pp1/none"
     assert "whole interval" not in row_line(ROW), "a metric's reason stands below its line"
-
-
-def test_times_of_a_cpu_are_called_so() -> None:
     line = row_line(replace(ROW, metric="step_time_seconds", cpu_time=True))
     assert "  step_time_seconds (CPU time)  612.4 ->" in line
-
-
-def test_every_verdict_has_a_word_of_its_own() -> None:
     assert set(WORDS) == set(Verdict)
-    assert len(set(WORDS.values())) == len(Verdict)
+    assert len(set(WORDS.values())) == len(Verdict), "every verdict has a word of its own"
 
 
 def test_notes_and_the_command_follow_the_line() -> None:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.record import as_dict
-from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.request.recipes import load_experiment
 from harness.judge.comparison import compare
@@ -23,19 +22,10 @@ from harness.trial.result import Phase, StepTimes, TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder, StateWriter
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+from tests.harness.conftest import WORKLOAD
 
 TRIAL = Trial(
-    workload=Workload(
-        model=load_model("llama3_8b"),
-        layout=ParallelLayout(),
-        seq_length=32,
-        micro_batch_size=1,
-        global_batch_size=2,
-        precision=Precision.BF16,
-        recompute="none",
-        backend=Backend.NATIVE,
-        device=Device.CPU,
-    ),
+    workload=replace(WORKLOAD, model=load_model("llama3_8b")),
     measurement=MeasurementPlan(repeats=4),
 )
 
@@ -80,20 +70,15 @@ def test_nothing_that_was_planned_is_lost(run: RunFolder) -> None:
     assert loaded.results[2].evidence.phase is Phase.BACKWARD
 
 
-def test_an_interrupted_run_is_no_pass(run: RunFolder) -> None:
+def test_an_interrupted_run_is_no_pass_and_says_how_to_repeat_a_trial(run: RunFolder) -> None:
     loaded = load_results([run.path])
     found = compare(loaded.results, [], commands=loaded.commands)
-    assert found.count(Verdict.FAILED) == 3
-    assert found.exit_code == 4
-
-
-def test_the_run_says_how_to_repeat_a_trial(run: RunFolder) -> None:
-    command = load_results([run.path]).commands[TRIAL.workload.key()]
+    assert (found.count(Verdict.FAILED), found.exit_code) == (3, 4)
+    command = loaded.commands[TRIAL.workload.key()]
     assert command.startswith("harness run experiment=tiny_cpu")
 
 
-def test_keys_are_those_of_the_workload(run: RunFolder) -> None:
-    """Also after JSON: a file and the object have one identity."""
+def test_keys_are_those_of_the_workload_also_after_json() -> None:
     plain = json.loads(encode(finished(TRIAL)))["trial"]["workload"]
     assert workload_key(plain) == workload_key(as_dict(TRIAL.workload)) == TRIAL.workload.key()
 
@@ -136,22 +121,16 @@ def preset_trial() -> Trial:
     return Trial(workload=workload, measurement=MeasurementPlan(repeats=5))
 
 
-def test_a_preset_needs_its_name_and_the_setting() -> None:
-    trial = preset_trial()
+def test_a_preset_needs_its_name_and_the_setting_after_the_environment() -> None:
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    trial = replace(preset_trial(), variables=(allocator, "X=a b"))
     command = reproduction_command("llama3_70b_32xh100", trial)
-    assert " ".join(shlex.split(command)) == (
+    assert command.startswith(f"{allocator} X='a b' harness run experiment=")
+    assert " ".join(shlex.split(command)[2:]) == (
         "harness run experiment=llama3_70b_32xh100 "
         'recompute.settings=["selective:core_attn,mlp"] measure.repeats=5 device=cuda '
         f"name=again-{trial.workload.key()}"
     )
-
-
-def test_the_environment_comes_first() -> None:
-    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    command = reproduction_command(
-        "llama3_70b_32xh100", replace(preset_trial(), variables=(allocator, "X=a b"))
-    )
-    assert command.startswith(f"{allocator} X='a b' harness run experiment=")
 
 
 def test_what_differs_is_overridden() -> None:
@@ -175,10 +154,7 @@ def test_what_differs_is_overridden() -> None:
     assert not any(word.startswith("layout.data_parallel_size") for word in words)
 
 
-def test_an_experiment_that_is_no_file_here_is_taken_as_it_stands() -> None:
+def test_an_experiment_that_is_no_file_here_and_settings_with_commas() -> None:
     assert "model." not in reproduction_command("somewhere_else", preset_trial())
-
-
-def test_settings_with_commas_are_quoted_for_hydra() -> None:
     assert quoted_setting("full:block:4") == "full:block:4"
     assert quoted_setting("none+offload=core_attn") == '"none+offload=core_attn"'

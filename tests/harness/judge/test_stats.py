@@ -65,10 +65,7 @@ def test_a_summary_counts_processes_and_steps() -> None:
     assert one.spread == pytest.approx(1.5 / 3.5)
     assert one.process_spread == pytest.approx(1 / 3.5)
     assert summarise([[2.0]]).process_spread is None
-
-
-def test_an_outlying_step_moves_nothing() -> None:
-    assert summarise([[1.0, 1.0, 1.0, 50.0]]).median == 1.0
+    assert summarise([[1.0, 1.0, 1.0, 50.0]]).median == 1.0, "an outlying step moves nothing"
 
 
 def test_the_ratio_is_the_median_over_pairs() -> None:
@@ -83,16 +80,12 @@ def test_one_bad_process_of_five_does_not_decide() -> None:
     assert shift.ratio == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_same_samples_give_the_same_interval() -> None:
+def test_the_same_samples_give_the_same_interval_and_identical_ones_no_width() -> None:
     samples = [[1.0, 1.1, 1.2], [1.1, 1.0, 1.3]]
     assert relative_shift(samples, samples, 0.01) == relative_shift(samples, samples, 0.01)
-
-
-def test_identical_processes_have_no_width() -> None:
     shift = relative_shift([[2.0]] * 5, [[1.0]] * 5, 0.01)
     assert shift.interval.low == shift.interval.high == pytest.approx(2.0)
-    assert shift.noise == 0.0
-    assert not shift.noise_assumed
+    assert (shift.noise, shift.noise_assumed) == (0.0, False)
 
 
 def test_the_interval_holds_the_estimate_and_the_strict_one_is_wider() -> None:
@@ -103,18 +96,15 @@ def test_the_interval_holds_the_estimate_and_the_strict_one_is_wider() -> None:
     assert shift.ratio < shift.interval.high < shift.strict.high
 
 
-def test_one_process_a_side_takes_the_assumed_noise() -> None:
+def test_one_process_a_side_takes_the_assumed_noise_or_that_of_its_steps() -> None:
     shift = relative_shift([[1.0] * 10], [[1.0] * 10], 0.01)
     assert shift.noise_assumed
     assert shift.interval.high - 1 == pytest.approx(1.96 * 0.01 * math.sqrt(2), rel=0.15)
     assert shift.strict.high - 1 == pytest.approx(2 * 2.576 * 0.01 * math.sqrt(2), rel=0.2)
-
-
-def test_noisy_steps_of_a_single_process_raise_the_assumed_noise() -> None:
     steps = [0.9, 1.1] * 10
-    shift = relative_shift([steps], [[1.0]], 0.01)
-    assert shift.noise == pytest.approx(step_noise(Side(samples=[steps])))
-    assert shift.noise > 0.1
+    noisy = relative_shift([steps], [[1.0]], 0.01)
+    assert noisy.noise == pytest.approx(step_noise(Side(samples=[steps])))
+    assert noisy.noise > 0.1
 
 
 def test_blocks_keep_the_correlation_of_steps() -> None:
@@ -166,18 +156,11 @@ def test_repeats_are_the_least_that_settle() -> None:
     found = repeats_to_settle(shift_of(0.02, 2, 5), 0.025)
     assert not found.golden_too
     assert half_width(0.02, found.count, 5) < 0.025 <= half_width(0.02, found.count - 1, 5)
-
-
-def test_a_poor_golden_must_be_repeated_too() -> None:
-    assert repeats_to_settle(shift_of(0.02, 3, 1), 0.015) == Repeats(count=15, golden_too=True)
+    poor = repeats_to_settle(shift_of(0.02, 3, 1), 0.015)
+    assert poor == Repeats(count=15, golden_too=True), "a poor golden must be repeated too"
     assert half_width(0.02, 15, 15) < 0.015 <= half_width(0.02, 14, 14)
-
-
-def test_what_no_number_of_repeats_settles() -> None:
     assert repeats_to_settle(shift_of(0.5, 5, 5), 0.001) is None
 
-
-pytest.importorskip("numpy")
 
 LIMIT = 0.05
 RATIOS = st.floats(0.5, 2.0)
@@ -192,14 +175,11 @@ def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
     def around(width: float) -> Interval:
         return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
 
-    return Shift(
+    return replace(
+        shift_of(0.01, 5, 5),
         ratio=ratio,
         interval=around(half),
         strict=around(strict * half),
-        noise=0.01,
-        noise_assumed=False,
-        processes=5,
-        golden_processes=5,
     )
 
 
@@ -208,12 +188,8 @@ def verdict(ratio: float, half: float, name: str = STEP_TIME, limit: float = LIM
 
 
 @given(ratio=RATIOS, half=WIDTHS)
-def test_every_shift_has_one_of_four_verdicts(ratio: float, half: float) -> None:
-    assert verdict(ratio, half) in SEVERITY
-
-
-@given(ratio=RATIOS, half=WIDTHS)
 def test_a_regression_excludes_no_change_and_reaches_the_limit(ratio: float, half: float) -> None:
+    assert verdict(ratio, half) in SEVERITY
     if verdict(ratio, half) is Verdict.REGRESSION:
         one = shift(ratio, half)
         assert one.strict.low > 1.0
@@ -284,13 +260,10 @@ def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:
         assert judged.verdict is Verdict.INCONCLUSIVE
         assert judged.repeats.count > wide.processes
         assert f"measure.repeats={judged.repeats.count}" in judged.reason
-
-
-def test_a_single_golden_must_be_repeated_as_well() -> None:
     alone = replace(shift(1.02, 0.2), noise=0.03, processes=1, golden_processes=1)
-    judged = judge(alone, METRICS[STEP_TIME], LIMIT, 1.0)
-    assert judged.repeats.golden_too
-    assert "of run and golden" in judged.reason
+    both = judge(alone, METRICS[STEP_TIME], LIMIT, 1.0)
+    assert both.repeats.golden_too
+    assert "of run and golden" in both.reason
 
 
 @settings(max_examples=25, deadline=None)
@@ -301,10 +274,8 @@ def test_the_unit_of_the_samples_does_not_matter(
     def scaled(samples: list[list[float]]) -> list[list[float]]:
         return [[scale * value for value in steps] for steps in samples]
 
-    plain, other = (
-        relative_shift(new, golden, 0.01),
-        relative_shift(scaled(new), scaled(golden), 0.01),
-    )
+    plain = relative_shift(new, golden, 0.01)
+    other = relative_shift(scaled(new), scaled(golden), 0.01)
     assert other.ratio == pytest.approx(plain.ratio)
     assert other.interval.low == pytest.approx(plain.interval.low)
     assert other.strict.high == pytest.approx(plain.strict.high)

@@ -72,10 +72,8 @@ def test_a_new_metric_is_not_judged_and_a_lost_one_is_reported(
     richer = golden_of(more, "first")
     assert rows(more, richer)[NVML].verdict is Verdict.PASS
     lost = rows(make_repeats(), richer)[NVML]
-    assert (lost.verdict, lost.reason) == (
-        Verdict.VANISHED,
-        "in the golden, but not in the results",
-    )
+    assert lost.verdict is Verdict.VANISHED
+    assert lost.reason == "in the golden, but not in the results"
 
 
 def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
@@ -201,8 +199,7 @@ def test_evidence_on_one_line(
 def test_names_for_other_tools() -> None:
     row = ComparisonRow(label="toy/none", workload_key="k", verdict=Verdict.PASS)
     assert row.identifier == "toy/none"
-    named = ComparisonRow(label="toy/none", workload_key="k", verdict=Verdict.PASS, metric="loss")
-    assert named.identifier == "toy/none loss"
+    assert replace(row, metric="loss").identifier == "toy/none loss"
 
 
 def process(*losses: float, first: int = 1) -> dict[str, Series]:
@@ -238,11 +235,8 @@ def test_one_process_that_diverged_is_the_worst(bad: float) -> None:
         assert (found.step, found.change) == (2, math.inf)
 
 
-def test_a_golden_of_zero() -> None:
-    same, other = furthest([process(0.0)], [process(0.0)]), furthest([process(0.1)], [process(0.0)])
-    assert (same.change, other.change) == (0.0, math.inf)
-
-
-def test_the_sign_of_a_negative_loss_is_that_of_the_change() -> None:
-    found = furthest([process(-1.1)], [process(-1.0)])
-    assert found.change == pytest.approx(-0.1)
+@pytest.mark.parametrize(
+    ("new", "golden", "change"), [(0.0, 0.0, 0.0), (0.1, 0.0, math.inf), (-1.1, -1.0, -0.1)]
+)
+def test_changes_at_and_below_zero(new: float, golden: float, change: float) -> None:
+    assert furthest([process(new)], [process(golden)]).change == pytest.approx(change)

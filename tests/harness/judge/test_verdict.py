@@ -57,13 +57,9 @@ def test_a_certain_regression_says_so() -> None:
     assert "too noisy" in hopeless.reason
 
 
-@pytest.mark.parametrize(
-    ("low", "limit", "is_beyond"),
-    [(0.0, 0.1, False), (1e-9, 0.1, True), (1e-9, 0.10001, False), (1e-9, 0.08, True)],
-)
-def test_what_may_be_no_change_or_less_than_the_limit_is_not_beyond(
-    low: float, limit: float, is_beyond: bool
-) -> None:
-    interval, strict = Interval(low=0.02, high=0.1), Interval(low=low, high=0.12)
-    worse = Worsening(estimate=0.09, interval=interval, strict=strict)
-    assert worse.beyond(limit) is is_beyond
+def test_what_may_be_no_change_or_less_than_the_limit_is_not_beyond() -> None:
+    rows = ((0.0, 0.1, False), (1e-9, 0.1, True), (1e-9, 0.10001, False), (1e-9, 0.08, True))
+    for low, limit, is_beyond in rows:
+        interval, strict = Interval(low=0.02, high=0.1), Interval(low=low, high=0.12)
+        worse = Worsening(estimate=0.09, interval=interval, strict=strict)
+        assert worse.beyond(limit) is is_beyond
