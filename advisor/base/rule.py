@@ -56,6 +56,9 @@ class Verdict(StrEnum):
         return Level.NOTE if self is Verdict.NOTE else Level.WARNING
 
 
+NOWHERE: Final = Place("", 0, 0)
+
+
 class Match(Struct, frozen=True):
     """One case or place that a rule found. What it leaves empty is the rule's own text.
 
@@ -66,6 +69,7 @@ class Match(Struct, frozen=True):
     fix: str = ""
     source: str = ""
     found: object = True
+    place: Place = NOWHERE
 
 
 class Lines(Protocol):
@@ -149,10 +153,8 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
             match.fix or self.fix.format_map(values),
             match.source,
             found,
+            match.place,
         )
-
-
-_NOWHERE: Final = Place("", 0, 0)
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -168,7 +170,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     source: str = ""
     verdict: Verdict = Verdict.REFUSED
     authority: str = ""
-    place: Place = _NOWHERE
+    place: Place = NOWHERE
     change: str = ""
 
     @property

@@ -8,7 +8,6 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Verdict
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import Unknown
 from advisor.reading.read_configuration import ReadValue
@@ -72,23 +71,6 @@ class Keys(Struct, kw_only=True):
     def means(self, key: str, value: Any) -> ReadValue:
         """`value` of a field of ours, as what is written at `key` means it."""
         return self.values[key].meaning(value)
-
-    def error(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
-        """What is refused, at the first of the keys `at` that is given."""
-        return self.finding(Verdict.REFUSED, rule, reason, fix, source, *at)
-
-    def warning(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
-        """What is for nothing, or another thing than it says."""
-        return self.finding(Verdict.NO_EFFECT, rule, reason, fix, source, *at)
-
-    def finding(
-        self, verdict: Verdict, rule: str, reason: str, fix: str, source: str, *at: str
-    ) -> Finding:
-        """A finding of any level."""
-        place = self.where(*at)
-        return Finding(
-            verdict=verdict, rule=rule, reason=reason, fix=fix, source=source, place=place
-        )
 
 
 def known(value: Any) -> bool:

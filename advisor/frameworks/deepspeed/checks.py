@@ -5,10 +5,12 @@ runtime/zero/offload_config.py, runtime/activation_checkpointing/config.py and c
 runtime/pipe/engine.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from advisor.base.rule import Finding, Verdict
+from advisor.base.rule import Match, Verdict
 from advisor.base.units import either
 from advisor.frameworks.deepspeed.options import (
     AC,
@@ -24,11 +26,17 @@ from advisor.frameworks.deepspeed.options import (
     ZERO,
 )
 from advisor.frameworks.option import keys_of, names_in
-from advisor.reading.document_keys import Keys, whole
-from advisor.reading.key_checks import (
+from advisor.reading.document_keys import Keys
+from advisor.reading.key_rules import (
+    KeyRule,
     illegal_values,
-    is_boolean_or_auto,
+    is_boolean,
+    is_count,
+    is_section,
+    is_whole,
+    key_rule,
     no_choice,
+    or_auto,
     unknown_names,
 )
 
@@ -53,192 +61,288 @@ CALLS: Final = (
     "deepspeed.checkpointing.checkpoint on each block (a Hugging Face model does not)"
 )
 DEVICES: Final = ("none", "cpu", "nvme")
-_STAGES: Final = {PARAMETERS: (3,), OPTIMIZER: (1, 2, 3)}
+_CHECKPOINTING: Final = f"{_AC_SOURCE}/checkpointing.py"
+_PARTITION: Final = f"{AC}.partition_activations"
+_CONTIGUOUS: Final = f"{AC}.contiguous_memory_optimization"
+_ON_HOST: Final = f"{AC}.cpu_checkpointing"
+_NUMBER: Final = f"{AC}.number_checkpoints"
 
 
-def findings(keys: Keys) -> Iterator[Finding]:
-    """Everything to be said of the configuration."""
-    yield from _format(keys)
-    yield from _names(keys)
-    yield from _types(keys)
-    yield from _zero(keys)
-    yield from _checkpointing(keys)
-    if keys.truth("fp16.enabled") and keys.truth("bf16.enabled"):
-        reason = "bfloat16 and fp16 modes cannot be simultaneously enabled"
-        yield keys.error("precision", reason, "switch fp16 off", _CONFIG, "fp16.enabled")
-    yield from _batch(keys)
+def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:
+    """What the format refuses of a document: a key that stands twice, or anything else."""
+    found = ((text, place) for text, place in keys.faults if text.endswith("twice") == twice)
+    return (Match(found=text, place=place) for text, place in found)
 
 
-def _format(keys: Keys) -> Iterator[Finding]:
-    for text, place in keys.faults:
-        verdict, name, reason, fix, source = (
-            Verdict.REFUSED,
-            "duplicate_key",
-            text,
-            "keep one",
-            _TWICE,
-        )
-        if not text.endswith("twice"):
-            verdict, name, source = Verdict.NO_EFFECT, "json_syntax", _READS_JSON
-            reason = f"{text}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON"
-            fix = "write it as JSON"
-        yield Finding(
-            verdict=verdict, rule=name, reason=reason, fix=fix, source=source, place=place
-        )
-
-
-def _names(keys: Keys) -> Iterator[Finding]:
-    """Names that are refused where pydantic reads them, and passed over elsewhere."""
-    for section in (ZERO, PARAMETERS, OPTIMIZER):
-        for name in {*keys.under(section)} & REMOVED:
-            reason, at = f"DeepSpeed 0.19.8 removed {name}", f"{section}.{name}"
-            yield keys.warning("removed_key", reason, "drop it", _CONFIG, at)
-        known, reason = (
-            names_in(OPTIONS, section),
-            "has no such key, and DeepSpeed refuses unknown keys",
-        )
-        reason = f"{section} {reason}"
-        yield from unknown_names(keys, section, known, reason, ZERO_SOURCE, also=REMOVED)
-    known, passed = names_in(OPTIONS, AC), "no such key; it is ignored"
-    yield from unknown_names(
-        keys,
-        AC,
-        known,
-        f"{AC} has {passed}",
-        f"{_AC_SOURCE}/config.py",
+_FORMAT: Final = (
+    key_rule("duplicate_key", partial(_faults, twice=True), "{found}", "keep one", source=_TWICE),
+    key_rule(
+        "json_syntax",
+        partial(_faults, twice=False),
+        "{found}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON",
+        "write it as JSON",
+        source=_READS_JSON,
         verdict=Verdict.NO_EFFECT,
-        cutoff=0.5,
-        otherwise=f"use {either(known)}",
+    ),
+)
+
+
+def _in_zero(section: str) -> Iterator[KeyRule]:
+    """Names that pydantic refuses."""
+    yield key_rule(
+        section,
+        lambda keys: (
+            Match(found=name, place=keys.where(f"{section}.{name}"))
+            for name in REMOVED.intersection(keys.under(section))
+        ),
+        "DeepSpeed 0.19.8 removed {found}",
+        "drop it",
+        fault="removed_key",
+        source=_CONFIG,
+        verdict=Verdict.NO_EFFECT,
     )
-    yield from unknown_names(
-        keys,
+    reason = f"{section} has no such key, and DeepSpeed refuses unknown keys"
+    yield unknown_names(
+        section, names_in(OPTIONS, section), reason, also=REMOVED, source=ZERO_SOURCE
+    )
+
+
+_NAMES: Final = (
+    *chain.from_iterable(map(_in_zero, (ZERO, PARAMETERS, OPTIMIZER))),
+    unknown_names(
+        AC,
+        names_in(OPTIONS, AC),
+        f"{AC} has no such key; it is ignored",
+        cutoff=0.5,
+        otherwise=f"use {either(names_in(OPTIONS, AC))}",
+        source=f"{_AC_SOURCE}/config.py",
+        verdict=Verdict.NO_EFFECT,
+    ),
+    unknown_names(
         "",
         names_in(OPTIONS),
-        f"there is {passed}",
-        _CONFIG,
-        verdict=Verdict.NO_EFFECT,
+        "there is no such key; it is ignored",
         cutoff=0.8,
         otherwise="",
+        source=_CONFIG,
+        verdict=Verdict.NO_EFFECT,
+    ),
+)
+"""Names that are refused where pydantic reads them, and passed over elsewhere."""
+
+
+def _is_section_or_switch(value: Any) -> bool:
+    """Switches are passed over: others' files have some of these names too."""
+    return is_section(value) or is_boolean(value) or value == "auto"
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _kind(kind: type, section: str, legal: Callable[[Any], bool]) -> KeyRule:
+    name = "boolean" if kind is bool else "number"
+    reason, at = f"{{key}} = {{value!r}} must be a {name}", keys_of(OPTIONS, section, kind)
+    return illegal_values(at, legal, reason, f"write a {name}", source=_SECTIONS[section])
+
+
+_TYPES: Final = (
+    *(
+        illegal_values(
+            section,
+            _is_section_or_switch,
+            "{key} = {value!r} must be a section",
+            "write its keys below it",
+            source=source,
+        )
+        for section, source in _SECTIONS.items()
+    ),
+    *(_kind(bool, section, or_auto(is_boolean)) for section in (ZERO, "fp16", "bf16")),
+    _kind(bool, AC, lambda value: value in (True, False)),
+    _kind(int, ZERO, or_auto(_is_size)),
+    _kind(int, AC, is_whole),
+)
+
+
+def _stage(keys: Keys) -> Any:
+    return keys.get(STAGE) if keys.has(STAGE) else 0
+
+
+def _offload(section: str, stages: tuple[int, ...]) -> Iterator[KeyRule]:
+    """Of one of the two sections, which is valid with `stages`."""
+    part, at = section.rpartition(".")[2], f"{section}.device"
+    legal = ", ".join(map(str, stages))
+    yield no_choice(
+        at, DEVICES, fix="cpu", also=("auto",), fault=f"{part}.device", source=OFFLOAD_SOURCE
+    )
+
+    def other_stage(keys: Keys) -> str:
+        stage, offloads = _stage(keys), keys.get(at) in DEVICES[1:]
+        return f"{stage}" if offloads and isinstance(stage, int) and stage not in stages else ""
+
+    yield key_rule(
+        at,
+        other_stage,
+        f"{part} is valid only with stage {legal}, but stage = {{found}}",
+        f"use stage {stages[-1]}, or drop {part}",
+        fault=f"{part}.stage",
+        source=OFFLOAD_SOURCE,
+        verdict=Verdict.NO_EFFECT,
+    )
+    yield key_rule(
+        at,
+        lambda keys: keys.get(at) == "nvme" and not keys.has(f"{section}.nvme_path"),
+        "device = nvme needs nvme_path",
+        "set nvme_path to a directory on the drive",
+        fault=f"{part}.nvme_path",
+        source=OFFLOAD_SOURCE,
     )
 
 
-def _types(keys: Keys) -> Iterator[Finding]:
-    for section, source in _SECTIONS.items():
-        reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
-        yield from illegal_values(keys, (section,), _is_section, reason, fix, source)
-    for kind, section, legal in (
-        ("boolean", ZERO, is_boolean_or_auto),
-        ("boolean", "fp16", is_boolean_or_auto),
-        ("boolean", "bf16", is_boolean_or_auto),
-        ("boolean", AC, _is_plain_boolean),
-        ("number", ZERO, _is_number_or_auto),
-        ("number", AC, _is_whole),
-    ):
-        at = keys_of(OPTIONS, section, bool if kind == "boolean" else int)
-        reason, fix = f"{{key}} = {{value!r}} must be a {kind}", f"write a {kind}"
-        yield from illegal_values(keys, at, legal, reason, fix, _SECTIONS[section])
+def _partial_offload(keys: Keys) -> bool:
+    ratio = keys.get(f"{OPTIMIZER}.ratio")
+    return isinstance(ratio, int | float) and ratio < 1.0 and _stage(keys) in (0, 1, 2)
 
 
-def _is_section(value: Any) -> bool:
-    """Keys and values; switches are passed over: others' files have some of these names too."""
-    return isinstance(value, Mapping) or is_boolean_or_auto(value)
+_ZERO: Final = (
+    illegal_values(
+        STAGE,
+        or_auto(lambda value: not isinstance(value, bool) and value in (0, 1, 2, 3)),
+        "stage = {value!r} must be 0, 1, 2 or 3",
+        "use one of these; 3 shards everything",
+        fault="zero_stage",
+        source=ZERO_SOURCE,
+    ),
+    key_rule(
+        STAGE,
+        lambda keys: any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3),
+        "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
+        "stage 1",
+        fault="pipeline.zero_stage",
+        source="DeepSpeed 0.19.8 runtime/pipe/engine.py",
+    ),
+    *_offload(PARAMETERS, (3,)),
+    *_offload(OPTIMIZER, (1, 2, 3)),
+    key_rule(
+        f"{OPTIMIZER}.ratio",
+        _partial_offload,
+        "Partial offloading only supported for ZeRO Stage 3",
+        "use ratio 1.0, or stage 3",
+        fault="offload_optimizer.ratio",
+        source=ZERO_SOURCE,
+    ),
+)
 
 
-def _is_plain_boolean(value: Any) -> bool:
-    return value in (True, False)
+def _switched_on(keys: Keys) -> Match | None:
+    """The first of the section's switches."""
+    on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
+    first = next(on, None)
+    return Match(place=keys.where(first)) if first else None
 
 
-def _is_number_or_auto(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value == "auto" or (number and value >= 0)
+_OF_CHECKPOINTS: Final = (
+    key_rule(
+        f"{AC}.calls",
+        _switched_on,
+        CALLS,
+        "use the model's own checkpointing",
+        fault=f"{AC}.calls",
+        source=_CHECKPOINTING,
+        verdict=Verdict.NOTE,
+    ),
+    key_rule(
+        _CONTIGUOUS,
+        lambda keys: keys.truth(_CONTIGUOUS) and not keys.truth(_PARTITION),
+        "Contiguous Checkpointing is only available with partitioned activations",
+        "set partition_activations: true",
+        fault=_CONTIGUOUS,
+        source=f"{_CHECKPOINTING} configure",
+    ),
+    key_rule(
+        _CONTIGUOUS,
+        lambda k: k.truth(_CONTIGUOUS) and k.truth(_PARTITION) and k.get(_NUMBER) is None,
+        "Must specify the number of layers with contiguous memory checkpointing",
+        "set number_checkpoints to the number of checkpoints in the model",
+        fault=_NUMBER,
+        source=f"{_CHECKPOINTING} configure",
+    ),
+    key_rule(
+        _ON_HOST,
+        lambda keys: keys.truth(_ON_HOST) and not keys.truth(_PARTITION),
+        "cpu_checkpointing without partition_activations moves the whole inputs of every rank to "
+        "the host",
+        "set partition_activations: true if the model is split over GPUs",
+        fault=_ON_HOST,
+        source=f"{_CHECKPOINTING} forward",
+        verdict=Verdict.NOTE,
+    ),
+)
 
 
-def _is_whole(value: Any) -> bool:
-    return whole(value) is not None
+def _other_product(keys: Keys) -> str:
+    """What the batch is not: micro batch x accumulation x GPUs."""
+    total, micro, steps = (keys.number(key) for key in (BATCH, MICRO_BATCH, STEPS))
+    if not total or not micro or total < 0 or micro < 0:
+        return ""
+    sequence = max(keys.number(SEQUENCE) or 1, 1)
+    each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
+    if not total % each and not (world and steps and total != each * world):
+        return ""
+    factors = f"{steps or 'steps'} x {world or 'the number of GPUs'}"
+    return f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
 
 
-def _zero(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "stage = {value!r} must be 0, 1, 2 or 3", "use one of these; 3 shards everything"
-    yield from illegal_values(keys, (STAGE,), _is_stage, reason, fix, ZERO_SOURCE, "zero_stage")
-    if any(keys.under("pipeline")) and keys.get(STAGE) in (2, 3):
-        reason = "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
-        source = "DeepSpeed 0.19.8 runtime/pipe/engine.py"
-        yield keys.error("pipeline.zero_stage", reason, "stage 1", source, STAGE)
-    stage = keys.get(STAGE) if keys.has(STAGE) else 0
-    for section, stages in _STAGES.items():
-        yield from _offload(keys, section, stages, stage)
-    at, rule = f"{OPTIMIZER}.ratio", "offload_optimizer.ratio"
-    ratio = keys.get(at)
-    if isinstance(ratio, int | float) and ratio < 1.0 and stage in (0, 1, 2):
-        reason = "Partial offloading only supported for ZeRO Stage 3"
-        yield keys.error(rule, reason, "use ratio 1.0, or stage 3", ZERO_SOURCE, at)
-
-
-def _is_stage(value: Any) -> bool:
-    return value == "auto" or (not isinstance(value, bool) and value in (0, 1, 2, 3))
-
-
-def _offload(keys: Keys, section: str, stages: tuple[int, ...], stage: object) -> Iterator[Finding]:
-    """Of one of the two sections, which is valid with `stages`."""
-    part, at = section.rpartition(".")[2], f"{section}.device"
-    device, rule = keys.get(at), f"{part}.device"
-    yield from no_choice(keys, at, DEVICES, OFFLOAD_SOURCE, rule=rule, fix="cpu", also=("auto",))
-    if device in DEVICES[1:] and isinstance(stage, int) and stage not in stages:
-        legal, fix = ", ".join(map(str, stages)), f"use stage {stages[-1]}, or drop {part}"
-        reason = f"{part} is valid only with stage {legal}, but stage = {stage}"
-        yield keys.warning(f"{part}.stage", reason, fix, OFFLOAD_SOURCE, at)
-    if device == "nvme" and not keys.has(f"{section}.nvme_path"):
-        reason, fix = "device = nvme needs nvme_path", "set nvme_path to a directory on the drive"
-        yield keys.error(f"{part}.nvme_path", reason, fix, OFFLOAD_SOURCE, at)
-
-
-def _checkpointing(keys: Keys) -> Iterator[Finding]:
-    on = [name for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True]
-    if on:
-        fix, source = "use the model's own checkpointing", f"{_AC_SOURCE}/checkpointing.py"
-        yield keys.finding(Verdict.NOTE, f"{AC}.calls", CALLS, fix, source, f"{AC}.{on[0]}")
-    partition = keys.truth(f"{AC}.partition_activations")
-    at, number = f"{AC}.contiguous_memory_optimization", f"{AC}.number_checkpoints"
-    source = f"{_AC_SOURCE}/checkpointing.py configure"
-    if keys.truth(at) and not partition:
-        reason = "Contiguous Checkpointing is only available with partitioned activations"
-        yield keys.error(at, reason, "set partition_activations: true", source, at)
-    elif keys.truth(at) and keys.get(number) is None:
-        reason = "Must specify the number of layers with contiguous memory checkpointing"
-        fix = "set number_checkpoints to the number of checkpoints in the model"
-        yield keys.error(number, reason, fix, source, at)
-    at, source = f"{AC}.cpu_checkpointing", f"{_AC_SOURCE}/checkpointing.py forward"
-    if keys.truth(at) and not partition:
-        moves = "moves the whole inputs of every rank to the host"
-        reason = f"cpu_checkpointing without partition_activations {moves}"
-        fix = "set partition_activations: true if the model is split over GPUs"
-        yield keys.finding(Verdict.NOTE, at, reason, fix, source, at)
-
-
-def _batch(keys: Keys) -> Iterator[Finding]:
-    """The batch is micro batch x accumulation x GPUs, where a Trainer does not fill them in."""
-    batch, reason = (BATCH, MICRO_BATCH, STEPS), "{key} = {value!r} has to be greater than 0"
-    yield from illegal_values(keys, batch, _is_batch_or_auto, reason, "1", _CONFIG, "batch")
-    total, micro, steps = (keys.number(key) for key in batch)
-    if total and micro and total > 0 and micro > 0:
-        sequence = max(keys.number(SEQUENCE) or 1, 1)
-        each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
-        if total % each or (world and steps and total != each * world):
-            reason = (
-                f"train_batch_size {total} is not micro batch {micro} x accumulation "
-                f"{steps or 'steps'} x {world or 'the number of GPUs'}"
-            )
-            fix, source = "leave one of the three out", f"{_CONFIG} _batch_assertion"
-            yield keys.error("batch", reason, fix, source, BATCH)
-    given = keys.has(BATCH) or keys.has(MICRO_BATCH)
+def _no_batch(keys: Keys) -> bool:
+    """Nothing says it, and no Trainer fills it in."""
     filled_in = any(value.value == "auto" for value in keys.values.values())
-    if keys.about.get("whole") and not given and not filled_in:
-        reason = (
-            "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided, "
-            "unless a Trainer or Accelerate adds it"
-        )
-        yield keys.finding(Verdict.NOTE, "batch.missing", reason, MICRO_BATCH, _CONFIG, *batch)
+    given = keys.has(BATCH) or keys.has(MICRO_BATCH) or filled_in
+    return bool(keys.about.get("whole")) and not given
 
 
-def _is_batch_or_auto(value: Any) -> bool:
-    return value == "auto" or (not isinstance(value, str) and (whole(value) or 0) >= 1)
+_BATCH: Final = (
+    illegal_values(
+        (BATCH, MICRO_BATCH, STEPS),
+        or_auto(lambda value: not isinstance(value, str) and is_count(value)),
+        "{key} = {value!r} has to be greater than 0",
+        "1",
+        fault="batch",
+        source=_CONFIG,
+    ),
+    key_rule(
+        BATCH,
+        _other_product,
+        "{found}",
+        "leave one of the three out",
+        fault="batch",
+        source=f"{_CONFIG} _batch_assertion",
+    ),
+    key_rule(
+        (BATCH, MICRO_BATCH, STEPS),
+        _no_batch,
+        "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided, unless a "
+        "Trainer or Accelerate adds it",
+        MICRO_BATCH,
+        fault="batch.missing",
+        source=_CONFIG,
+        verdict=Verdict.NOTE,
+    ),
+)
+
+RULES: Final = (
+    *_FORMAT,
+    *_NAMES,
+    *_TYPES,
+    *_ZERO,
+    *_OF_CHECKPOINTS,
+    key_rule(
+        "fp16.enabled",
+        lambda keys: keys.truth("fp16.enabled") and keys.truth("bf16.enabled"),
+        "bfloat16 and fp16 modes cannot be simultaneously enabled",
+        "switch fp16 off",
+        fault="precision",
+        source=_CONFIG,
+    ),
+    *_BATCH,
+)
+"""Everything to be said of a configuration."""

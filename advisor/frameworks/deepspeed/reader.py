@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from advisor.base.rule import Finding
-from advisor.frameworks.deepspeed.checks import findings
+from advisor.frameworks.deepspeed.checks import RULES
 from advisor.frameworks.deepspeed.options import (
     AC,
     BATCH,
@@ -35,6 +34,7 @@ class DeepSpeedReader(KeyedReader):
     label = "DeepSpeed"
     takes_over = (Framework.HUGGINGFACE,)  # a Trainer's job names the file
     options = OPTIONS
+    rules = RULES
 
     def find(self, document: Document) -> Iterator[Keys]:
         """The configurations in a document that are DeepSpeed's."""
@@ -64,10 +64,6 @@ class DeepSpeedReader(KeyedReader):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
-
-    def findings(self, keys: Keys) -> Iterator[Finding]:
-        """What the release refuses."""
-        return findings(keys)
 
     def recompute(self, keys: Keys) -> str | None:
         """The section says how a checkpoint is kept; whether there is one is the model's affair."""

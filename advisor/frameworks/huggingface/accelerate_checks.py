@@ -4,10 +4,10 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
-from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
-from advisor.base.rule import Finding, Verdict
+from advisor.base.rule import Match, Verdict
 from advisor.frameworks.deepspeed.checks import DEVICES, OFFLOAD_SOURCE, ZERO_SOURCE
 from advisor.frameworks.huggingface.options import (
     DEEPSPEED,
@@ -18,8 +18,17 @@ from advisor.frameworks.huggingface.options import (
     RESHARD,
 )
 from advisor.frameworks.option import names_in
-from advisor.reading.document_keys import Keys, known, near, whole
-from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
+from advisor.reading.document_keys import Keys, known, whole
+from advisor.reading.key_rules import (
+    did_you_mean,
+    illegal_values,
+    is_boolean,
+    is_section,
+    is_whole,
+    key_rule,
+    no_choice,
+    unknown_names,
+)
 
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
@@ -38,130 +47,171 @@ _TYPES: Final = (
     *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
     *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
 )
+_VERSION: Final = f"{FSDP}.fsdp_version"
+_STATE: Final = f"{FSDP}.fsdp_state_dict_type"
+_PREFETCH: Final = f"{FSDP}.fsdp_forward_prefetch"
+_FILE_OF_DEEPSPEED, *_ITS_KEYS = names_in(FILE, DEEPSPEED)
+_ZERO_STAGE: Final = f"{DEEPSPEED}.zero_stage"
+_OFFLOADS: Final = tuple(f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
+_plugin = partial(key_rule, source=_PLUGIN)
+_file: Final[dict[str, Any]] = {"given": lambda keys: keys.about["kind"] == "file"}
 
 
-def findings(keys: Keys) -> Iterator[Finding]:
-    """Everything to be said of the file, or of the same options."""
-    if keys.about["kind"] == "file":
-        yield from _top(keys)
-        yield from _types(keys)
-    names, reason = names_in(FILE, FSDP), f"{FSDP} has no such key; it is ignored"
-    yield from unknown_names(
-        keys,
-        FSDP,
-        names,
-        reason,
-        _LAUNCH,
-        verdict=Verdict.NO_EFFECT,
-        cutoff=0.6,
-        also=[name.removeprefix("fsdp_") for name in names],
-    )
-    for name, legal in _CHOICES.items():
-        yield from no_choice(
-            keys, f"{FSDP}.{name}", legal, _CONSTANTS, cutoff=0.4, fold=str.upper, also=("NONE",)
-        )
-    yield from _fsdp(keys)
-    yield from _checkpointing(keys)
-    yield from _deepspeed(keys)
+def _other_type(keys: Keys) -> Match | None:
+    kind = keys.get("distributed_type")
+    if kind is None or str(kind) in (*_TYPES, "False"):
+        return None
+    return Match(fix=did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind))
 
 
-def _top(keys: Keys) -> Iterator[Finding]:
-    known, reason = names_in(FILE), "the config file had unknown keys"
-    yield from unknown_names(keys, "", known, reason, _CONFIG, cutoff=0.6)
-    kind, rule = keys.get("distributed_type"), "distributed_type"
-    if kind is not None and str(kind) not in (*_TYPES, "False"):
-        meant = near(str(kind).upper(), _TYPES, 0.4)
-        fix = f"did you mean {meant}?" if meant else "FSDP"
-        yield keys.error(rule, f"{rule} = {kind} is not known", fix, _CONFIG, rule)
-    source = "accelerate 1.15.0 utils/dataclasses.py PrecisionType"
-    yield from no_choice(keys, "mixed_precision", _PRECISIONS, source, fix="bf16", also=("False",))
-
-
-def _types(keys: Keys) -> Iterator[Finding]:
-    reason, fix = "{key} = {value!r} must be a section", "write its keys below it"
-    yield from illegal_values(keys, (FSDP, DEEPSPEED), _is_section, reason, fix, _CONFIG)
-    reason, fix = "num_processes = {value!r} must be a whole number", "one per GPU, e.g. 8"
-    yield from illegal_values(keys, ("num_processes",), _is_whole, reason, fix, _LAUNCH)
-
-
-def _is_section(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_whole(value: Any) -> bool:
-    return whole(value) is not None
-
-
-def _fsdp(keys: Keys) -> Iterator[Finding]:
-    at, reason = f"{FSDP}.fsdp_version", "fsdp_version = {value} is neither 1 nor 2"
-    yield from illegal_values(keys, (at,), _is_version, reason, "2", _PLUGIN, "fsdp_version")
-    version, reshard, rule = _version(keys), keys.get(RESHARD), "fsdp_reshard_after_forward"
-    unsupported = f"{rule} = {reshard} is not supported with FSDP{version}"
-    if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
-        reason, fix = (
-            f"{unsupported}, which needs true or false",
-            "use true: it reshards after the forward, as FULL_SHARD does",
-        )
-        yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
-    if version == 1 and keys.truth(RESHARD) is not None:
-        reason = f"{unsupported}, which needs a strategy"
-        fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
-        yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
-    rule = "fsdp_forward_prefetch"
-    if version == 2 and keys.truth(f"{FSDP}.{rule}"):
-        reason, fix = (
-            "forward_prefetch is not yet implemented in FSDP2",
-            "drop it, or fsdp_version: 1",
-        )
-        yield keys.error(rule, reason, fix, _PLUGIN, f"{FSDP}.{rule}")
-    rule = "fsdp_state_dict_type"
-    if version == 2 and keys.get(f"{FSDP}.{rule}") == "LOCAL_STATE_DICT":
-        reason, fix = "FSDP2 does not support LOCAL_STATE_DICT", "SHARDED_STATE_DICT"
-        yield keys.error(rule, reason, fix, _PLUGIN, f"{FSDP}.{rule}")
+_OF_FILES: Final = (
+    unknown_names(
+        "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
+    ),
+    key_rule(
+        "distributed_type",
+        _other_type,
+        "distributed_type = {found} is not known",
+        source=_CONFIG,
+        **_file,
+    ),
+    no_choice(
+        "mixed_precision",
+        _PRECISIONS,
+        fix="bf16",
+        also=("False",),
+        source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
+        **_file,
+    ),
+    illegal_values(
+        (FSDP, DEEPSPEED),
+        is_section,
+        "{key} = {value!r} must be a section",
+        "write its keys below it",
+        source=_CONFIG,
+        **_file,
+    ),
+    illegal_values(
+        "num_processes",
+        is_whole,
+        "num_processes = {value!r} must be a whole number",
+        "one per GPU, e.g. 8",
+        source=_LAUNCH,
+        **_file,
+    ),
+)
 
 
 def _version(keys: Keys) -> int:
-    return keys.number(f"{FSDP}.fsdp_version") or 1
+    return keys.number(_VERSION) or 1
 
 
-def _is_version(value: Any) -> bool:
-    return (whole(value) or 1) in (1, 2)
+def _other_reshard(keys: Keys) -> Match | None:
+    """FSDP1 has strategies, FSDP2 true and false."""
+    version, reshard = _version(keys), keys.get(RESHARD)
+    reason = f"fsdp_reshard_after_forward = {reshard} is not supported with FSDP{version}, which"
+    if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
+        fix = "use true: it reshards after the forward, as FULL_SHARD does"
+        return Match(f"{reason} needs true or false", fix)
+    if version == 1 and keys.truth(RESHARD) is not None:
+        fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
+        return Match(f"{reason} needs a strategy", fix)
+    return None
 
 
-def _checkpointing(keys: Keys) -> Iterator[Finding]:
-    at, reason = (INSIDE, INSIDE_OFFLOAD), "{name} = {value!r} must be a boolean"
-    yield from illegal_values(keys, at, is_boolean, reason, "true or false", _PLUGIN)
+def _offload_needs(keys: Keys) -> Match | None:
+    asked, reason = keys.values.get(INSIDE), "`activation_checkpointing_offload=True` requires"
     if not keys.truth(INSIDE_OFFLOAD):
-        return
-    asked, rule = keys.values.get(INSIDE), "activation_checkpointing_offload"
+        return None
     if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
-        needs, fix = "activation_checkpointing=True", "fsdp_activation_checkpointing: true"
-    elif _version(keys) != 2:
-        needs, fix = "fsdp_version=2", "fsdp_version: 2"
-    else:
-        return
-    yield keys.error(rule, f"`{rule}=True` requires `{needs}`", fix, _PLUGIN, INSIDE_OFFLOAD)
+        fix = "fsdp_activation_checkpointing: true"
+        return Match(f"{reason} `activation_checkpointing=True`", fix)
+    return None if _version(keys) == 2 else Match(f"{reason} `fsdp_version=2`", "fsdp_version: 2")
 
 
-def _deepspeed(keys: Keys) -> Iterator[Finding]:
-    file, *others = names_in(FILE, DEEPSPEED)
-    both = [name for name in others if keys.has(f"{DEEPSPEED}.{name}")]
-    if both and keys.has(f"{DEEPSPEED}.{file}"):
-        reason = f"{', '.join(both)} cannot be combined with {file}, which already sets them"
-        fix, source = f"drop {', '.join(both)}", "accelerate 1.15.0 utils/dataclasses.py:1525"
-        yield keys.error(file, reason, fix, source, f"{DEEPSPEED}.{both[0]}")
-    at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} must be 0, 1, 2 or 3"
-    fix, rule = "use one of these; 3 shards everything", "zero_stage"
-    yield from illegal_values(keys, (at,), _is_stage, reason, fix, ZERO_SOURCE, rule)
-    stage, source = keys.number(at), OFFLOAD_SOURCE
-    optimizer, parameters = (f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
-    for at in (optimizer, parameters):
-        yield from no_choice(keys, at, DEVICES, source, fix="cpu", fold=str.lower)
-    if str(keys.get(parameters)).lower() in DEVICES[1:] and stage in (0, 1, 2):
-        reason = f"offload_param_device is valid only with zero_stage 3, but zero_stage = {stage}"
-        fix = "zero_stage: 3, or offload_param_device: none"
-        yield keys.warning("offload_param.stage", reason, fix, source, parameters)
+def _twice(keys: Keys) -> Match | None:
+    """Keys that DeepSpeed's own file sets already."""
+    both = [name for name in _ITS_KEYS if keys.has(f"{DEEPSPEED}.{name}")]
+    if not both or not keys.has(f"{DEEPSPEED}.{_FILE_OF_DEEPSPEED}"):
+        return None
+    return Match(found=both, place=keys.where(f"{DEEPSPEED}.{both[0]}"))
 
 
-def _is_stage(value: Any) -> bool:
-    return whole(value) in (0, 1, 2, 3)
+def _other_stage(keys: Keys) -> str:
+    stage, offloads = keys.number(_ZERO_STAGE), str(keys.get(_OFFLOADS[1])).lower() in DEVICES[1:]
+    return f"{stage}" if offloads and stage in (0, 1, 2) else ""
+
+
+RULES: Final = (
+    *_OF_FILES,
+    unknown_names(
+        FSDP,
+        names_in(FILE, FSDP),
+        f"{FSDP} has no such key; it is ignored",
+        cutoff=0.6,
+        also=[name.removeprefix("fsdp_") for name in names_in(FILE, FSDP)],
+        verdict=Verdict.NO_EFFECT,
+        source=_LAUNCH,
+    ),
+    *(
+        no_choice(
+            f"{FSDP}.{name}", legal, cutoff=0.4, fold=str.upper, also=("NONE",), source=_CONSTANTS
+        )
+        for name, legal in _CHOICES.items()
+    ),
+    illegal_values(
+        _VERSION,
+        lambda value: (whole(value) or 1) in (1, 2),
+        "fsdp_version = {value} is neither 1 nor 2",
+        "2",
+        fault="fsdp_version",
+        source=_PLUGIN,
+    ),
+    _plugin(RESHARD, _other_reshard),
+    _plugin(
+        _PREFETCH,
+        lambda keys: _version(keys) == 2 and keys.truth(_PREFETCH),
+        "forward_prefetch is not yet implemented in FSDP2",
+        "drop it, or fsdp_version: 1",
+    ),
+    _plugin(
+        _STATE,
+        lambda keys: _version(keys) == 2 and keys.get(_STATE) == "LOCAL_STATE_DICT",
+        "FSDP2 does not support LOCAL_STATE_DICT",
+        "SHARDED_STATE_DICT",
+    ),
+    illegal_values(
+        (INSIDE, INSIDE_OFFLOAD),
+        is_boolean,
+        "{name} = {value!r} must be a boolean",
+        "true or false",
+        source=_PLUGIN,
+    ),
+    _plugin(INSIDE_OFFLOAD, _offload_needs, fault="activation_checkpointing_offload"),
+    key_rule(
+        f"{DEEPSPEED}.{_FILE_OF_DEEPSPEED}",
+        _twice,
+        f"{{found}} cannot be combined with {_FILE_OF_DEEPSPEED}, which already sets them",
+        "drop {found}",
+        source="accelerate 1.15.0 utils/dataclasses.py:1525",
+    ),
+    illegal_values(
+        _ZERO_STAGE,
+        lambda value: whole(value) in (0, 1, 2, 3),
+        "zero_stage = {value} must be 0, 1, 2 or 3",
+        "use one of these; 3 shards everything",
+        fault="zero_stage",
+        source=ZERO_SOURCE,
+    ),
+    *(no_choice(at, DEVICES, fix="cpu", fold=str.lower, source=OFFLOAD_SOURCE) for at in _OFFLOADS),
+    key_rule(
+        _OFFLOADS[1],
+        _other_stage,
+        "offload_param_device is valid only with zero_stage 3, but zero_stage = {found}",
+        "zero_stage: 3, or offload_param_device: none",
+        fault="offload_param.stage",
+        verdict=Verdict.NO_EFFECT,
+        source=OFFLOAD_SOURCE,
+    ),
+)
+"""Everything to be said of the file, or of the same options."""

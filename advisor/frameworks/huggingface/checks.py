@@ -5,9 +5,11 @@ hf_argparser.py, modeling_layers.py, modeling_utils.py.
 """
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from advisor.base.rule import Finding
+from advisor.base.rule import Match, Verdict
 from advisor.base.units import either
 from advisor.frameworks.huggingface.accelerate_checks import POLICIES
 from advisor.frameworks.huggingface.options import (
@@ -19,8 +21,17 @@ from advisor.frameworks.huggingface.options import (
     STEPS,
 )
 from advisor.frameworks.option import names_in
-from advisor.reading.document_keys import Keys, known, near, whole
-from advisor.reading.key_checks import illegal_values, is_boolean, unknown_names
+from advisor.reading.document_keys import Keys, known
+from advisor.reading.key_rules import (
+    KeyRule,
+    did_you_mean,
+    illegal_values,
+    is_boolean,
+    is_count,
+    key_rule,
+    or_auto,
+    unknown_names,
+)
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"
@@ -31,25 +42,9 @@ _FSDP_WORDS: Final = (
     *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
     *("offload", "auto_wrap"),
 )
-
-
-def findings(keys: Keys) -> Iterator[Finding]:
-    """Everything to be said of the arguments."""
-    yield from _names(keys)
-    yield from _types(keys)
-    for name, section in zip(CHECKPOINTING, SECTIONS, strict=True):
-        yield from _kwargs(keys, name, section)
-    if keys.truth("fp16") and keys.truth("bf16"):
-        reason = "At most one of fp16 and bf16 can be True, but not both"
-        yield keys.error("precision", reason, "drop fp16", _ARGUMENTS, "fp16")
-    if keys.truth("use_cache") and checkpointing(keys):
-        reason = (
-            "checkpointing switches use_cache off, with a warning: a replayed layer would store "
-            "its keys and values twice"
-        )
-        source = "transformers 5.23.0 modeling_layers.py"
-        yield keys.warning("use_cache", reason, "use_cache = False", source, "use_cache")
-    yield from _fsdp(keys)
+_NO_COUNT: Final = "{name} = {value!r} must be a positive whole number"
+_FIRST: Final = "4"
+"""The release that knows no keyword of its own."""
 
 
 def checkpointing(keys: Keys) -> bool | None:
@@ -58,117 +53,193 @@ def checkpointing(keys: Keys) -> bool | None:
     return next((switch for switch in said if switch is not None), None)
 
 
-def _names(keys: Keys) -> Iterator[Finding]:
-    about_it = ("gradient", "activation")
-    names = [name for name in names_in(ARGUMENTS) if name.startswith(about_it)]
+def _is_launched_apart(keys: Keys) -> bool:
+    """Whether a Trainer reads fsdp_config, and not Accelerate."""
+    return keys.about["kind"] in ("command", "python") and not keys.about.get("launcher")
+
+
+_ABOUT_IT: Final = tuple(
+    name for name in names_in(ARGUMENTS) if name.startswith(("gradient", "activation"))
+)
+
+
+def _unknown_arguments(keys: Keys) -> Iterator[Match]:
+    source = _PARSER if keys.about["kind"] == "command" else _ARGUMENTS
     for key, given in keys.values.items():
         name = key.partition(".")[0]
         begins = name.startswith(_BEGINNINGS)
-        meant = near(name, names, 0.5 if begins else 0.85)
-        if name not in names and (begins or meant):
-            source = _PARSER if keys.about["kind"] == "command" else _ARGUMENTS
-            reason = f"{given.written}: there is no such argument"
-            fix = f"did you mean {meant}?" if meant else "drop it"
-            yield keys.error("unknown_argument", reason, fix, source, key)
+        fix = did_you_mean(name, _ABOUT_IT, 0.5 if begins else 0.85, "drop it" if begins else "")
+        if name not in _ABOUT_IT and fix:
+            yield Match(fix=fix, source=source, found=given.written, place=keys.where(key))
 
 
-def _types(keys: Keys) -> Iterator[Finding]:
-    at, reason = (*CHECKPOINTING, "bf16", "fp16"), "{name} = {value!r}: Truthy value expected"
-    source = f"{_PARSER} string_to_bool"
-    yield from illegal_values(keys, at, is_boolean, reason, "True or False", source)
-    reason = "{name} = {value!r} must be a positive whole number"
-    yield from illegal_values(
-        keys, (MICRO_BATCH, STEPS), _is_count_or_auto, reason, "1", _ARGUMENTS
+_argument = partial(key_rule, source=_ARGUMENTS)
+_NAMES_AND_TYPES: Final = (
+    _argument("unknown_argument", _unknown_arguments, "{found}: there is no such argument"),
+    illegal_values(
+        (*CHECKPOINTING, "bf16", "fp16"),
+        is_boolean,
+        "{name} = {value!r}: Truthy value expected",
+        "True or False",
+        source=f"{_PARSER} string_to_bool",
+    ),
+    illegal_values((MICRO_BATCH, STEPS), or_auto(is_count), _NO_COUNT, "1", source=_ARGUMENTS),
+)
+
+
+def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
+    """What goes on to torch's checkpoint; transformers itself reads two of the keywords from 5
+    on."""
+    fault, inside = "checkpointing_kwargs", "transformers {} modeling_utils.py"
+    switches = (f"{section}.use_reentrant", f"{section}.offload")
+
+    def is_unused(keys: Keys) -> bool:
+        given = any(keys.under(section))
+        off = (given or keys.get(section)) and checkpointing(keys) is False
+        omitted = not any(keys.has(switch) for switch in CHECKPOINTING)
+        return bool(off or (given and omitted and keys.about["kind"] != "part"))
+
+    def as_text(keys: Keys) -> Iterator[Match]:
+        for at in switches if keys.release != _FIRST else switches[:1]:
+            if isinstance(keys.get(at), str):
+                what = f"{at.rpartition('.')[2]} = {keys.get(at)!r}"
+                yield Match(found=what, place=keys.where(at))
+
+    yield illegal_values(
+        section,
+        lambda value: not isinstance(value, str),
+        "{key} = {value} must be a JSON dictionary",
+        """'{{"use_reentrant": false}}'""",
+        fault=fault,
+        source=f"{_ARGUMENTS} __post_init__",
     )
-
-
-def _is_count_or_auto(value: Any) -> bool:
-    return value == "auto" or _is_count(value)
-
-
-def _is_count(value: Any) -> bool:
-    return (whole(value) or 0) >= 1
-
-
-def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
-    """What goes on to torch's checkpoint."""
-    given, whole_text, rule = any(keys.under(section)), keys.get(section), "checkpointing_kwargs"
-    if isinstance(whole_text, str):
-        reason, fix = (
-            f"{section} = {whole_text} must be a JSON dictionary",
-            """'{"use_reentrant": false}'""",
-        )
-        yield keys.error(rule, reason, fix, f"{_ARGUMENTS} __post_init__", section)
-    omitted = not any(keys.has(switch) for switch in CHECKPOINTING)
-    off = (given or whole_text) and checkpointing(keys) is False
-    if off or (given and omitted and keys.about["kind"] != "part"):
-        reason = f"{section} without {name}: nothing is checkpointed"
-        yield keys.warning(f"{rule}.unused", reason, f"{name} = True", _TRAINER, section)
+    yield key_rule(
+        section,
+        is_unused,
+        f"{section} without {name}: nothing is checkpointed",
+        f"{name} = True",
+        fault=f"{fault}.unused",
+        verdict=Verdict.NO_EFFECT,
+        source=_TRAINER,
+    )
     names, reason = names_in(ARGUMENTS, section), "torch's checkpoint has no such keyword"
     hint = f"use {either(names)}"
-    yield from unknown_names(
-        keys, section, names, reason, _CHECKPOINT, rule=rule, cutoff=0.5, otherwise=hint
+    yield unknown_names(
+        section, names, reason, cutoff=0.5, otherwise=hint, fault=fault, source=_CHECKPOINT
     )
-    yield from _values(keys, section)
-
-
-def _values(keys: Keys, section: str) -> Iterator[Finding]:
-    """Of the keywords; transformers itself reads two of them from 5 on."""
-    rule, switches = "checkpointing_kwargs", [f"{section}.use_reentrant"]
-    if keys.release == "4":
-        source = "transformers 4.57.1 modeling_utils.py"
-        reason = "transformers 4.x passes every keyword to torch, which does not know this one"
-        for name in {*keys.under(section)} & {"every_n_layers", "offload"}:
-            at = f"{section}.{name}"
-            yield keys.error(f"{rule}.{name}", f"{name}: {reason}", "transformers 5", source, at)
-    else:
-        switches.append(f"{section}.offload")
-        at, rule = f"{section}.every_n_layers", f"{rule}.every_n_layers"
-        reason = "{name} = {value!r} must be a positive whole number"
-        fix, source = (
-            "write e.g. 2, which checkpoints every second layer",
-            "transformers 5.23.0 modeling_utils.py",
+    for keyword in ("every_n_layers", "offload"):
+        yield key_rule(
+            f"{section}.{keyword}",
+            partial(Keys.has, key=f"{section}.{keyword}"),
+            f"{keyword}: transformers 4.x passes every keyword to torch, which does not know this "
+            "one",
+            "transformers 5",
+            given=lambda keys: keys.release == _FIRST,
+            fault=f"{fault}.{keyword}",
+            source=inside.format("4.57.1"),
         )
-        yield from illegal_values(keys, (at,), _is_count, reason, fix, source, rule)
-    for at in switches:
-        if isinstance(keys.get(at), str):
-            reason = (
-                f"{at.rpartition('.')[2]} = {keys.get(at)!r} is text, and any text counts as true"
-            )
-            fix = "true or false without quotes"
-            yield keys.warning("wrong_type", reason, fix, _CHECKPOINT, at)
+    yield illegal_values(
+        f"{section}.every_n_layers",
+        is_count,
+        _NO_COUNT,
+        "write e.g. 2, which checkpoints every second layer",
+        given=lambda keys: keys.release != _FIRST,
+        fault=f"{fault}.every_n_layers",
+        source=inside.format("5.23.0"),
+    )
+    yield key_rule(
+        section,
+        as_text,
+        "{found} is text, and any text counts as true",
+        "true or false without quotes",
+        fault="wrong_type",
+        verdict=Verdict.NO_EFFECT,
+        source=_CHECKPOINT,
+    )
 
 
-def _fsdp(keys: Keys) -> Iterator[Finding]:
+def _words(keys: Keys) -> list[Any]:
+    """Those of `fsdp`."""
     fsdp = keys.get("fsdp")
-    words = fsdp if isinstance(fsdp, list) else str(fsdp).split() if isinstance(fsdp, str) else []
-    for word in map(str, words):
+    return fsdp if isinstance(fsdp, list) else fsdp.split() if isinstance(fsdp, str) else []
+
+
+def _unknown_words(keys: Keys) -> Iterator[Match]:
+    for word in map(str, _words(keys)):
         plain = word.strip(",").lower()
         if known(word) and plain not in (*_FSDP_WORDS, "true", "false", "1", "0"):
-            meant = near(plain, _FSDP_WORDS, 0.5)
-            fix = f"did you mean {meant}?" if meant else "full_shard auto_wrap"
-            yield keys.error("fsdp", f"Unknown `fsdp` option: {word}", fix, _ARGUMENTS, "fsdp")
-    on = fsdp is True or (bool(words) and str(words[0]).lower() not in ("false", "0", ""))
-    if on and keys.get("deepspeed"):
-        reason = "Using --fsdp together with --deepspeed is not possible"
-        fix = "deactivate one of those flags"
-        yield keys.error("fsdp_and_deepspeed", reason, fix, _TRAINER, "fsdp")
-    inside = {name.removeprefix("fsdp_"): f"{FSDP}.{name}" for name in keys.under(FSDP)}
-    if keys.truth(inside.get("activation_checkpointing", "")) and checkpointing(keys):
-        reason = (
-            "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
-            "argument can't both be set to True"
-        )
-        fix = "keep the one in fsdp_config, drop the argument"
-        yield keys.error("checkpointing_twice", reason, fix, _TRAINER, *CHECKPOINTING)
-    if keys.about["kind"] not in ("command", "python") or keys.about.get("launcher"):
-        return
-    at = inside.get("auto_wrap_policy", "")
+            fix = did_you_mean(plain, _FSDP_WORDS, 0.5, "full_shard auto_wrap")
+            yield Match(fix=fix, found=word)
+
+
+def _with_deepspeed(keys: Keys) -> Any:
+    off = [str(word).lower() for word in _words(keys)[:1]] in ([], ["false"], ["0"], [""])
+    return (keys.get("fsdp") is True or not off) and keys.get("deepspeed")
+
+
+def _inside(keys: Keys, name: str) -> str:
+    """The key of fsdp_config that is given, of the two that mean a name."""
+    return next((key for key in (f"{FSDP}.fsdp_{name}", f"{FSDP}.{name}") if keys.has(key)), "")
+
+
+def _unknown_policy(keys: Keys) -> Match | None:
+    at = _inside(keys, "auto_wrap_policy")
     policy = keys.get(at)
-    if policy is not None and policy not in POLICIES:
-        reason = f"`auto_wrap_policy` must be {either(POLICIES)}, got {policy}"
-        yield keys.error("fsdp_auto_wrap_policy", reason, POLICIES[0], _ARGUMENTS, at)
-    if inside and not keys.has("fsdp"):
-        reason = "fsdp_config is used only with fsdp, which is not given"
-        fix = 'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on'
-        yield keys.warning("fsdp_config.unused", reason, fix, _ARGUMENTS, FSDP)
+    return None if policy in (None, *POLICIES) else Match(found=str(policy), place=keys.where(at))
+
+
+RULES: Final = (
+    *_NAMES_AND_TYPES,
+    *chain.from_iterable(map(_of_kwargs, CHECKPOINTING, SECTIONS)),
+    _argument(
+        "fp16",
+        lambda keys: keys.truth("fp16") and keys.truth("bf16"),
+        "At most one of fp16 and bf16 can be True, but not both",
+        "drop fp16",
+        fault="precision",
+    ),
+    key_rule(
+        "use_cache",
+        lambda keys: keys.truth("use_cache") and checkpointing(keys),
+        "checkpointing switches use_cache off, with a warning: a replayed layer would store its "
+        "keys and values twice",
+        "use_cache = False",
+        verdict=Verdict.NO_EFFECT,
+        source="transformers 5.23.0 modeling_layers.py",
+    ),
+    _argument("fsdp", _unknown_words, "Unknown `fsdp` option: {found}"),
+    key_rule(
+        "fsdp",
+        _with_deepspeed,
+        "Using --fsdp together with --deepspeed is not possible",
+        "deactivate one of those flags",
+        fault="fsdp_and_deepspeed",
+        source=_TRAINER,
+    ),
+    key_rule(
+        CHECKPOINTING,
+        lambda keys: keys.truth(_inside(keys, CHECKPOINTING[0])) and checkpointing(keys),
+        "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
+        "argument can't both be set to True",
+        "keep the one in fsdp_config, drop the argument",
+        fault="checkpointing_twice",
+        source=_TRAINER,
+    ),
+    _argument(
+        "fsdp_auto_wrap_policy",
+        _unknown_policy,
+        f"`auto_wrap_policy` must be {either(POLICIES)}, got {{found}}",
+        POLICIES[0],
+        given=_is_launched_apart,
+    ),
+    _argument(
+        FSDP,
+        lambda keys: any(keys.under(FSDP)) and not keys.has("fsdp"),
+        "fsdp_config is used only with fsdp, which is not given",
+        'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on',
+        given=_is_launched_apart,
+        fault="fsdp_config.unused",
+        verdict=Verdict.NO_EFFECT,
+    ),
+)
+"""Everything to be said of the arguments."""

@@ -1,14 +1,13 @@
 """Hugging Face: TrainingArguments on a command line, in Python or YAML, and Accelerate's file."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Finding
-from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
-from advisor.frameworks.huggingface.checks import checkpointing, findings
+from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
+from advisor.frameworks.huggingface.checks import RULES, checkpointing
 from advisor.frameworks.huggingface.options import (
     CHECKPOINTING,
     CP_SIZE,
@@ -35,6 +34,7 @@ from advisor.models.options import TransformerImpl
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
+from advisor.reading.key_rules import KeyRule
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
@@ -97,11 +97,10 @@ class HuggingFaceReader(KeyedReader):
         """Accelerate's file is no Trainer's."""
         return "Accelerate" if keys.about["kind"] == "file" else super().called(keys)
 
-    def findings(self, keys: Keys) -> Iterator[Finding]:
-        """What the Trainer refuses, and Accelerate where it reads them."""
-        yield from findings(keys)
-        if keys.about["kind"] == "file" or keys.about.get("launcher"):
-            yield from accelerate_findings(keys)
+    def rules_of(self, keys: Keys) -> Sequence[KeyRule]:
+        """The Trainer's, and Accelerate's where it reads them."""
+        launched = keys.about["kind"] == "file" or keys.about.get("launcher")
+        return (*RULES, *ACCELERATE) if launched else RULES
 
     def model(self, configuration: ReadConfiguration) -> str:
         """The preset that the name of the checkpoint holds."""

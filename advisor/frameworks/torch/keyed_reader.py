@@ -1,16 +1,17 @@
 """What readers of configurations that are keys with values have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Finding, Level
+from advisor.base.rule import Level
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option, Status, names_by_field
 from advisor.frameworks.registry import parts_of
 from advisor.reading.document_keys import Keys, known, truth
+from advisor.reading.key_rules import KeyRule, key_findings
 from advisor.reading.read_configuration import (
     Checked,
     Document,
@@ -53,14 +54,15 @@ class KeyedReader(ABC):
     label: ClassVar[str]
     takes_over: ClassVar[tuple[Framework, ...]] = ()
     options: ClassVar[Collection[Option]]
+    rules: ClassVar[Sequence[KeyRule]] = ()
 
     @abstractmethod
     def find(self, document: Document) -> Iterator[Keys]:
         """The keys of each configuration in a document that is the framework's."""
 
-    @abstractmethod
-    def findings(self, keys: Keys) -> Iterator[Finding]:
-        """What the release that keys.release says refuses or passes over."""
+    def rules_of(self, keys: Keys) -> Sequence[KeyRule]:
+        """What is refused of them, and what is passed over."""
+        return self.rules
 
     @abstractmethod
     def recompute(self, keys: Keys) -> str | None:
@@ -172,11 +174,12 @@ class KeyedReader(ABC):
         release = parts_of(self.framework).jobs.version(version or configuration.version)
         keys = replace(configuration.settings, release=release, num_gpus=configuration.num_gpus)
         order = list(Level)
+        found = key_findings(self.rules_of(keys), keys)
         return Checked(
             configuration=configuration,
             label=self.called(keys),
             understood=self.understood(keys),
-            findings=tuple(sorted(self.findings(keys), key=lambda f: order.index(f.level))),
+            findings=tuple(sorted(found, key=lambda f: order.index(f.level))),
         )
 
     def model(self, configuration: ReadConfiguration) -> str:

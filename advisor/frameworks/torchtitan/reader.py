@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.rule import Finding
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
-from advisor.frameworks.torchtitan.checks import findings
+from advisor.frameworks.torchtitan.checks import RULES
 from advisor.frameworks.torchtitan.options import (
     AC,
     CONVERTERS,
@@ -36,6 +35,7 @@ class TorchTitanReader(KeyedReader):
     framework = Framework.TORCHTITAN
     label = "torchtitan"
     options = OPTIONS
+    rules = RULES
 
     def find(self, document: Document) -> Iterator[Keys]:
         """The configuration in a document, if it is torchtitan's."""
@@ -69,10 +69,6 @@ class TorchTitanReader(KeyedReader):
     def num_microbatches(self, keys: Keys) -> int | None:
         """A global batch of -1 is one microbatch a rank."""
         return 1 if _sees_all(keys) else None
-
-    def findings(self, keys: Keys) -> Iterator[Finding]:
-        """What the release refuses."""
-        return findings(keys)
 
     def recompute(self, keys: Keys) -> str | None:
         """The mode; selective where it is not said."""
