@@ -58,9 +58,7 @@ def test_importing_loads_no_other_module_of_ours(package: str) -> None:
     assert done.stdout == f"['{package}']\n"
 
 
-def test_a_call_answers_what_the_command_prints(
-    advice: advisor.Advice, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_answers_what_the_command_prints(advice: advisor.Advice, capsys) -> None:
     assert advice.to_json() == printed(capsys, f"{WORDS} --explain 1")
     assert advice.fits
     assert advice.best is advice.candidates[0]
@@ -130,9 +128,7 @@ def test_every_field_of_a_request_is_a_keyword() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_keywords_mean_what_flags_mean(
-    keywords: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, capsys) -> None:
     job = {"recompute": "none", **keywords}
     line = words if "--recompute" in words else f"{words} --recompute none"
     asked = advisor.advise(model="llama3_8b", gpus="8xH100", top=1, **job)
@@ -269,9 +265,7 @@ def test_evaluate_is_one_candidate(advice: advisor.Advice) -> None:
         advisor.evaluate("selective:moe_act", model="llama3_8b", gpus="8xH100")
 
 
-def test_a_dataframe_has_the_columns_of_the_csv(
-    advice: advisor.Advice, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dataframe_has_the_columns_of_the_csv(advice: advisor.Advice, capsys) -> None:
     pytest.importorskip("pandas")
     frame = advice.to_dataframe()
     main([*WORDS.split(), "--format", "csv"])
@@ -279,9 +273,7 @@ def test_a_dataframe_has_the_columns_of_the_csv(
     assert list(frame["peak_reserved_bytes"]) == [c.peak_reserved_bytes for c in advice.candidates]
 
 
-def test_without_pandas_it_says_what_to_install(
-    advice: advisor.Advice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pandas_it_says_what_to_install(advice: advisor.Advice, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(advisor.UserError, match="to_dataframe: needs pandas; in the checkout run"):
         advice.to_dataframe()

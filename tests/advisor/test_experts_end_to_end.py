@@ -60,9 +60,7 @@ def job(layout: ParallelLayout = LAYOUT, **config: Any) -> Job:
 @pytest.mark.parametrize(
     ("ep", "etp", "expert_dp"), [(1, None, 4), (4, 1, 2), (8, 1, 1), (4, 2, 1), (2, None, 2)]
 )
-def test_expert_data_parallelism_takes_what_ep_and_etp_leave(
-    ep: int, etp: int | None, expert_dp: int
-) -> None:
+def test_expert_data_parallelism_takes_what_ep_and_etp_leave(ep, etp, expert_dp) -> None:
     layout = replace(LAYOUT, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
     assert layout.expert_data_parallel_size == expert_dp
     assert layout.expert_optimizer_shards == (expert_dp if ep > 1 else 4)
@@ -187,9 +185,7 @@ def test_model_flops_count_topk_experts_and_shared_ones() -> None:
         ("selective:moe,moe_act", [Module.ROUTER]),
     ],
 )
-def test_modules_that_act_on_a_moe_layer_under_transformer_engine(
-    spec: str, modules: list[Module]
-) -> None:
+def test_modules_that_act_on_a_moe_layer_under_transformer_engine(spec, modules) -> None:
     runs = selective_runs(parse_setting(spec), MIXTRAL, MOE)
     assert len(runs) == len(modules)
     assert all(module in run.modules for module, run in zip(modules, runs, strict=True))

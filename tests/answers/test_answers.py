@@ -54,9 +54,7 @@ def _the_last_digit(was: object, now: object) -> bool:
 
 
 @pytest.mark.parametrize("request_line", REQUESTS)
-def test_an_answer_is_what_it_was(
-    request_line: str, recorded: dict[str, object], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_is_what_it_was(request_line: str, recorded: dict[str, object], capsys) -> None:
     arguments = request_line.split()
     shown = [] if "--top" in arguments else ["--top", "6"]
     code = main([*arguments, "--format", "json", *shown])

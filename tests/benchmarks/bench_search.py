@@ -66,9 +66,7 @@ def test_200_random_requests_are_never_answered_worse_by_a_search(benchmark: Any
     benchmark.pedantic(lambda: None)
 
 
-def test_30_small_jobs_have_the_same_best_row_as_everything_that_flags_can_say(
-    benchmark: Any,
-) -> None:
+def test_30_small_jobs_have_the_same_best_row_as_everything_that_flags_can_say(benchmark) -> None:
     other = []
     for fields in THIRTY:
         wanted = small(**fields)

@@ -1,7 +1,6 @@
 """A sweep on a SIMULATED device, 50 seeds: the table of docs/sweeps.md."""
 
 from statistics import mean
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,7 @@ LIKELY = 0.9
 
 @pytest.mark.parametrize("overrides", [ONE_GPU, LAYOUTS], ids=["one GPU", "layouts of 8 GPUs"])
 @pytest.mark.parametrize("error", ERRORS)
-def test_bench_trials_until_the_best(
-    benchmark: Any, overrides: tuple[str, ...], error: str
-) -> None:
+def test_bench_trials_until_the_best(benchmark, overrides, error) -> None:
     """The bars: at most half the trials of TPE; regret of the first choice at most 2 %."""
     expected, room = expected_of(*overrides)
 

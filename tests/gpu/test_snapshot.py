@@ -71,9 +71,7 @@ def test_every_kind_of_event_is_known(recorded: Recorded) -> None:
     assert found == ACTIONS | SEGMENT_ACTIONS[recorded.expandable]
 
 
-def test_a_step_and_its_prediction(
-    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_and_its_prediction(recorded: Recorded, tmp_path, capsys) -> None:
     predicted, picture = tmp_path / "predicted.pickle", tmp_path / "both.svg"
     job = ["--model", "llama3.2_1b", "--gpus", "1xH100", "--recompute", SETTING, *JOB, *AS_RUN]
     assert advise([*job, "--memory-snapshot", str(predicted)]) == 0

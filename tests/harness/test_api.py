@@ -133,9 +133,7 @@ def test_a_rehearsal_and_a_sweep_are_planned(tmp_path: Path) -> None:
         (lambda: harness.calibrate(device="tpu"), "device = tpu: must be one of"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    call: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_request_is_one_line(call: Any, words: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(harness.UserError, match=words):
         call()

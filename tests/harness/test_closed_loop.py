@@ -66,9 +66,7 @@ def predicted(found: list[Answer]) -> dict[Key, Evaluation]:
     return {key(row.evaluation): row.evaluation for answer in found for row in answer.candidates}
 
 
-def test_held_out_settings_and_the_first_choice_get_better(
-    shipped: list[Answer], tmp_path: Path
-) -> None:
+def test_held_out_settings_and_the_first_choice_get_better(shipped: list[Answer], tmp_path) -> None:
     """Six runs of two of four layouts: 93 settings that were not run are predicted to 1.3 % (20 %
     as shipped; the device's own scatter is 1.7 %, one sigma), 96 % of them within their narrowed
     bands, and the choice among all costs 0.2 % instead of 2.7 %. Bars: half as much again."""
@@ -98,9 +96,7 @@ def test_held_out_settings_and_the_first_choice_get_better(
     assert fmean(regrets[1]) < fmean(regrets[0]) / 4
 
 
-def test_outside_of_what_was_measured_nothing_changes(
-    shipped: list[Answer], tmp_path: Path
-) -> None:
+def test_outside_of_what_was_measured_nothing_changes(shipped: list[Answer], tmp_path) -> None:
     SimulatedDevice().run(corners(shipped), tmp_path)
     for other in (
         request(4, 1, 1, tmp_path),
@@ -178,9 +174,7 @@ def test_rows_say_what_they_rest_on(shipped: list[Answer], tmp_path: Path) -> No
             assert stage.memory_bytes.total == stage.peak_reserved_bytes
 
 
-def test_explained_bytes_and_seconds_sum_to_the_learned_row(
-    shipped: list[Answer], tmp_path: Path
-) -> None:
+def test_explained_bytes_and_seconds_sum_to_the_learned_row(shipped, tmp_path) -> None:
     SimulatedDevice().run(corners(shipped), tmp_path)
     keywords = {"seq_length": 8192, "tp": 2, "pp": 2, "vpp": 8, "cp": 1, "explain": 2}
     advice = advisor.advise(model="llama3_8b", gpus="8xH100", calibration=tmp_path, **keywords)

@@ -57,9 +57,7 @@ def with_value(values: dict[str, Any], path: str, value: object) -> str:
         ("environment.software", 3, "must be an object"),
     ],
 )
-def test_what_nobody_measures_is_refused(
-    values: dict[str, Any], path: str, value: object, says: str, tmp_path: Path
-) -> None:
+def test_what_nobody_measures_is_refused(values, path, value, says, tmp_path) -> None:
     text = with_value(values, path, value)
     with pytest.raises(UserError) as refused:
         decode_result(text, "result.json")

@@ -98,9 +98,7 @@ def construct(flags: str, definitions: ModuleType, model: ModelSpec = MODEL) -> 
     ],
     ids=("one", "tp", "sp", "vpp"),
 )
-def test_every_candidate_arrives_in_the_configuration(
-    layout: ParallelLayout, definitions: ModuleType
-) -> None:
+def test_every_candidate_arrives_in_the_configuration(layout, definitions) -> None:
     job = _job(layout)
     for setting in enumerate_settings(job, REVISION):
         flags = f"{layout_flags(job, REVISION)} {megatron_lm_flags(setting, job, REVISION)}"
@@ -121,9 +119,7 @@ def test_every_candidate_arrives_in_the_configuration(
     ("layers", "mtp", "pp", "vpp"),
     [(61, None, 16, 1), (61, 1, 8, 4), (61, 1, 16, 1), (46, None, 8, 3), (94, None, 4, 24)],
 )
-def test_an_uneven_split_arrives_in_the_configuration(
-    layers: int, mtp: int | None, pp: int, vpp: int, definitions: ModuleType
-) -> None:
+def test_an_uneven_split_arrives_in_the_configuration(layers, mtp, pp, vpp, definitions) -> None:
     """Every chunk holds the layers that we think: checked and counted by Megatron."""
     from megatron.core.transformer.enums import LayerType
 
@@ -145,9 +141,7 @@ def test_an_uneven_split_arrives_in_the_configuration(
 
 
 @pytest.mark.parametrize(("layers", "pp", "vpp"), [(61, 16, 1), (46, 8, 1), (62, 4, 2)])
-def test_numbers_of_layers_of_the_ends_are_accepted(
-    layers: int, pp: int, vpp: int, definitions: ModuleType
-) -> None:
+def test_numbers_of_layers_of_the_ends_are_accepted(layers, pp, vpp, definitions) -> None:
     model = replace(MODEL, num_layers=layers)
     layout = split_evenly(
         model,
@@ -162,9 +156,7 @@ def test_numbers_of_layers_of_the_ends_are_accepted(
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_precision_arrives_in_the_configuration(
-    precision: Precision, definitions: ModuleType
-) -> None:
+def test_precision_arrives_in_the_configuration(precision, definitions) -> None:
     config = construct(layout_flags(_job(ParallelLayout(), precision), REVISION), definitions)
     assert config.fp16 == (precision is Precision.FP16)
     assert config.bf16 == (precision is not Precision.FP16)
@@ -183,9 +175,7 @@ def test_offload_arrives_in_the_configuration(definitions: ModuleType) -> None:
 @pytest.mark.parametrize(
     "field", ["recompute_granularity", "recompute_method", "fp8_recipe", "transformer_impl"]
 )
-def test_the_choices_of_our_copy_are_those_of_the_installed_field(
-    field: str, definitions: ModuleType
-) -> None:
+def test_the_choices_of_our_copy_are_those_of_the_installed_field(field, definitions) -> None:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     annotation = next(f.type for f in fields(TransformerConfig) if f.name == field)

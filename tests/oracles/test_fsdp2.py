@@ -157,9 +157,7 @@ def _in_segments(segments: int) -> Callable[[Any], None]:
         (4, 4, 2048, True),
     ],
 )
-def test_checkpoint_sequential_over_groups(
-    layers: int, segments: int, seq: int, reshards: bool
-) -> None:
+def test_checkpoint_sequential_over_groups(layers, segments, seq, reshards) -> None:
     """A segment's replay gathers all its blocks, and each stays until it has gone back."""
     shape = shape_of(replace(SMALL_HEAD, num_layers=layers), TransformerImpl.TORCH, seq=seq)
     options = {"root_holds_ends": True, "reshards": reshards}

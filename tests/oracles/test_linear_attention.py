@@ -65,9 +65,7 @@ GATED = QWEN3_32B.changed(attention_output_gate=True)
 @pytest.mark.parametrize(
     "changes", [{}, selective("core_attn"), tensor_parallel(4, True), {"num_query_groups": 1}]
 )
-def test_a_layer_with_gated_attention(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_with_gated_attention(changes: dict[str, Any], monkeypatch) -> None:
     monkeypatch.setattr(SelfAttention, "_apply_output_gate", _gated)
     case = GATED.changed(**changes)
     assert saved_bytes_per_layer(case)[0] == predicted_saved_bytes(case)

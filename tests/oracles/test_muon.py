@@ -21,7 +21,6 @@ pytest.importorskip("megatron.core")
 import torch
 from megatron.core.optimizer import OptimizerConfig, muon
 
-from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.fake.meter import LiveBytes
 from harness.backends.megatron_core.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
@@ -85,9 +84,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("case", "layout"), CASES, ids=["dense", "experts"])
-def test_every_rank_is_dealt_what_megatron_deals(
-    case: MegatronCase, layout: ParallelLayout
-) -> None:
+def test_every_rank_is_dealt_what_megatron_deals(case, layout) -> None:
     """Parameters of every rank, bytes of the first one's states, and of its step: fp32 copies of
     16-bit gradients, then everybody's weights and its own flattened."""
     shape = rank_shape(case)

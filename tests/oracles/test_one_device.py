@@ -101,9 +101,7 @@ def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
 @pytest.mark.parametrize("vocabulary", [4096, 128256])
-def test_fp32_weights_under_autocast(
-    vocabulary: int, checkpointed: bool, microbatches: int
-) -> None:
+def test_fp32_weights_under_autocast(vocabulary, checkpointed, microbatches) -> None:
     """Whose 16-bit copies stay to the end of the forward, checkpointed or not."""
     _compare(
         replace(_shape(tied=False, vocabulary=vocabulary), autocast=True),

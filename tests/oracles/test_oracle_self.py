@@ -142,9 +142,7 @@ def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
 
 
 @pytest.mark.parametrize("num_microbatches", [1, 3])
-def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(
-    num_microbatches: int,
-) -> None:
+def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(num_microbatches) -> None:
     case = TOY.changed(
         pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=2,

@@ -178,9 +178,7 @@ OLD = {"transformer_engine_version": "2.12"}
         ("delayed", FP16_MOMENTS | BF16_BUFFER, 2 + 4, 8),
     ],
 )
-def test_bytes_of_a_parameter(
-    recipe: str | None, fields: dict[str, Any], held: int, taken: int
-) -> None:
+def test_bytes_of_a_parameter(recipe, fields, held, taken) -> None:
     """Of the shard: what stays, and what the step adds; fp32 copies of states of one group."""
     config = JobConfig(
         seq_length=8,

@@ -55,9 +55,7 @@ def asked(rows: list[recorded.Row], figures: Measured | None = None) -> list[str
     return live
 
 
-def test_one_in_six_of_each_file_is_measured(
-    rows: list[recorded.Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_in_six_of_each_file_is_measured(rows: list[recorded.Row], monkeypatch) -> None:
     live = asked(rows)
     assert len(live) == 3
     assert rows[-1].question in live

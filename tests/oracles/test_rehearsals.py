@@ -85,9 +85,7 @@ def test_every_setting_of_llama3_8b(spec: str) -> None:
         ("llama3_8b", 1, tp(2, **pp(3), pipeline_model_parallel_layout="E|tt|tL"), "none", (0,)),
     ],
 )
-def test_large_models(
-    model: str, layers: int, layout: dict[str, Any], spec: str, stages: tuple[int, ...]
-) -> None:
+def test_large_models(model, layers, layout, spec, stages) -> None:
     job = job_of(model, layers, **layout)
     assert_alike(list(compared(job, spec, stages)))
 
@@ -142,9 +140,7 @@ EXPERTS = (
 
 
 @pytest.mark.parametrize(("model", "layout", "ep", "options", "spec"), EXPERTS)
-def test_models_with_experts(
-    model: str, layout: dict[str, Any], ep: int, options: dict[str, Any], spec: str
-) -> None:
+def test_models_with_experts(model, layout, ep, options, spec) -> None:
     """Routing balanced. test_recorded_peaks.py holds many more of them to the issue's bar of 2 %; a
     dispatcher keeps buffers and a late graph that the prediction counts to within 0.5 %."""
     degrees = {**layout, "expert_model_parallel_size": ep, "expert_tensor_parallel_size": 1}

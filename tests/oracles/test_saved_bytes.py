@@ -89,9 +89,7 @@ def test_settings_without_sequence_parallelism(name: str, setting: str) -> None:
 @pytest.mark.parametrize("softmax", [UNFUSED, BF16_SOFTMAX], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("setting", ["none", "core_attn", "core_attn,mlp,layernorm"])
 @pytest.mark.parametrize("name", ["llama3_8b", "gpt3_22b", "qwen3_32b"])
-def test_unfused_attention(
-    name: str, setting: str, softmax: dict[str, Any], dropout: dict[str, Any]
-) -> None:
+def test_unfused_attention(name, setting, softmax, dropout) -> None:
     case = MODELS[name].changed(**tensor_parallel(8, True), **SETTINGS[setting])
     assert_equal(case.changed(**{**softmax, **dropout}))
 
@@ -122,9 +120,7 @@ def test_variants_of_a_gpt_layer(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setting", ["none", "core_attn", "mlp"])
 @pytest.mark.parametrize("attention", [{}, UNFUSED], ids=["flash", "unfused"])
-def test_more_tensor_parallel_ranks_than_query_groups(
-    attention: dict[str, Any], setting: str
-) -> None:
+def test_more_tensor_parallel_ranks_than_query_groups(attention, setting) -> None:
     """Ranks share key and value heads: each gathers the whole mixed_qkv and keeps it through V."""
     case = QWEN3_32B.changed(num_query_groups=4, **tensor_parallel(8, True), **attention)
     assert_equal(case.changed(**SETTINGS[setting]))

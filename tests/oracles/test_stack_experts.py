@@ -14,7 +14,6 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
-from advisor.models.spec import ModelSpec  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402
@@ -43,9 +42,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "impl", "setting"), CASES)
-def test_layers_with_experts(
-    model: ModelSpec, impl: TransformerImpl, setting: TorchSetting
-) -> None:
+def test_layers_with_experts(model, impl, setting) -> None:
     shape = shape_of(model, impl)
     measured = measure(shape, WRAPS[setting])
     plan = chunk_plan(setting, shape, shape.model.layer_kinds[:1], HOW)

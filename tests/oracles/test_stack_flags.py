@@ -93,9 +93,7 @@ def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
         ({"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}, 2),
     ],
 )
-def test_torchtitan_reads_tensor_and_expert_parallelism(
-    layout: dict[str, int], etp: int, tmp_path: Path
-) -> None:
+def test_torchtitan_reads_tensor_and_expert_parallelism(layout, etp, tmp_path) -> None:
     """From the command line and from the file; ParallelDims, which asserts, takes the degrees."""
     stack, job = stack_job(
         "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
@@ -319,9 +317,7 @@ def _small_llama() -> Any:
 
 
 @pytest.mark.parametrize("spec", ["none", "full", "selective:2", "op:save_matmul", "budget:0.5"])
-def test_the_python_compiles_and_chooses_the_attention(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_compiles_and_chooses_the_attention(spec: str, monkeypatch) -> None:
     """A step of transformers' own layers; dynamo with its quickest backend."""
     import torch
     import torch._functorch.config as functorch
@@ -524,9 +520,7 @@ def test_context_parallelism_of_the_python_runs() -> None:
 
 
 @pytest.mark.parametrize(("framework", "cp", "sp"), [("huggingface", 4, 1), ("deepspeed", 1, 4)])
-def test_accelerate_reads_context_parallelism(
-    framework: str, cp: int, sp: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accelerate_reads_context_parallelism(framework, cp, sp, monkeypatch) -> None:
     accelerate = pytest.importorskip("accelerate")
     face = ("model.transformer_impl=transformers",)
     stack, job = stack_job(framework, context_parallel_size=4, overrides=face)

@@ -87,9 +87,7 @@ def _wrap(made: nn.Module, setting: TorchSetting, package: str) -> Any:
         for setting in case[-1]
     ],
 )
-def test_a_rank_of_a_block(
-    model: Any, tp: int, ep: int, etp: int, sequences: int, setting: TorchSetting
-) -> None:
+def test_a_rank_of_a_block(model, tp, ep, etp, sequences, setting) -> None:
     shape = replace(
         shape_of(model, TransformerImpl.TORCH, mbs=sequences),
         tensor_model_parallel_size=tp,

@@ -223,9 +223,7 @@ def _gradients(
     ],
 )
 @pytest.mark.parametrize("which", ["kept", "host", "input"])
-def test_gradients_are_equal_and_nothing_is_replayed_twice(
-    model: Any, impl: TransformerImpl, which: str
-) -> None:
+def test_gradients_are_equal_and_nothing_is_replayed_twice(model, impl, which) -> None:
     shape = shape_of(replace(model, **SMALL), impl, seq=32)
     operators = transformer_layer(shape, shape.model.layer_kinds[0])
     names, until = [*decisions(operators)], [*decisions(computed_until_stop(operators))]

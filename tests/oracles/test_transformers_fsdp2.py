@@ -85,9 +85,7 @@ def _compare(
 @pytest.mark.parametrize(
     ("vocabulary", "reduce_dtype"), [(32000, DType.BF16), (128256, DType.FP32)]
 )
-def test_peak_of_a_step(
-    vocabulary: int, reduce_dtype: DType, by_accelerate: bool, checkpointed: bool, reshards: bool
-) -> None:
+def test_peak_of_a_step(vocabulary, reduce_dtype, by_accelerate, checkpointed, reshards) -> None:
     """With 32,000 tokens the layers decide, with 128,256 the ends."""
     _compare(
         _shape(vocabulary),

@@ -1,6 +1,5 @@
 """Parameters of hybrid models: as many as transformers makes on the meta device."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,9 +37,7 @@ SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
         ),
     ],
 )
-def test_as_many_as_transformers_makes(
-    tmp_path: Path, model_type: str, changes: dict[str, Any]
-) -> None:
+def test_as_many_as_transformers_makes(tmp_path, model_type: str, changes: dict[str, Any]) -> None:
     config = transformers.AutoConfig.for_model(model_type, **SMALL, **changes)
     config.save_pretrained(tmp_path)
     with torch.device("meta"):

@@ -66,9 +66,7 @@ def test_a_row_in_full() -> None:
     assert (row.gpu.name, row.precision, row.sustained) == ("B200-SXM-180GB", Precision.MXFP8, True)
 
 
-def test_stored_constants_are_those_of_the_fit(
-    every: tuple[GemmRow, ...], stored: dict[str, Calibration]
-) -> None:
+def test_stored_constants_are_those_of_the_fit(every, stored) -> None:
     fitted_on = [row for row in every if is_fitted(row)]
     for family, field, value, _ in constants(fit(fitted_on), fitted_on):
         kept = getattr(stored[family], field)

@@ -154,9 +154,7 @@ def test_ranks_of_megatrons_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(abs(error) < 1e-4 for setting, error in errors if setting != "full:uniform:1")
 
 
-def test_the_spread_of_predicted_bytes_covers_what_was_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_spread_of_predicted_bytes_covers_what_was_seen(monkeypatch) -> None:
     errors = [row.allocated.error for row in ROWS if row.allocated.error is not None]
     errors += [error for gpu in GPUS for _, error in rehearsed(gpu, monkeypatch)]
     assert len(errors) == 51
@@ -192,9 +190,7 @@ def compute_errors(
     ],
     ids=["local", "engine", "engine-fp8"],
 )
-def test_times_of_ranks(
-    gpu: str, precision: Precision, setting_rows: int, worst: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_of_ranks(gpu, precision, setting_rows, worst, monkeypatch) -> None:
     """What was reached: FP8 is 11 to 16 % too fast, beyond the bar of 10 %."""
     errors = compute_errors(gpu, precision, monkeypatch)
     assert len(errors) == setting_rows

@@ -47,9 +47,7 @@ def _layer(setting: str, sequence_parallel: bool) -> Target:
 
 
 @pytest.mark.parametrize(("setting", "sequence_parallel", "overhead"), TABLE_4_OVERHEADS)
-def test_overheads_of_korthikanti_table_4(
-    setting: str, sequence_parallel: bool, overhead: float
-) -> None:
+def test_overheads_of_korthikanti_table_4(setting, sequence_parallel, overhead) -> None:
     calibration = _calibration("A100")
     none = predict(_layer("none", False), calibration)
     predicted = predict(_layer(setting, sequence_parallel), calibration) / none - 1
@@ -130,9 +128,7 @@ def _llama3_70b(setting: RecomputeSetting) -> Evaluation:
         (("mlp", "core_attn"), 586.8, 17.3),
     ],
 )
-def test_llama3_70b_with_recomputed_modules(
-    modules: tuple[str, ...], tflops: float, drop: float
-) -> None:
+def test_llama3_70b_with_recomputed_modules(modules, tflops, drop) -> None:
     none = _llama3_70b(NONE)
     setting = selective(*modules) if modules else NONE
     evaluation = _llama3_70b(setting)

@@ -3,7 +3,6 @@
 Bars of issue 12, or what is reached where that is less, with the reason. A fit is made once.
 """
 
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -61,9 +60,7 @@ def test_constants_stay_near_what_their_source_says(done: Report, generation: st
         assert constant.value / 3 < value < constant.value * 3, constant.field
 
 
-def test_the_files_are_the_fits(
-    done: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_are_the_fits(done: Report, tmp_path, monkeypatch) -> None:
     """Constants of kernels are fitted by tests of their own: here the files' stay."""
     monkeypatch.setattr(published, "report", lambda *_: done)
     monkeypatch.setattr(published, "of_kernels", lambda: {name: {} for name in GENERATIONS})

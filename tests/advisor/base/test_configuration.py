@@ -39,9 +39,7 @@ def test_the_packaged_copy_is_found_from_any_directory(elsewhere: Path) -> None:
     assert load_config(Group.MODEL, "llama3_70b").values["num_layers"] == 80
 
 
-def test_a_wheel_s_copy_comes_before_a_checkout_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_s_copy_comes_before_a_checkout_s(tmp_path, monkeypatch) -> None:
     package = tmp_path / "advisor"
     package.mkdir()
     monkeypatch.setattr(

@@ -27,9 +27,7 @@ def test_a_package_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize("program", ["advisor", "harness"])
-def test_a_command_without_its_package_is_one_line(
-    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_without_its_package_is_one_line(program: str, monkeypatch, capsys) -> None:
     main = importlib.import_module(f"{program}.cli.main")
 
     def missing(_: object) -> int:

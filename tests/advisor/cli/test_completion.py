@@ -1,7 +1,6 @@
 """What the commands answer a shell that completes a line, and the scripts that make it ask."""
 
 import io
-from pathlib import Path
 
 import argcomplete
 import pytest
@@ -78,9 +77,7 @@ def ask(monkeypatch: pytest.MonkeyPatch):
         ("harness report my", ["my_job.sh"]),
     ],
 )
-def test_what_is_offered(
-    ask, line: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_offered(ask, line: str, offered: list[str], tmp_path, monkeypatch) -> None:
     (tmp_path / "my_job.sh").touch()
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -94,9 +91,7 @@ def test_a_subcommand_offers_its_flags_alone(ask) -> None:
 
 @pytest.mark.parametrize("program", COMMANDS)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell(
-    program: str, shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_of_a_shell(program: str, shell: str, capsys) -> None:
     assert COMMANDS[program](["completion", shell]) == 0
     script = capsys.readouterr().out
     assert program in script

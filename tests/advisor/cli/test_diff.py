@@ -108,9 +108,7 @@ def test_the_page_names_what_differs(capsys: pytest.CaptureFixture[str]) -> None
         ([*JOB.split(), "--against", "0.13", "--format", "csv"], "use --format table or json"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_request_is_one_line(words: list[str], reported: str, capsys) -> None:
     assert main.main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

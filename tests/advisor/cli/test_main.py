@@ -200,9 +200,7 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         ("--row 2", "--row = 2: needs a file that shows one row"),
     ],
 )
-def test_wrong_flags_are_one_line(
-    capsys: pytest.CaptureFixture[str], args: str, words: str
-) -> None:
+def test_wrong_flags_are_one_line(capsys, args: str, words: str) -> None:
     assert words in error_line(capsys, *JOB, *shlex.split(args))
 
 
@@ -211,18 +209,14 @@ def test_model_and_gpus_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert error_line(capsys, "--model", "x").startswith("--gpus: is missing; write e.g. --gpus 32")
 
 
-def test_an_error_of_several_lines_is_printed_as_one(
-    capsys: pytest.CaptureFixture[str], failing: Failing
-) -> None:
+def test_an_error_of_several_lines_is_printed_as_one(capsys, failing: Failing) -> None:
     from advisor.base.errors import UserError
 
     failing(UserError("model", "a\nb", "is not\nvalid YAML"))
     assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
 
 
-def test_a_fault_of_ours_is_no_answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: Failing
-) -> None:
+def test_a_fault_of_ours_is_no_answer(capsys, monkeypatch, failing: Failing) -> None:
     """Exit code 1 would say that nothing fits."""
 
     failing(AssertionError())
@@ -231,16 +225,12 @@ def test_a_fault_of_ours_is_no_answer(
     assert "AssertionError" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_read_is_one_line(
-    capsys: pytest.CaptureFixture[str], failing: Failing
-) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(capsys, failing: Failing) -> None:
     failing(PermissionError(13, "Permission denied", "model.yaml"))
     assert error_line(capsys, *JOB) == "model.yaml: Permission denied"
 
 
-def test_explain_beyond_the_last_row(
-    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
-) -> None:
+def test_explain_beyond_the_last_row(capsys, answer: Asked, tight: Answer) -> None:
     answer(tight)
     line = error_line(capsys, *JOB, "--explain", "6")
     assert line == "--explain = 6: the answer has 5 rows; nearest: 5"
@@ -249,9 +239,7 @@ def test_explain_beyond_the_last_row(
 # Answers
 
 
-def test_exit_code_says_whether_something_fits(
-    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, hopeless: Answer
-) -> None:
+def test_exit_code_says_whether_something_fits(capsys, answer, tight, hopeless) -> None:
     requests = answer(tight)
     assert cli.main(JOB) == 0
     assert requests == [Request(model="llama3_70b", gpus="32xH100")]
@@ -260,9 +248,7 @@ def test_exit_code_says_whether_something_fits(
     assert capsys.readouterr().err == ""
 
 
-def test_explain_follows_the_page(
-    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
-) -> None:
+def test_explain_follows_the_page(capsys, answer: Asked, tight: Answer) -> None:
     answer(tight)
     assert cli.main([*JOB, "--explain"]) == 0
     page, _, explanation = capsys.readouterr().out.partition("Row 1, selective:mlp: memory")
@@ -270,9 +256,7 @@ def test_explain_follows_the_page(
     assert "total: the reserved peak" in explanation
 
 
-def test_the_row_that_is_explained_is_not_folded(
-    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
-) -> None:
+def test_the_row_that_is_explained_is_not_folded(capsys, answer: Asked, tight: Answer) -> None:
     first, _, *others = tight.candidates
     twin = replace(first, rank=2, same_as=1, dominated_by=1, folded=True)
     answer(replace(tight, candidates=(first, twin, *others)))
@@ -303,9 +287,7 @@ def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answe
     )
 
 
-def test_flags_of_what_does_not_fit_come_with_a_warning(
-    capsys: pytest.CaptureFixture[str], answer: Asked, hopeless: Answer
-) -> None:
+def test_flags_of_what_does_not_fit_come_with_a_warning(capsys, answer, hopeless) -> None:
     answer(hopeless)
     assert cli.main([*JOB, "--format", "flags"]) == 1
     captured = capsys.readouterr()
@@ -350,9 +332,7 @@ def test_what_flags_leave_omitted_is_talk(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
-def test_plot_writes_the_file_and_tells_stderr(
-    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, tmp_path: Path
-) -> None:
+def test_plot_writes_the_file_and_tells_stderr(capsys, answer, tight, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     answer(tight)
     assert cli.main([*JOB, "--plot", str(tmp_path / "out.svg"), "--format", "flags"]) == 0
@@ -362,9 +342,7 @@ def test_plot_writes_the_file_and_tells_stderr(
     assert (tmp_path / "out.svg").read_text().startswith("<?xml")
 
 
-def test_plot_without_matplotlib_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_without_matplotlib_is_one_line(capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
     assert line == (
@@ -375,9 +353,7 @@ def test_plot_without_matplotlib_is_one_line(
 # Help and the rest of the process
 
 
-def test_no_arguments_give_a_short_help_with_one_example(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_arguments_give_a_short_help_with_one_example(capsys) -> None:
     assert cli.main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -436,9 +412,7 @@ def test_keys_are_shown_with_the_options_of_a_framework(capsys: pytest.CaptureFi
     assert "matches no KEY" in error_line(capsys, "keys", "no_such_key")
 
 
-def test_diagnose_names_the_cause_of_a_log(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_diagnose_names_the_cause_of_a_log(capsys, tmp_path) -> None:
     log = tmp_path / "train.log"
     log.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert cli.main(["diagnose", str(log)]) == 0
@@ -482,9 +456,7 @@ def test_interrupt_is_quiet(capsys: pytest.CaptureFixture[str], failing: Failing
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_interrupt_while_the_rest_is_imported_is_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_the_rest_is_imported_is_quiet(capsys, monkeypatch) -> None:
     def interrupt(name: str) -> object:
         raise KeyboardInterrupt
 
@@ -520,9 +492,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert child.wait() == 0
 
 
-def test_a_closed_stdout_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_stdout_is_one_line(capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert cli.main(["gpus"]) == 2
     assert capsys.readouterr().err == "advise: stdout: is closed, so the answer cannot be written\n"
@@ -590,9 +560,7 @@ def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str
         ("--recompute-granularity full --recompute-method uniform", 1),  # is refused
     ],
 )
-def test_lint_fails_on_errors_and_warnings(
-    capsys: pytest.CaptureFixture[str], flags: str, code: int
-) -> None:
+def test_lint_fails_on_errors_and_warnings(capsys, flags: str, code: int) -> None:
     assert cli.main(["lint", *flags.split(), "--disable-bias-linear"]) == code
     capsys.readouterr()
     assert cli.main(["lint", "--help"]) == 0

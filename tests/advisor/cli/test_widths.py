@@ -60,9 +60,7 @@ def answered() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_no_line_is_wider_than_the_page(
-    answered: None, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_line_is_wider_than_the_page(answered: None, line: str, capsys, monkeypatch) -> None:
     for width in WIDTHS:
         monkeypatch.setenv("COLUMNS", str(width))
         assert main.main(line.split()) in (0, 1)

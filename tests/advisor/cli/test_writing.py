@@ -22,9 +22,7 @@ from advisor.search.advise import advise
 JOB = ("--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "none")
 
 
-def test_both_are_written_and_say_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_are_written_and_say_the_command(tmp_path, capsys) -> None:
     trace, snapshot = tmp_path / "step.json", tmp_path / "s.pickle"
     words = [*JOB, "--trace", str(trace), "--memory-snapshot", str(snapshot), "--row", "1"]
     assert main(words) == 0
@@ -50,9 +48,7 @@ def test_both_are_written_and_say_the_command(
         (["--trace", "step.json", "--row", "9"], "--row = 9: the answer has 1 row; nearest: 1"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
-    words: list[str], relation: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_is_refused(words: list[str], relation: str, capsys) -> None:
     assert main([*JOB, *words]) == 2
     captured = capsys.readouterr()
     assert relation in captured.err
@@ -60,9 +56,7 @@ def test_what_cannot_be_written_is_refused(
     assert captured.err.count("\n") == 1
 
 
-def test_a_folder_is_refused_before_the_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_is_refused_before_the_search(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("advisor.cli.commands.answer_to", None)
     for flag, name, example in (
@@ -94,9 +88,7 @@ def test_two_files_of_one_name_are_refused(other: str, capsys: pytest.CaptureFix
     assert reported in capsys.readouterr().err
 
 
-def test_the_name_says_the_format_where_no_flag_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_name_says_the_format_where_no_flag_does(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for words in (["-o", "a.json"], ["-o", "a.CSV"], ["-o", "b.json", "--format", "csv"]):
         assert main([*JOB, *words]) == 0
@@ -111,9 +103,7 @@ def test_the_name_says_the_format_where_no_flag_does(
     assert not Path("-").exists()
 
 
-def test_a_file_has_no_colours_where_stdout_is_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_has_no_colours_where_stdout_is_a_terminal(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     assert main([*JOB, "-o", str(tmp_path / "answer.txt")]) == 0
@@ -169,8 +159,6 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),
     ],
 )
-def test_what_an_answer_cannot_go_to(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_answer_cannot_go_to(words: list[str], says: str, capsys) -> None:
     assert main([*JOB, *words]) == 2
     assert says in capsys.readouterr().err

@@ -395,9 +395,7 @@ METADATA = (
         (("8, 64", "bfloat16"), ("4, 2, 64", "bfloat16"), "", "another code path"),
     ],
 )
-def test_metadata_verdicts(
-    saved: tuple[str, str], again: tuple[str, str], when: str, word: str
-) -> None:
+def test_metadata_verdicts(saved, again, when, word) -> None:
     meaning = meaning_of(one(METADATA.format(*saved, *again)))
     assert meaning.when == when
     assert word in meaning.text

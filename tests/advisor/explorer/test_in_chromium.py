@@ -25,7 +25,7 @@ from advisor.request.request import Request
 from advisor.search.ranking import order
 from advisor.step.predicted_step import training_step
 from advisor.step.timeline import live_memory, timeline
-from scripts.write_docs.explorer_questions import QUESTIONS, Question
+from scripts.write_docs.explorer_questions import QUESTIONS
 from tests.browsers import FLAGS, NAMES, installed
 from tests.harness.simulated import SimulatedDevice
 
@@ -274,9 +274,7 @@ def test_it_can_be_printed(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.name)
-def test_a_newcomers_question_is_answered_within_two_clicks(
-    shown: Shown, question: Question
-) -> None:
+def test_a_newcomers_question_is_answered_within_two_clicks(shown, question) -> None:
     shown.open()
     assert len(question.clicks) <= 2
     for click in question.clicks:

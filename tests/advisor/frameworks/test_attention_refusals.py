@@ -61,9 +61,7 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
         ("--framework huggingface model.attention_backend=unfused", "attention_backend=flash, or"),
     ],
 )
-def test_options_of_megatron_are_none_of_a_pytorch_stack(
-    capsys: pytest.CaptureFixture[str], arguments: str, says: str
-) -> None:
+def test_options_of_megatron_are_none_of_a_pytorch_stack(capsys, arguments: str, says: str) -> None:
     test_one_line(capsys, f"llama3_8b {arguments}", says)
 
 
@@ -77,9 +75,7 @@ def test_options_of_megatron_are_none_of_a_pytorch_stack(
         ("gpt_oss_20b --framework torchtitan", "; --framework megatron_lm"),
     ],
 )
-def test_the_framework_that_is_named_instead_builds_the_model(
-    capsys: pytest.CaptureFixture[str], arguments: str, says: str
-) -> None:
+def test_the_framework_that_is_named_instead_builds_the_model(capsys, arguments, says) -> None:
     asked = ["--model", *arguments.split(), "--gpus", "256xH100"]
     assert main(asked) == 2
     error = capsys.readouterr().err
@@ -88,9 +84,7 @@ def test_the_framework_that_is_named_instead_builds_the_model(
         assert main([*asked, *way.split(), "--top", "1"]) in (0, 1)
 
 
-def test_a_recipe_s_layers_are_split_anew_where_the_model_has_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_recipe_s_layers_are_split_anew_where_the_model_has_others(capsys) -> None:
     """DeepSeek-V3's recipe puts its multi-token prediction into the last stage by name."""
     asked = ["--model", "deepseek_v3", "--gpus", "1024xH100", "--format", "flags", "--top", "1"]
     for layers, text in (("null", "Et|(tt|)*30L"), ("1", "Et|(tt|)*30mL")):

@@ -60,9 +60,7 @@ FLEX = "model.moe_token_dispatcher_type=flex"
         ("8xMI300X", "--framework huggingface job.attn_implementation=flash_attention_3", "Hopper"),
     ],
 )
-def test_what_a_gpu_lacks_is_refused_in_one_line(
-    gpus: str, words: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_gpu_lacks_is_refused_in_one_line(gpus: str, words: str, says: str, capsys) -> None:
     model = "mixtral_8x7b" if "moe_" in words else "llama3_8b"
     assert main(["--model", model, "--gpus", gpus, *words.split()]) == 2
     out, error = capsys.readouterr()

@@ -77,8 +77,6 @@ def test_the_part_of_the_optimizer_on_the_host() -> None:
         ("megatron_bridge", {"param_cpu_offload": True}, "is DeepSpeed's offload_param"),
     ],
 )
-def test_options_that_a_framework_has_not(
-    framework: str, fields: dict[str, object], words: str
-) -> None:
+def test_options_that_a_framework_has_not(framework, fields, words) -> None:
     with pytest.raises(UserError, match=words):
         parts_of(framework).jobs.check_options(config(framework=framework, **fields))

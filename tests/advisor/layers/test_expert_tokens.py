@@ -38,9 +38,7 @@ def test_the_busiest_rank_receives_more_than_the_mean_but_only_among_several() -
     ("factor", "imbalance", "routed", "received"),
     [(1.25, 2.0, 128, 160), (2.0, 1.5, 128, 192), (0.5, 1.0, 64, 64)],
 )
-def test_a_capacity_factor_bounds_the_imbalance(
-    factor: float, imbalance: float, routed: int, received: int
-) -> None:
+def test_a_capacity_factor_bounds_the_imbalance(factor, imbalance, routed, received) -> None:
     found = counts(
         moe_expert_capacity_factor=factor,
         moe_load_imbalance=imbalance,

@@ -82,9 +82,7 @@ def test_a_result_is_a_run_of_its_job(tmp_path: Path) -> None:
         ({"status": ["ok"]}, "cannot be read"),
     ],
 )
-def test_what_nothing_is_learned_from_is_counted(
-    changes: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_what_nothing_is_learned_from_is_counted(changes, why, tmp_path) -> None:
     found = read_runs(write(tmp_path, result(**changes), result()), H100)
     assert len(found.usable) == 1
     ((said, count),) = found.left_out

@@ -45,9 +45,7 @@ def test_a_script_of_megatron_lm() -> None:
         ("deepspeed_heredoc_train.sh", "llama3.1_8b", "full", {"framework": "deepspeed"}),
     ],
 )
-def test_the_job_of_a_file(
-    name: str, model: str, recompute: str, values: dict[str, object]
-) -> None:
+def test_the_job_of_a_file(name, model, recompute, values) -> None:
     found = job(name)
     assert (found.request.model, found.configuration.recompute) == (model, recompute)
     assert {field: getattr(found.request, field) for field in values} == values
@@ -126,9 +124,7 @@ def resolved(folder: Path, text: str, gpus: str = "8xH100", **given: object):
 
 
 @pytest.mark.parametrize("words", ["", "--tensor-model-parallel-size 2 "])
-def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
-    tmp_path: Path, words: str
-) -> None:
+def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(tmp_path, words) -> None:
     found = resolved(tmp_path, f"{LLAMA}{words}--use-distributed-optimizer")
     assert not any("recipe" in str(origin) for origin in found.origins.values())
     assert found.config.main_grads_dtype is DType.FP32
@@ -224,9 +220,7 @@ def test_a_script_says_its_optimizer_and_its_types(tmp_path: Path) -> None:
         ("deepseek.deepseek_v3 import deepseek_v3_pretrain_config", (False, True)),
     ],
 )
-def test_a_library_recipe_has_the_fusions_of_its_models_class(
-    tmp_path: Path, recipe: str, fused: tuple[bool, bool]
-) -> None:
+def test_a_library_recipe_has_the_fusions_of_its_models_class(tmp_path, recipe, fused) -> None:
     name = recipe.rpartition(" ")[2]
     text = f"from megatron.bridge.recipes.{recipe}\ncfg = {name}()\n"
     (tmp_path / "train.py").write_text(f"{text}cfg.model.tensor_model_parallel_size = 2\n")
@@ -268,9 +262,7 @@ QWEN = (
         ),
     ],
 )
-def test_a_script_says_how_its_experts_run(
-    tmp_path: Path, words: str, dispatcher: str, permute: bool, graphs: tuple[str, object]
-) -> None:
+def test_a_script_says_how_its_experts_run(tmp_path, words, dispatcher, permute, graphs) -> None:
     found = resolved(tmp_path, f"{QWEN}{words}", "16xH100")
     model, config = found.model, found.config
     assert (model.moe_token_dispatcher_type, model.moe_permute_fusion) == (dispatcher, permute)
@@ -294,9 +286,7 @@ def page_of(
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_known_and_not_taken_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_known_and_not_taken_is_said(tmp_path, capsys) -> None:
     words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep"
     text = page_of(tmp_path, capsys, f"{QWEN}{words} --moe-latent-size 12", "16xH100", "--top", "1")
     assert "not used --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
@@ -305,9 +295,7 @@ def test_what_is_known_and_not_taken_is_said(
     assert "default model.hidden_dropout 0.1; the preset has 0.0 · " in text
 
 
-def test_what_is_not_known_is_said_with_what_is_assumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> None:
     words = (
         "--cuda-graph-impl $IMPL --tensor-model-parallel-size $TP --recompute-granularity $GRAN "
         "--log-interval $LOG --clip-grad 0 ${EXTRA_ARGS}"
@@ -370,9 +358,7 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
         ("echo hello", "holds no setting of a known framework"),
     ],
 )
-def test_a_command_without_settings_says_what_was_read(
-    tmp_path: Path, text: str, says: str
-) -> None:
+def test_a_command_without_settings_says_what_was_read(tmp_path, text: str, says: str) -> None:
     (tmp_path / "train.sh").write_text(f"{text}\n")
     with pytest.raises(UserError, match=says):
         read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
@@ -418,17 +404,13 @@ def test_a_realistic_file_is_the_job_that_its_framework_runs(name: str) -> None:
         ),
     ],
 )
-def test_a_trainers_job_that_is_not_modelled_is_named(
-    tmp_path: Path, text: str, path: str, says: str
-) -> None:
+def test_a_trainers_job_that_is_not_modelled_is_named(tmp_path, text, path, says) -> None:
     (tmp_path / "train.sh").write_text(f"{text}\n")
     read = read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
     assert [(one.path, one.written) for one in read.configuration.unknown] == [(path, says)]
 
 
-def test_files_lie_next_to_a_script_or_where_it_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_lie_next_to_a_script_or_where_it_is_run(tmp_path, monkeypatch) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
@@ -466,9 +448,7 @@ def test_files_lie_next_to_a_script_or_where_it_is_run(
         ("accelerate launch --config_file no.yaml train.py", "huggingface", ["--config_file"]),
     ],
 )
-def test_a_named_file_that_is_missing_is_not_known(
-    tmp_path: Path, command: str, framework: str, unknown: list[str]
-) -> None:
+def test_a_named_file_that_is_missing_is_not_known(tmp_path, command, framework, unknown) -> None:
     file, given = tmp_path / "train.sh", {"model": "llama3_8b", "gpus": "8xH100"}
     file.write_text(f"{command} --output_dir o --bf16 --gradient_checkpointing True\n")
     read = read_job(str(file), given)
@@ -521,9 +501,7 @@ TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train"
         LLAMA,
     ],
 )
-def test_the_allocators_option_of_a_script_is_the_jobs(
-    tmp_path: Path, command: str, name: str
-) -> None:
+def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, name: str) -> None:
     (tmp_path / "tt.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
     (tmp_path / "tt.toml").write_text(
         "[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode = 'full'\n"
@@ -599,9 +577,7 @@ def test_adapters_are_not_modelled_and_the_verdict_says_so(
         ),
     ],
 )
-def test_what_the_file_switches_on_is_to_be_dropped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, says: str
-) -> None:
+def test_what_the_file_switches_on_is_to_be_dropped(tmp_path, capsys, command, says) -> None:
     (tmp_path / "ds.json").write_text(
         '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
     )

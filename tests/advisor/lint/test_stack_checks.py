@@ -143,9 +143,7 @@ def test_deepspeed(tmp_path: Path, given: dict[str, Any], found: str) -> None:
         ("activation_checkpointing", "profile", "runtime/activation_checkpointing/config.py"),
     ],
 )
-def test_a_wrong_type_is_refused_where_deepspeed_reads_it(
-    tmp_path: Path, section: str, key: str, source: str
-) -> None:
+def test_a_wrong_type_is_refused_where_deepspeed_reads_it(tmp_path, section, key, source) -> None:
     path = tmp_path / "d.json"
     path.write_text(json.dumps(ZERO | {section: {key: 3}}))
     (finding,) = lint_target(str(path)).findings

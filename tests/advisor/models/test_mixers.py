@@ -62,9 +62,7 @@ VPP = {"virtual_pipeline_model_parallel_size": 2}
         (NEMOTRON, 2, {"num_layers_in_first_pipeline_stage": 20}, [[20], [32]]),
     ],
 )
-def test_stages_of_a_pattern(
-    model: ModelSpec, pp: int, more: dict[str, Any], layers: list[list[int]]
-) -> None:
+def test_stages_of_a_pattern(model, pp, more, layers) -> None:
     stages = stages_of(model, pp, **more)
     assert [[chunk.num_layers for chunk in chunks] for chunks in stages] == layers
     whole = [stages[stage][chunk] for chunk in range(len(stages[0])) for stage in range(pp)]
@@ -81,9 +79,7 @@ def test_stages_of_a_pattern(
         (PIPES, 4, {"pipeline_model_parallel_layout": "Ett|tt|t|tL"}, "parallel_layout; give one"),
     ],
 )
-def test_splits_that_are_refused(
-    model: ModelSpec, pp: int, more: dict[str, Any], says: str
-) -> None:
+def test_splits_that_are_refused(model, pp, more, says) -> None:
     with pytest.raises(UserError, match=says):
         stages_of(model, pp, **more)
 

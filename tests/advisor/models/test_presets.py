@@ -150,9 +150,7 @@ def test_an_unknown_model_is_one_line(name: str, says: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_preset_comes_before_a_folder_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preset_comes_before_a_folder_of_that_name(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama3_8b").mkdir()
     assert load_model("llama3_8b").num_layers == 32

@@ -83,9 +83,7 @@ def test_replayed_flops_of_two_layers(setting: RecomputeSetting, flops: int) -> 
     ("name", "flops"),
     [("qwen3_next_80b_a3b", 745_185_415_790_592), ("nemotron3_nano_30b_a3b", 721_311_303_204_864)],
 )
-def test_linear_attention_and_mamba_are_counted_as_megatron_counts_them(
-    name: str, flops: int
-) -> None:
+def test_linear_attention_and_mamba_are_counted_as_megatron_counts_them(name, flops) -> None:
     """What num_floating_point_operations of megatron-core 0.19.0 training.py gives for the shapes:
     8 sequences of 4096, vocabulary 152064."""
     assert model_flops(load_model(name), 4096, 8, 152_064) == flops

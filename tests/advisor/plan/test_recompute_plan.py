@@ -86,9 +86,7 @@ def test_a_plan_counts_its_layers() -> None:
         ("full:block:20", [1] * 8, [True] * 8),
     ],
 )
-def test_segments_of_a_chunk_of_eight_layers(
-    spec: str, sizes: list[int], whole: list[bool]
-) -> None:
+def test_segments_of_a_chunk_of_eight_layers(spec, sizes, whole) -> None:
     segments = chunk_plan(parse_setting(spec), LLAMA, (DENSE,) * 8, True).segments
     assert [s.num_layers for s in segments for _ in range(s.copies)] == sizes
     assert [s.whole for s in segments for _ in range(s.copies)] == whole
@@ -147,9 +145,7 @@ MODULES = ("core_attn", "mlp", "layernorm")
 @given(
     shape=SHAPES, fewer=st.sets(st.sampled_from(MODULES)), more=st.sets(st.sampled_from(MODULES))
 )
-def test_more_recompute_never_keeps_more_on_local_layers(
-    shape: RankShape, fewer: set[str], more: set[str]
-) -> None:
+def test_more_recompute_never_keeps_more_on_local_layers(shape, fewer, more) -> None:
     """All but 4 bytes of core_attn's checkpoint: where flash attention's log-sum-exp is smaller."""
     none, some = layer_kept(shape, NONE), layer_kept(shape, selective(*sorted(fewer)))
     most = layer_kept(shape, selective(*sorted(fewer | more)))
@@ -159,9 +155,7 @@ def test_more_recompute_never_keeps_more_on_local_layers(
 
 @settings(max_examples=30, deadline=None)
 @given(shape=SHAPES, layers=st.integers(1, 6), number=st.integers(1, 6))
-def test_recomputing_more_layers_never_keeps_more(
-    shape: RankShape, layers: int, number: int
-) -> None:
+def test_recomputing_more_layers_never_keeps_more(shape, layers, number) -> None:
     def chunk(setting: RecomputeSetting) -> int:
         plan = chunk_plan(setting, shape.model, (DENSE,) * layers, shape.sequence_parallel)
         return chunk_footprint(shape, plan, False, False).kept
@@ -180,9 +174,7 @@ def test_recomputing_more_layers_never_keeps_more(
     ),
     impl=st.sampled_from(["local", "transformer_engine"]),
 )
-def test_a_higher_tp_never_raises_activations_under_sequence_parallelism(
-    model: object, spec: str, impl: str
-) -> None:
+def test_a_higher_tp_never_raises_activations_under_sequence_parallelism(model, spec, impl) -> None:
     """While TP divides the query groups: beyond, every rank holds the whole mixed_qkv."""
     peaks, kept_bytes = [], []
     for tp in (1, 2, 4):

@@ -29,9 +29,7 @@ def schedules(draw: st.DrawFn) -> tuple[int, int, int, int]:
 
 @settings(max_examples=150, deadline=None)
 @given(schedule=schedules())
-def test_every_microbatch_goes_forward_and_back_once_through_every_chunk(
-    schedule: tuple[int, int, int, int],
-) -> None:
+def test_every_microbatch_goes_forward_and_back_once_through_every_chunk(schedule) -> None:
     pp, vpp, microbatches, stage = schedule
     steps = list(passes(pp, vpp, microbatches, stage))
     for chunk in range(vpp):
@@ -164,9 +162,7 @@ def test_a_forward_lets_go_of_the_last_input_of_its_chunk() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(schedule=schedules(), data=st.data())
-def test_moments_of_any_step_cover_every_pass(
-    schedule: tuple[int, int, int, int], data: st.DataObject
-) -> None:
+def test_moments_of_any_step_cover_every_pass(schedule, data) -> None:
     pp, vpp, microbatches, stage = schedule
     classes = data.draw(st.sampled_from(classes_of(vpp)))
     found = list(schedule_points(pp, vpp, microbatches, stage, classes))

@@ -43,9 +43,7 @@ FOLLOWED = f"is longer than {MOST_VALUE:,} characters: not expanded"
         ("X=(a)", "X+=(${X[@]})", "X"),
     ],
 )
-def test_a_value_that_doubles_is_unknown_beyond_the_limit(
-    first: str, again: str, name: str
-) -> None:
+def test_a_value_that_doubles_is_unknown_beyond_the_limit(first, again, name) -> None:
     script = read("\n".join([first, *[again] * 25, "run --a $X"]))
     assert f"{name} {FOLLOWED}" in [note.text for note in script.notes]
     assert script.commands[-1].texts[:2] == ("run", "--a")

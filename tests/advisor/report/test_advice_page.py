@@ -44,9 +44,7 @@ def any_advice(request: pytest.FixtureRequest) -> Answer:
 
 @pytest.mark.parametrize("show_rejected", [False, True])
 @pytest.mark.parametrize("with_layout_flags", [False, True])
-def test_a_page_fits_100_columns(
-    any_advice: Answer, show_rejected: bool, with_layout_flags: bool
-) -> None:
+def test_a_page_fits_100_columns(any_advice, show_rejected, with_layout_flags) -> None:
     text = plain(any_advice, show_rejected=show_rejected, with_layout_flags=with_layout_flags)
     assert max(map(len, text.splitlines())) <= 100
     assert text.endswith("\n")
@@ -55,9 +53,7 @@ def test_a_page_fits_100_columns(
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 90, 120])
-def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
-    any_advice: Answer, width: int
-) -> None:
+def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(any_advice, width) -> None:
     text = plain(any_advice, width)
     table, _, answer = text.partition("\n\n")[2].partition("\n\n")
     assert max(map(len, table.splitlines())) <= width or "TP CP PP" in table

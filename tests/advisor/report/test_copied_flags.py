@@ -49,9 +49,7 @@ def test_python_is_statements(capsys: pytest.CaptureFixture[str]) -> None:
         ("huggingface", "Hugging Face"),
     ],
 )
-def test_a_shell_reads_the_same_words(
-    capsys: pytest.CaptureFixture[str], framework: str, label: str
-) -> None:
+def test_a_shell_reads_the_same_words(capsys, framework: str, label: str) -> None:
     block, flags = shown(capsys, framework, label)
     lines = block.partition("\nMegatron Bridge")[0]
     code = f"printf '%s\\n' {lines.strip()}"
@@ -59,9 +57,7 @@ def test_a_shell_reads_the_same_words(
     assert done.stdout.splitlines() == shlex.split(flags)
 
 
-def test_what_goes_on_top_of_a_recipe_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_on_top_of_a_recipe_says_so(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert main.main(["--model", "deepseek_v3", "--gpus", "1024xH100"]) == 0
     page = capsys.readouterr().out

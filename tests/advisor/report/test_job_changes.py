@@ -144,9 +144,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize(("framework", "model", "gpus", "key"), SWITCHES)
-def test_what_a_row_prints_says_what_its_job_changes(
-    framework: str, model: str, gpus: str, key: str
-) -> None:
+def test_what_a_row_prints_says_what_its_job_changes(framework, model, gpus, key) -> None:
     """Flags, variables, or the line that says what the flags leave to a recipe."""
     stack = parts_of(framework)
 

@@ -101,9 +101,7 @@ def colourful(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 BOLD = Text("x", "bold yellow")
 
 
-def test_a_file_gets_plain_text_of_100_columns_or_as_many_as_are_said(
-    colourful: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_gets_plain_text_of_100_columns_or_as_many_as_are_said(colourful) -> None:
     console = screen_of(io.StringIO())
     assert console.width == 140  # of 200
     colourful.delenv("COLUMNS")
@@ -115,9 +113,7 @@ def test_a_file_gets_plain_text_of_100_columns_or_as_many_as_are_said(
     ("columns", "width"),
     [("40", 60), ("80", 80), ("110", 110), ("300", 140), pytest.param("9" * 5000, 140, id="huge")],
 )
-def test_a_terminal_gets_its_own_width_within_reason(
-    colourful: pytest.MonkeyPatch, columns: str, width: int
-) -> None:
+def test_a_terminal_gets_its_own_width_within_reason(colourful, columns, width) -> None:
     colourful.setenv("COLUMNS", columns)
     assert screen_of(Terminal()).width == width
 

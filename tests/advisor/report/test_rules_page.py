@@ -56,9 +56,7 @@ def test_each_framework_has_its_own_launcher_s_rules() -> None:
 
 
 @pytest.mark.parametrize("framework", ["torchtitan", "fsdp2", "deepspeed", "huggingface"])
-def test_the_other_stacks_say_each_rule_with_its_source(
-    framework: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_other_stacks_say_each_rule_with_its_source(framework: str, capsys) -> None:
     assert cli.main(["rules", "--framework", framework, "context_parallel_fsdp1"]) == 0
     said = flat(capsys.readouterr().out)
     example = "layout.context_parallel_size=2 job.flat_parameters=true"

@@ -83,9 +83,7 @@ def test_the_seventy_billion_case() -> None:
         ("gpt3_1t", 512, 8, 64, 1, 1, 512),
     ],
 )
-def test_the_jobs_of_the_paper(
-    name: str, gpus: int, tp: int, pp: int, vpp: int, mbs: int, gbs: int
-) -> None:
+def test_the_jobs_of_the_paper(name, gpus, tp, pp, vpp, mbs, gbs) -> None:
     experiment = find_experiment(Wanted(model=name, num_gpus=gpus, gpu_type="A100-SXM-80GB"))
     layout, config = experiment.layout, experiment.config
     assert layout.tensor_model_parallel_size == tp

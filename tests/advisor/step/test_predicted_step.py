@@ -67,9 +67,7 @@ def steps(request: pytest.FixtureRequest) -> list[tuple[Evaluation, TrainingStep
     return list(evaluations(REQUESTS[request.param]))
 
 
-def test_the_highest_level_is_the_peak_to_the_byte(
-    steps: list[tuple[Evaluation, TrainingStep]],
-) -> None:
+def test_the_highest_level_is_the_peak_to_the_byte(steps) -> None:
     for evaluation, step in steps:
         for memory in evaluation.stages:
             live = live_memory(step, memory.stage)

@@ -70,9 +70,7 @@ def test_passes_that_wait_hide_as_much_more() -> None:
         (100_000_001, 50, 3),
     ],
 )
-def test_buckets_have_40_million_elements_or_one_million_a_rank(
-    elements: int, ranks: int, buckets: int
-) -> None:
+def test_buckets_have_40_million_elements_or_one_million_a_rank(elements, ranks, buckets) -> None:
     (found,) = work_of(job(overlap_grad_reduce=True), group(elements, ranks))
     assert (found.buckets, found.elements, found.ranks) == (buckets, elements, ranks)
     (whole,) = work_of(job(overlap_grad_reduce=False), group(elements, ranks))

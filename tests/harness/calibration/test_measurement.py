@@ -127,9 +127,7 @@ def test_a_signal_ends_the_measuring_and_the_file_is_written(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_signal_before_anything_is_measured(
-    tmp_path: Path, simulated: type[Simulated], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_before_anything_is_measured(tmp_path, simulated, monkeypatch) -> None:
     stop = lambda _: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
     monkeypatch.setattr(simulated, "reported", staticmethod(stop))
     with pytest.raises(Stop) as stopped:

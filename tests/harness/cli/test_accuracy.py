@@ -26,9 +26,7 @@ def test_the_cpu_campaign_is_done_once(campaign: Path, capsys: pytest.CaptureFix
     assert "needs transformer_engine" in page
 
 
-def test_later_items_find_the_calibration_of_the_first(
-    campaign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_later_items_find_the_calibration_of_the_first(campaign: Path, capsys) -> None:
     (record,) = (campaign / "calibrated" / "hardware").glob("*.yaml")
     wanted = ["--model", "llama3.2_1b", "--gpus", f"1x{record.stem}", "--format", "json"]
     from advisor.cli.main import main as advise
@@ -39,9 +37,7 @@ def test_later_items_find_the_calibration_of_the_first(
     assert (used["name"], used["provenance"]) == ("cpu", "measured")
 
 
-def test_kept_bytes_of_a_cpu_are_judged_and_its_times_are_not(
-    campaign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kept_bytes_of_a_cpu_are_judged_and_its_times_are_not(campaign: Path, capsys) -> None:
     assert main(["accuracy", str(campaign)]) == 0
     page = capsys.readouterr().out
     assert "CPU times, which say nothing about a GPU." in page
@@ -65,9 +61,7 @@ def test_one_half_is_a_part_of_the_whole(campaign: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [[], ["/nowhere"], ["--half", "both", "."], ["--bad"]])
-def test_wrong_requests_are_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_requests_are_one_line(arguments: list[str], capsys) -> None:
     assert main(["accuracy", *arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""

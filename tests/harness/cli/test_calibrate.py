@@ -79,9 +79,7 @@ def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "note: attention: torch's attention on a CPU" in captured.out
 
 
-def test_a_stop_is_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_is_an_exit_code(monkeypatch, capsys) -> None:
     """With nothing to conclude from; the rest is in tests/harness/calibration."""
 
     def stopped(*_: object) -> None:

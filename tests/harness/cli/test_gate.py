@@ -94,9 +94,7 @@ def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
         "golden show nowhere.json",
     ],
 )
-def test_a_wrong_request_is_one_line_and_exit_2(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_request_is_one_line_and_exit_2(words: str, capsys) -> None:
     assert cli.main(words.split()) == 2
     done = capsys.readouterr()
     assert done.out == ""

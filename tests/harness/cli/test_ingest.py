@@ -37,9 +37,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_one_line_for_each_log(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_for_each_log(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     Path("good.log").write_text(HEAD + steps() + MEMORY)
     Path("cut.log").write_text(HEAD + steps(upto=9))
@@ -103,9 +101,7 @@ def test_exit_codes(content: str, flags: tuple[str, ...], code: int) -> None:
     assert cli.main(["ingest", "train.log", *flags]) == code
 
 
-def test_a_wholly_known_workload_is_a_run_that_golden_and_compare_read(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wholly_known_workload_is_a_run_that_golden_and_compare_read(capsys) -> None:
     for name, ms in (("a", 1230.0), ("b", 1231.0), ("c", 1900.0)):
         Path(f"{name}.log").write_text(HEAD + steps(ms=ms) + MEMORY)
     assert cli.main(["ingest", "a.log", "b.log", *FULL, "name=base"]) == 0
@@ -151,9 +147,7 @@ def test_like_another_result() -> None:
     assert cli.main(["ingest", "a.log", "like=runs/part/a/result.json", "name=again"]) == 0
 
 
-def test_another_framework_needs_a_setting(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_another_framework_needs_a_setting(capsys) -> None:
     log = "".join(lines.titan(n, tps=3000, second=n) for n in range(1, 13))
     Path("titan.log").write_text(log + lines.titan_says("Training completed"))
     assert cli.main(["ingest", "titan.log", "experiment=llama3_8b_8xh100"]) == 2
@@ -211,9 +205,7 @@ def test_the_command_line() -> None:
         (["a.log", *FULL, "recompute.settings=[none,selective]"], "must be one setting"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
+def test_a_wrong_request_is_one_line(capsys, arguments: list[str], says: str) -> None:
     Path("a.log").write_text(HEAD + steps())
     Path("empty").mkdir()
     assert cli.main(["ingest", *arguments]) == 2
@@ -245,9 +237,7 @@ def test_results_of_another_log_are_not_written_over(capsys: pytest.CaptureFixtu
     assert cli.main(["ingest", "b/train.log", "name=b"]) == 0
 
 
-def test_a_folder_that_may_not_be_searched(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_searched(capsys, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "job/x")
 

@@ -33,9 +33,7 @@ def test_a_tiny_job(tmp_path: Path, harness_in: Harness) -> None:
     assert stages[0]["weights"] > 0
 
 
-def test_a_dry_run_needs_no_torch_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_needs_no_torch_and_writes_nothing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running.lone_ranks, "require", lambda: pytest.fail("asked for"))
     assert cli.main(["rehearse", "--dry-run", *TINY]) == 0
@@ -61,18 +59,14 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ((*TINY, "--dry"), "not a flag"),
     ],
 )
-def test_wrong_requests_are_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_requests_are_one_line_and_exit_code_2(arguments, words, capsys) -> None:
     assert cli.main(["rehearse", *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
 
 
-def test_without_megatron_the_extra_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_megatron_the_extra_is_named(capsys, monkeypatch) -> None:
     monkeypatch.setattr("harness.backends.megatron_core.installed.find_spec", lambda name: None)
     assert cli.main(["rehearse", *TINY]) == 2
     assert "pip install -e '.[harness,megatron]'" in capsys.readouterr().err

@@ -63,9 +63,7 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
         ((str(RECORDED), "--no-such"), "--no-such: is not a flag; did you mean"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_exit_2(
-    words: tuple[str, ...], says: str, harness: Harness
-) -> None:
+def test_a_wrong_request_is_one_line_and_exit_2(words, says, harness) -> None:
     done = harness(*words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()

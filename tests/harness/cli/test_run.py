@@ -45,9 +45,7 @@ def test_alone_it_runs_the_corners(tmp_path: Path, harness: Harness) -> None:
     assert again.stderr.count("already run") == 3
 
 
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", "--dry-run", "measure.repeats=2"]) == 0
     assert capsys.readouterr().out.count("  selective:mlp") == 2
@@ -123,13 +121,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["-m", "measure.steps=1,2"], "-m: is not a flag"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    arguments: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_request_is_one_line(arguments, says, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", *arguments]) == 2
     printed = capsys.readouterr()

@@ -53,9 +53,7 @@ def test_what_a_recording_lacks_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
-def test_two_are_compared_and_drawn(
-    measured: Path, predicted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_are_compared_and_drawn(measured: Path, predicted: Path, tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "both.svg"
     assert main(["snapshot", str(measured), str(predicted), "--plot", str(picture)]) == 0
@@ -80,9 +78,7 @@ def test_two_are_compared_and_drawn(
         (["a", "b"], "files = 3: must be one snapshot, or two"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    measured: Path, words: list[str], relation: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_one_line(measured: Path, words: list[str], relation: str, capsys) -> None:
     pytest.importorskip("matplotlib")
     assert main(["snapshot", str(measured), *words]) == 2
     captured = capsys.readouterr()
@@ -91,9 +87,7 @@ def test_what_is_wrong_is_one_line(
     assert not captured.out
 
 
-def test_the_flag_that_was_given_is_named(
-    measured: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_flag_that_was_given_is_named(measured: Path, capsys) -> None:
     assert main(["snapshot", str(measured), str(measured), "--stage", "9"]) == 2
     reported = f"--stage = 9: has no events in {measured}; devices with events: 0\n"
     assert capsys.readouterr().err.endswith(reported)
@@ -102,9 +96,7 @@ def test_the_flag_that_was_given_is_named(
     assert capsys.readouterr().err == reported
 
 
-def test_a_stage_of_a_single_predicted_snapshot(
-    measured: Path, predicted: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_of_a_single_predicted_snapshot(measured: Path, predicted: Path, capsys) -> None:
     assert main(["snapshot", str(predicted), "--stage", "0"]) == 0
     assert capsys.readouterr().out.startswith(f"predicted: {predicted}, stage 0, ")
     for words, relation in (

@@ -22,9 +22,7 @@ LINES = (
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_no_line_is_wider_than_the_page(
-    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
+def test_no_line_is_wider_than_the_page(line: str, capsys, monkeypatch, tmp_path) -> None:
     for width in WIDTHS:
         monkeypatch.setenv("COLUMNS", str(width))
         assert main.main(line.format(out=tmp_path).split()) == 0

@@ -62,9 +62,7 @@ def result(rank: int = 0, **changes: object) -> TrialResult:
         (Exit(signal=signal.SIGKILL, timed_out=True), "timeout", "at step 4"),
     ],
 )
-def test_ends_without_a_result(
-    tmp_path: Path, trial: Trial, ended: Exit, status: str, says: str
-) -> None:
+def test_ends_without_a_result(tmp_path, trial: Trial, ended: Exit, status: str, says: str) -> None:
     folder = TrialFolder(tmp_path)
     folder.create(trial)
     StateWriter(folder).write(Phase.BACKWARD, 4)

@@ -98,9 +98,7 @@ def test_a_trial_that_is_broken_off_leaves_the_terminal_as_it_was(terminal: Term
     assert terminal.getvalue().endswith("\x1b[1A\x1b[2K"), "the line is erased"
 
 
-def test_a_terminal_that_cannot_rewrite_gets_plain_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_that_cannot_rewrite_gets_plain_lines(terminal: Terminal, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     clock = Clock()
     progress = Progress(1, terminal, clock)
@@ -150,9 +148,7 @@ def test_the_cases_of_a_calibration_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("kind", [StringIO, Terminal])
-def test_a_broken_stream_ends_nothing(
-    kind: type[StringIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_stream_ends_nothing(kind: type[StringIO], monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
     class Broken(kind):

@@ -58,9 +58,7 @@ def limited(measurement: MeasurementPlan, fault: str) -> MeasurementPlan:
     return replace(measurement, timeout_seconds=0.15 if fault in ("hang", "stubborn") else 60.0)
 
 
-def test_two_hundred_trials_with_faults(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
-) -> None:
+def test_two_hundred_trials_with_faults(make_plan, make_runner, faults) -> None:
     plan, injected = spread_faults(make_plan(40, 5))
     faults(injected)
     stream = StringIO()
@@ -95,9 +93,7 @@ def test_two_hundred_trials_with_faults(
         ("kill", "ended by SIGKILL"),
     ],
 )
-def test_evidence_says_why(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fault: str, says: str
-) -> None:
+def test_evidence_says_why(make_plan, make_runner, faults, fault, says) -> None:
     faults({"default": fault})
     limit = 0.4 if fault == "hang" else 60.0
     (result,) = make_runner(make_plan(1, timeout_seconds=limit)).run().values()
@@ -119,9 +115,7 @@ def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -
     assert heads == [f"full:block:{n} repeat {repeat}/2" for repeat in (1, 2) for n in (1, 2)]
 
 
-def test_a_skipped_setting_has_a_result_with_its_reason(
-    make_plan: MakePlan, make_runner: MakeRunner
-) -> None:
+def test_a_skipped_setting_has_a_result_with_its_reason(make_plan, make_runner) -> None:
     plan = make_plan(2, 3)
     first, second = plan.settings
     plan = replace(plan, settings=(first, replace(second, rank=None, skip="rule says no")))
@@ -130,9 +124,7 @@ def test_a_skipped_setting_has_a_result_with_its_reason(
     assert results[1].evidence.message == "rule says no"
 
 
-def test_a_program_that_cannot_be_started_is_a_failure(
-    make_plan: MakePlan, make_runner: MakeRunner
-) -> None:
+def test_a_program_that_cannot_be_started_is_a_failure(make_plan, make_runner) -> None:
     from harness.execution.launchers.local import LocalLauncher
 
     missing = LocalLauncher(["/nonexistent/python"])
@@ -141,9 +133,7 @@ def test_a_program_that_cannot_be_started_is_a_failure(
     assert exit_code(results) == 4
 
 
-def test_retry_runs_only_what_did_not_measure(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
-) -> None:
+def test_retry_runs_only_what_did_not_measure(make_plan, make_runner, faults) -> None:
     plan = make_plan(3)
     names = [trial.name for _, trial in plan.trials()]
     faults({names[0]: "oom", names[1]: "exit_7"})
@@ -174,9 +164,7 @@ def test_what_changes_the_question_is_run_again_and_the_old_answer_kept(
     assert sorted(r.name for r in kept if r) == sorted(r.name for r in first.values())
 
 
-def test_a_timeout_is_run_again_under_another_limit(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
-) -> None:
+def test_a_timeout_is_run_again_under_another_limit(make_plan, make_runner, faults) -> None:
     faults({"default": "hang"})
     (first,) = make_runner(make_plan(1, timeout_seconds=0.2)).run().values()
     assert first.status is TrialStatus.TIMEOUT
@@ -185,9 +173,7 @@ def test_a_timeout_is_run_again_under_another_limit(
     assert second.status is TrialStatus.OK
 
 
-def test_two_runners_in_one_folder_are_refused(
-    make_plan: MakePlan, make_runner: MakeRunner
-) -> None:
+def test_two_runners_in_one_folder_are_refused(make_plan, make_runner) -> None:
     runner = make_runner(make_plan(1))
     runner.folder.path.mkdir(parents=True)
     lock = Lock(runner.folder.lock)
@@ -222,9 +208,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     assert results[names[2]].status is TrialStatus.NO_DATA
 
 
-def test_a_stopped_trial_leaves_no_process(
-    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
-) -> None:
+def test_a_stopped_trial_leaves_no_process(make_plan, make_runner, faults) -> None:
     faults({"default": "family"})
     runner = make_runner(make_plan(1, timeout_seconds=5.0))  # a busy machine starts it in less
     (result,) = runner.run().values()
@@ -341,9 +325,7 @@ def test_what_a_killed_runner_left_running_is_ended_by_the_next(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, number, code) -> None:
     """The third trial does not end by itself: the signal never comes too late."""
     runner = drive(tmp_path, faults={"default": "third_hangs"})
     assert wait_until(lambda: len(stored(tmp_path)) >= 2)
@@ -366,9 +348,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("text", ["", '{"a":' * 5000, "\x00", "half"])
-def test_a_broken_result_is_absent_and_costs_no_other(
-    make_plan: MakePlan, make_runner: MakeRunner, text: str
-) -> None:
+def test_a_broken_result_is_absent_and_costs_no_other(make_plan, make_runner, text) -> None:
     """Its trial is run again, one line says why, and the file is kept."""
     runner = make_runner(make_plan(2))
     first, second = runner.run().values()

@@ -133,9 +133,7 @@ def test_a_measured_trial(run: Run, trial: Trial, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["result.json", "state.json", "trial.json"]
 
 
-def test_a_count_that_fails_loses_no_measurement(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_count_that_fails_loses_no_measurement(run: Run, monkeypatch, capsys) -> None:
     def fails(_: FakeStep) -> Any:
         raise AssertionError("heads differ")
 
@@ -153,9 +151,7 @@ def test_a_fatal_concern_is_unstable(run: Run) -> None:
     assert run(tools_of(FakeStep(), concerns=(replace(FATAL, fatal=False),)))[1].status == "ok"
 
 
-def test_a_pruned_trial_is_a_result_that_keeps_its_figures(
-    run: Run, trial: Trial, tmp_path: Path
-) -> None:
+def test_a_pruned_trial_is_a_result_that_keeps_its_figures(run, trial, tmp_path) -> None:
     TrialFolder(tmp_path).create(replace(trial, limit_seconds=0.05))
     code, result = run(tools_of(FakeStep(), concerns=(FATAL,), pruned=True))
     assert (code, result.status) == (0, TrialStatus.PRUNED)
@@ -192,9 +188,7 @@ CPU = (
     ],
     ids=["cuda", "cpu", "python", "nccl", "user", "other"],
 )
-def test_an_exception_is_a_status(
-    run: Run, error: Exception, status: str, over: int | None
-) -> None:
+def test_an_exception_is_a_status(run, error, status, over) -> None:
     step = FakeStep(error)
     code, result = run(tools_of(step))
     assert (code, result.status) == (0 if status == "skipped" else 1, status)
@@ -220,9 +214,7 @@ def test_a_loss_that_is_no_number_ends_the_trial_at_once(run: Run, loss: float) 
     assert result.evidence.message.endswith(f"loss of step 1 is {loss}")
 
 
-def test_a_step_that_cannot_be_closed_has_been_measured(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_cannot_be_closed_has_been_measured(run: Run, monkeypatch) -> None:
     def close(_: FakeStep) -> None:
         raise RuntimeError("NCCL error while leaving")
 
@@ -230,9 +222,7 @@ def test_a_step_that_cannot_be_closed_has_been_measured(
     assert run(tools_of(FakeStep()))[1].status is TrialStatus.OK
 
 
-def test_a_disk_that_fills_up_costs_the_timeline_only(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_costs_the_timeline_only(run: Run, monkeypatch) -> None:
     commit = Reservation.commit
 
     def small(self: Reservation, text: str) -> None:

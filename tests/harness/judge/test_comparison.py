@@ -188,9 +188,7 @@ def test_a_failed_process_is_listed_next_to_the_others(
     assert results[4].name in line
 
 
-def test_a_log_that_was_cut_is_no_failure_and_no_verdict(
-    make_repeats: Any, make_failed: Any, golden: Golden
-) -> None:
+def test_a_log_that_was_cut_is_no_failure_and_no_verdict(make_repeats, make_failed, golden) -> None:
     results = [*make_repeats()[:4], make_failed(TrialStatus.INCOMPLETE, "no end", repeat=4)]
     found = compare(results, [golden])
     assert (found.exit_code, found.count(Verdict.UNSTABLE)) == (3, 1)

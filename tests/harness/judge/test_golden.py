@@ -10,14 +10,7 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.comparison import Subject, find_golden
-from harness.judge.golden import (
-    Golden,
-    Identity,
-    Meta,
-    Provenance,
-    golden_text,
-    read_golden,
-)
+from harness.judge.golden import Golden, Identity, Meta, Provenance, golden_text, read_golden
 from harness.judge.golden_page import golden_page, list_page
 from harness.judge.identity import workload_key
 from harness.judge.metrics import Series, metric_names, samples
@@ -74,9 +67,7 @@ def test_gpus_by_their_full_name(gpus: str, full: str) -> None:
     assert golden(gpus).identity.full_gpus == full
 
 
-def test_the_same_gpus_then_the_same_workload_then_measured_then_the_latest(
-    subject: Subject,
-) -> None:
+def test_the_same_gpus_then_the_same_workload_then_measured_then_the_latest(subject) -> None:
     elsewhere = golden("8xB200", subject.key)
     part = golden("8xH100")
     published = golden("8xH100", subject.key, Provenance.PUBLISHED, "2026-09-09")
@@ -163,9 +154,7 @@ def kept(values: dict[int, float]) -> tuple[dict[str, Any], Series]:
 @pytest.mark.parametrize(
     ("steps", "interval"), [((4, 5, 6), 1), ((5, 10, 20), 5), ((7,), 1), ((), 1), ((1, 4, 6), 1)]
 )
-def test_megatrons_shape_has_the_interval_of_the_steps(
-    steps: tuple[int, ...], interval: int
-) -> None:
+def test_megatrons_shape_has_the_interval_of_the_steps(steps, interval) -> None:
     values = {step: float(step) for step in steps}
     shape, back = kept(values)
     assert shape["step_interval"] == interval
@@ -214,9 +203,7 @@ def test_what_is_no_golden_is_refused_in_one_line(text: str) -> None:
         (("samples", "published"), {"step_time_seconds": {"values": {"1": 0.0}}}, "be positive"),
     ],
 )
-def test_a_wrong_file_is_refused(
-    values: dict[str, Any], path: tuple[str, ...], value: object, says: str
-) -> None:
+def test_a_wrong_file_is_refused(values, path, value, says) -> None:
     inner = values
     for key in path[:-1]:
         inner = inner[key]

@@ -65,9 +65,7 @@ def test_medians_over_steps_then_processes(make_plan: MakePlan) -> None:
     assert outcome.replayed_flops.error == 0.0
 
 
-def test_one_repeat_that_failed_is_the_status_and_what_has_no_result_is_left_out(
-    make_plan: MakePlan,
-) -> None:
+def test_one_repeat_that_failed_is_the_status_and_what_has_no_result_is_left_out(make_plan) -> None:
     plan = make_plan(1, 3)
     (outcome,) = outcomes(plan, results(plan, 1.0, "oom", 1.0))
     assert (outcome.status, outcome.reason) == ("oom", "[backward] too big")
@@ -91,17 +89,13 @@ def test_one_repeat_that_failed_is_the_status_and_what_has_no_result_is_left_out
         ([1, 2, None, 3], [1, 2, 9, None], None, None),
     ],
 )
-def test_spearman_and_kendall(
-    predicted: list[float], measured: list[float], rho: float | None, tau: float | None
-) -> None:
+def test_spearman_and_kendall(predicted, measured, rho, tau) -> None:
     pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
     assert spearman(pairs) == (None if rho is None else pytest.approx(rho))
     assert kendall(pairs) == (None if tau is None else pytest.approx(tau))
 
 
-def test_without_scipy_a_page_says_how_to_get_the_order(
-    make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_scipy_a_page_says_how_to_get_the_order(make_plan: MakePlan, monkeypatch) -> None:
     """It comes at the end of a run: nothing that was measured may be lost."""
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     plan = make_plan(3)
@@ -123,9 +117,7 @@ def test_without_scipy_a_page_says_how_to_get_the_order(
         (["oom", "oom", "failed"], None),
     ],
 )
-def test_following_the_advisor(
-    make_plan: MakePlan, times: list[float | str], expected: float | None
-) -> None:
+def test_following_the_advisor(make_plan, times, expected) -> None:
     plan = make_plan(3)
     assert followed(outcomes(plan, results(plan, *times))) == expected
 
@@ -138,9 +130,7 @@ def test_errors_that_cannot_be_said() -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_of_the_page_is_wider_than_it(
-    make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_no_line_of_the_page_is_wider_than_it(make_plan: MakePlan, monkeypatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     plan = replace(make_plan(4), assumptions=("the times are of a CPU and are shown",))
     text = page(plan, results(plan, 0.010, 0.012, "oom", 0.016))

@@ -48,9 +48,7 @@ def test_the_multiplier_is_the_textbooks(level: float, freedom: int, textbook: f
     assert multiplier(level, freedom) == pytest.approx(textbook, abs=5e-7)
 
 
-def test_without_scipy_the_command_that_installs_it_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_scipy_the_command_that_installs_it_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(UserError) as caught:
         relative_shift([[1.0], [1.1]], [[1.0], [1.1]], 0.01)
@@ -176,10 +174,7 @@ def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
         return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
 
     return replace(
-        shift_of(0.01, 5, 5),
-        ratio=ratio,
-        interval=around(half),
-        strict=around(strict * half),
+        shift_of(0.01, 5, 5), ratio=ratio, interval=around(half), strict=around(strict * half)
     )
 
 
@@ -206,9 +201,7 @@ def test_a_larger_slowdown_is_never_judged_milder(first: float, second: float, h
 
 
 @given(ratio=RATIOS, half=WIDTHS, limits=st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.5)))
-def test_a_wider_limit_makes_no_new_regression(
-    ratio: float, half: float, limits: tuple[float, float]
-) -> None:
+def test_a_wider_limit_makes_no_new_regression(ratio, half, limits) -> None:
     narrow, wide = sorted(limits)
     if verdict(ratio, half, limit=wide) is Verdict.REGRESSION:
         assert verdict(ratio, half, limit=narrow) is Verdict.REGRESSION
@@ -268,9 +261,7 @@ def test_what_would_settle_depends_on_where_the_estimate_lies() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES, scale=st.sampled_from([1e-3, 2.0, 1e9]))
-def test_the_unit_of_the_samples_does_not_matter(
-    new: list[list[float]], golden: list[list[float]], scale: float
-) -> None:
+def test_the_unit_of_the_samples_does_not_matter(new, golden, scale) -> None:
     def scaled(samples: list[list[float]]) -> list[list[float]]:
         return [[scale * value for value in steps] for steps in samples]
 
@@ -283,9 +274,7 @@ def test_the_unit_of_the_samples_does_not_matter(
 
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES)
-def test_intervals_are_nested_and_hold_the_estimate(
-    new: list[list[float]], golden: list[list[float]]
-) -> None:
+def test_intervals_are_nested_and_hold_the_estimate(new, golden) -> None:
     found = relative_shift(new, golden, 0.01)
     tiny = 1 + 1e-9  # exp and log of the same number
     assert found.interval.low <= found.ratio * tiny
@@ -296,9 +285,7 @@ def test_intervals_are_nested_and_hold_the_estimate(
 
 @settings(max_examples=25, deadline=None)
 @given(new=SAMPLES, golden=SAMPLES)
-def test_turned_round_the_ratio_is_turned_over(
-    new: list[list[float]], golden: list[list[float]]
-) -> None:
+def test_turned_round_the_ratio_is_turned_over(new, golden) -> None:
     there, back = relative_shift(new, golden, 0.01), relative_shift(golden, new, 0.01)
     assert there.ratio * back.ratio == pytest.approx(1.0)
     assert there.noise == pytest.approx(back.noise)

@@ -51,9 +51,7 @@ def test_the_nearest_limit_holds(golden: Golden) -> None:
     assert given.limit(RESERVED, own, 0.05) == 0.05
 
 
-def test_every_metric_of_the_golden_has_a_row_with_its_sign(
-    make_repeats: Any, golden: Golden
-) -> None:
+def test_every_metric_of_the_golden_has_a_row_with_its_sign(make_repeats, golden) -> None:
     found = rows(make_repeats(), golden)
     times = {STEP_TIME: 0.05, TOKENS: -0.05, TFLOPS: -0.05}
     limits = times | {ALLOCATED: 0.02, RESERVED: 0.05, LOSS: 0.02}
@@ -112,9 +110,7 @@ def test_a_cpu_is_judged_by_its_bytes_and_its_times_are_shown(make_result: Any) 
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(63, Verdict.PASS), (65, Verdict.REGRESSION)])
-def test_less_than_64_mib_are_no_regression_of_a_gpu(
-    make_result: Any, more: int, verdict: Verdict
-) -> None:
+def test_less_than_64_mib_are_no_regression_of_a_gpu(make_result, more, verdict) -> None:
     """Of 2 GiB, in which 2 % are 41 MiB."""
     small = golden_of([make_result(allocated=2 * GIB)], "x")
     found = rows([make_result(allocated=2 * GIB + more * 2**20)], small)[ALLOCATED]
@@ -129,9 +125,7 @@ def test_few_processes_are_given_times_alone(make_repeats: Any, golden: Golden) 
 
 
 @pytest.mark.parametrize("metric", [STEP_TIME, TFLOPS, TOKENS])
-def test_what_depends_on_time_is_unstable_and_memory_is_not(
-    make_repeats: Any, golden: Golden, metric: str
-) -> None:
+def test_what_depends_on_time_is_unstable_and_memory_is_not(make_repeats, golden, metric) -> None:
     fatal = Concern(name="spread", seen="IQR 20 %", limit="5 %", advice="look", fatal=True)
     results = make_repeats(0.5, allocated=12 * GIB)
     results[1] = replace(results[1], status=TrialStatus.UNSTABLE, concerns=(fatal,))
@@ -161,9 +155,7 @@ def test_a_concern_that_is_not_fatal_stops_nothing(make_repeats: Any, golden: Go
         (2.86, 0.03, Verdict.PASS),
     ],
 )
-def test_losses_have_a_limit_in_both_directions(
-    make_repeats: Any, golden: Golden, loss: float, limit: float | None, verdict: Verdict
-) -> None:
+def test_losses_have_a_limit_in_both_directions(make_repeats, golden, loss, limit, verdict) -> None:
     limits = () if limit is None else ((LOSS, limit),)
     changed = make_repeats(loss=(3.0, 2.9, loss, 2.7))
     row = rows(changed, golden, limits=limits)[LOSS]
@@ -189,9 +181,7 @@ def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Gol
         ("fits exactly", {"over_bytes": 0}, " in backward: fits exactly"),
     ],
 )
-def test_evidence_on_one_line(
-    make_failed: Any, make_result: Any, message: str, more: dict[str, Any], says: str
-) -> None:
+def test_evidence_on_one_line(make_failed, make_result, message, more, says) -> None:
     assert describe(make_failed(TrialStatus.OOM, message, **more)) == says
     assert describe(make_result()) == ""
 

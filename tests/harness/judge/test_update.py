@@ -90,9 +90,7 @@ def test_an_update_writes_and_shows_old_and_new(make_repeats: Any, tmp_path: Pat
     assert line.strip().rstrip(",").endswith('{"old": 0.2, "new": 0.22}')
 
 
-def test_nothing_new_is_an_empty_diff_and_limits_outlive_an_update(
-    make_repeats: Any, tmp_path: Path
-) -> None:
+def test_nothing_new_is_an_empty_diff_and_limits_outlive_an_update(make_repeats, tmp_path) -> None:
     (change,) = plan_update(make_repeats(), "same", tmp_path)
     write([replace(change, new=replace(change.new, limits={STEP_TIME: 0.03}))])
     again = plan_update(make_repeats(), "same", tmp_path)

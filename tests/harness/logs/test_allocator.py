@@ -39,9 +39,7 @@ def test_every_kind_of_event_is_there(name: str, whole: dict[str, Any]) -> None:
     assert found == ACTIONS | SEGMENT_ACTIONS[name == "expandable"]
 
 
-def test_events_that_were_dropped_change_nothing_of_the_rest(
-    whole: dict[str, Any], write: Write
-) -> None:
+def test_events_that_were_dropped_change_nothing_of_the_rest(whole, write) -> None:
     """max_entries reached, or a recording that began later."""
     everything = read_recording(write(whole))
     trace = whole["device_traces"][0]

@@ -71,9 +71,7 @@ def test_cut_at_every_byte_there_is_never_a_wrong_number(tmp_path: Path, kind: s
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, len(SMALL)))
-def test_garbage_between_adds_nothing(
-    tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
-) -> None:
+def test_garbage_between_adds_nothing(tmp_path_factory, junk: bytes, at: int) -> None:
     """Wherever it stands, a figure is the true one or none. (A digit within a number would make
     another number: no reader can know, so the junk begins and ends with a control character.)"""
     path = tmp_path_factory.mktemp("junk") / "train.log"

@@ -104,9 +104,7 @@ def test_torchtitan() -> None:
 
 
 @pytest.mark.parametrize(("name", "end"), ENDS.items())
-def test_cut_anywhere_before_its_end_there_is_no_number(
-    parse: Parse, name: str, end: bytes
-) -> None:
+def test_cut_anywhere_before_its_end_there_is_no_number(parse, name, end) -> None:
     """A hundredth of the bytes at a time meets every kind of line."""
     content = (RECORDED / f"{name}.log").read_bytes()
     whole = {step.number for step in recorded(name).steps}

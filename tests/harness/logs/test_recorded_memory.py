@@ -52,9 +52,7 @@ def test_a_part_of_a_recording_has_its_own_peak_and_clock(snapshot_path: Path) -
         read_recording(snapshot_path, within=(2.0, 3.0))
 
 
-def test_a_free_that_was_requested_before_is_none_of_the_recordings(
-    write: Write, recorded: dict[str, Any]
-) -> None:
+def test_a_free_that_was_requested_before_is_none_of_the_recordings(write, recorded) -> None:
     """Another stream still read the block: it was not allocated any more."""
     late = event("free_completed", 8192, 5000, 10)
     trace = recorded["device_traces"][0]
@@ -99,9 +97,7 @@ def test_each_device_has_its_own_blocks(write: Write, recorded: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("count", "lacking"), [(1000, True), (1024, True), (1001, False)])
-def test_as_many_events_as_somebody_may_have_allowed(
-    write: Write, recorded: dict[str, Any], count: int, lacking: bool
-) -> None:
+def test_as_many_events_as_somebody_may_have_allowed(write, recorded, count, lacking) -> None:
     trace = recorded["device_traces"][0]
     filled = [*trace, *[trace[-1]] * (count - len(trace))]
     assert read_recording(write({**recorded, "device_traces": [filled]})).may_lack_events is lacking
@@ -179,9 +175,7 @@ def test_what_stands_in_many_places_is_counted(write: Write, recorded: dict[str,
             read_recording(write({**recorded, "device_traces": traces}))
 
 
-def test_blocks_are_limited(
-    write: Write, recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_limited(write: Write, recorded: dict[str, Any], monkeypatch) -> None:
     monkeypatch.setattr(recorded_memory, "MOST_BLOCKS", 1)
     assert read_recording(write(recorded)).peak_bytes == 5712  # the first block is the weights
 

@@ -66,9 +66,7 @@ def test_deepspeed_prints_its_batch() -> None:
         ("full", {"recompute_modules": "f("}, None),
     ],
 )
-def test_the_setting_that_megatron_prints(
-    granularity: str, others: dict[str, str], spec: str | None
-) -> None:
+def test_the_setting_that_megatron_prints(granularity, others, spec) -> None:
     assert stated_recompute({"recompute_granularity": granularity, **others}) == spec
     assert stated_recompute({}) is None
 

@@ -5,8 +5,6 @@ import socket
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from harness.measure.fingerprint import cpu_model, fingerprint, git_commit
 from harness.trial.trial import Device
 
@@ -25,9 +23,7 @@ def test_it_is_the_same_twice() -> None:
     assert fingerprint(Device.CPU) == fingerprint(Device.CPU)
 
 
-def test_the_hosts_name_is_hashed_and_other_variables_are_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_hosts_name_is_hashed_and_other_variables_are_not_read(monkeypatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "hunter2")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     environment = fingerprint(Device.CPU)
@@ -54,9 +50,7 @@ def test_the_commit_says_whether_files_differ_from_it(tmp_path: Path) -> None:
     assert git_commit(tmp_path) == f"{commit}+changes"
 
 
-def test_outside_of_a_checkout_there_is_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_of_a_checkout_there_is_no_commit(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit(tmp_path) is None
     monkeypatch.setenv("PATH", str(tmp_path))

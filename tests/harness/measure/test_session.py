@@ -186,9 +186,7 @@ def test_a_step_that_is_clearly_slower_than_a_limit_is_timed_no_longer() -> None
     assert len(whole.times.seconds) == PLAN.steps
 
 
-def test_phases_are_of_one_more_step_whose_failure_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_phases_are_of_one_more_step_whose_failure_loses_nothing(monkeypatch, capsys) -> None:
     monkeypatch.setattr(session, "stopwatch", lambda _: Stopwatch())
     assert [one.phase for one in session.phases(Step())] == list(PHASES)
 

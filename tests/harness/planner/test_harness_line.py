@@ -40,9 +40,7 @@ def dry_run(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("given", REQUESTS, ids=lambda given: " ".join(map(str, given.values())))
-def test_the_line_is_the_job(
-    given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_is_the_job(given: dict[str, Any], capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     answer = advise(Request(**given))
     first, last = answer.candidates[0].evaluation, answer.candidates[-1].evaluation
@@ -56,9 +54,7 @@ def test_the_line_is_the_job(
 
 
 @pytest.mark.parametrize("path", ["./my_model/base.yaml", "my model.yml"])
-def test_the_line_of_a_models_file(
-    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_of_a_models_file(path: str, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path(path).parent.mkdir(exist_ok=True)
     Path(path).write_text("base: llama3_8b\nnum_layers: 16\n")
@@ -81,9 +77,7 @@ def test_a_split_as_text_goes_with_its_vpp() -> None:
     assert find_target(config, machine_of(config, dry_run=True)).job == job
 
 
-def test_a_toss_between_layouts_comes_with_a_line_for_each(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_toss_between_layouts_comes_with_a_line_for_each(capsys) -> None:
     answer = advise(Request(model="gpt3_175b", gpus="64xA100", search=SearchScope.LAYOUT))
     assert answer.toss.beside == (
         "harness run differs from the rows: it sets job.create_attention_mask=false"

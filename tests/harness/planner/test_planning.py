@@ -231,9 +231,7 @@ def test_a_published_recipe_is_a_job_as_an_experiment_is() -> None:
         (["experiment=tiny_cpu", "gpus=8xB200", "device=cpu"], None),
     ],
 )
-def test_what_will_not_run_is_planned_for_any_device(
-    overrides: list[str], name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_will_not_run_is_planned_for_any_device(overrides, name, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = machine_of(compose(overrides), dry_run=True)
     if name is None:

@@ -120,9 +120,7 @@ def test_values_mean_what_they_mean_to_advise() -> None:
     assert config.measure == MeasurementPlan(steps=5, memory_timeline=False, timeout_seconds=60.0)
 
 
-def test_folders_come_in_the_advisor_s_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_come_in_the_advisor_s_order(tmp_path, monkeypatch) -> None:
     odd = tmp_path / "it's, a [folder]"
     for folder, length in ((odd, 1), (tmp_path / "configs", 2)):
         (folder / "experiment").mkdir(parents=True)

@@ -48,9 +48,7 @@ def test_stages_have_no_bubble_and_send_nothing() -> None:
         (CollectiveKind.ALL_REDUCE, 0),
     ],
 )
-def test_a_collective_is_the_copy_that_a_fake_group_makes(
-    kind: CollectiveKind, share: float
-) -> None:
+def test_a_collective_is_the_copy_that_a_fake_group_makes(kind, share) -> None:
     layout = ParallelLayout(tensor_model_parallel_size=4, sequence_parallel=True)
     rates = network(layout, GPU, CALIBRATION, MODEL)
     copies = Copies(**asdict(rates), memory_bytes_per_second=2e12)

@@ -48,18 +48,14 @@ def test_both_figures_and_what_differs() -> None:
     assert "transformer_impl local" in answer["differences"]
 
 
-def test_what_cannot_be_rehearsed_is_an_answer_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_rehearsed_is_an_answer_too(monkeypatch, capsys) -> None:
     monkeypatch.setattr(lone_ranks, "missing", lambda: "")
     found = reported(monkeypatch, capsys, candidate("none+offload=core_attn"))
     (answer,) = found["candidates"]
     assert "fine-grained offload needs Transformer Engine" in answer["refused"]
 
 
-def test_without_megatron_nothing_is_rehearsed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_megatron_nothing_is_rehearsed(monkeypatch, capsys) -> None:
     monkeypatch.setattr(lone_ranks, "missing", lambda: "megatron-core")
     found = reported(monkeypatch, capsys, candidate())
     assert found["candidates"] is None

@@ -36,7 +36,6 @@ ENVIRONMENT = {
     "git_commit": "0123",
 }
 STATUSES = tuple(map(TrialStatus, ("ok", "ok", "unstable", "oom", "timeout", "failed")))
-MakeRun = Callable[..., Path]
 
 
 def timeline(seconds: float, low: int, high: int) -> tuple[TimelinePoint, ...]:

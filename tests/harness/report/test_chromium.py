@@ -36,9 +36,7 @@ def page(gpu_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_it_is_whole_and_does_not_scroll_sideways(
-    chromium: Chromium, page: Path, width: int
-) -> None:
+def test_it_is_whole_and_does_not_scroll_sideways(chromium, page, width) -> None:
     seen = chromium.ask(page, width)
     assert seen["width"] == width
     assert seen["scroll"] <= width

@@ -53,9 +53,7 @@ def test_every_setting_is_accounted_for(gpu_facts: Facts) -> None:
     assert "drift: +9.0 % over the window" in reasons
 
 
-def test_the_verdict_comes_first_in_the_gates_own_lines(
-    judged: Facts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_verdict_comes_first_in_the_gates_own_lines(judged: Facts, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     document = make_document(judged, ())
     assert (document.good, document.sections[0].title) == (False, "Verdict")

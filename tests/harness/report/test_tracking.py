@@ -28,9 +28,7 @@ def _rows(run: Path) -> dict[str, dict[str, Any]]:
     return {row["trial"]: row for row in trial_rows(load_facts(run))}
 
 
-def test_mlflow_has_parameters_metrics_steps_and_tags(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_has_parameters_metrics_steps_and_tags(run: Path, tmp_path, monkeypatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = f"file://{tmp_path}/mlruns"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -133,9 +131,7 @@ def test_what_is_not_known_or_not_installed_is_one_line(monkeypatch: pytest.Monk
         parse_trackers(["mlflow"], "track")
 
 
-def test_a_tracker_that_fails_is_reported_and_spoils_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_fails_is_reported_and_spoils_nothing(run: Path, monkeypatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
     said: list[str] = []

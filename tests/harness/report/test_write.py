@@ -53,9 +53,7 @@ def test_everything_is_written(cpu_facts: Facts, tmp_path: Path) -> None:
     assert "figures/" not in shown
 
 
-def test_without_packages_the_rest_is_written(
-    cpu_facts: Facts, tmp_path: Path, without: Without
-) -> None:
+def test_without_packages_the_rest_is_written(cpu_facts: Facts, tmp_path, without: Without) -> None:
     without("matplotlib", "jinja2", "pandas")
     written = write_report(cpu_facts, tmp_path)
     assert names(tmp_path) >= ALWAYS
@@ -69,9 +67,7 @@ def test_without_packages_the_rest_is_written(
     assert "figures/" not in (tmp_path / "report.md").read_text()
 
 
-def test_without_pyarrow_only_parquet_is_missing(
-    cpu_facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_only_parquet_is_missing(cpu_facts: Facts, tmp_path, monkeypatch) -> None:
     pd = pytest.importorskip("pandas")
 
     def refuse(*_: Any, **__: Any) -> None:

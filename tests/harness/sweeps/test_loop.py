@@ -78,9 +78,7 @@ def journal(tmp_path: Path) -> list[optuna.trial.FrozenTrial]:
     return optuna.load_study(study_name="x", storage=JournalStorage(backend)).trials
 
 
-def test_every_point_has_one_result_and_the_same_command_runs_nothing(
-    tmp_path: Path, finish: Finish
-) -> None:
+def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path, finish) -> None:
     out, talk = finish()
     assert out.startswith("tiny_cpu on cpu; sweep of step time and peak memory")
     assert "Pareto front of step time and peak memory:" in out
@@ -104,9 +102,7 @@ def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
     assert talk.count("already run") == 2
 
 
-def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(
-    tmp_path: Path, finish: Finish
-) -> None:
+def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(tmp_path, finish: Finish) -> None:
     out, _ = finish("sweep.micro_batch_sizes=[2,4]", "sweep.trials=1")
     (name,) = stored(tmp_path)
     results = RunFolder(tmp_path / "runs" / "x")
@@ -121,18 +117,14 @@ def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(
     assert [t.user_attrs["result"] for t in feasible] == [name]
 
 
-def test_a_failed_point_is_run_again_when_asked(
-    tmp_path: Path, sweep: Harness, finish: Finish
-) -> None:
+def test_a_failed_point_is_run_again_when_asked(tmp_path, sweep: Harness, finish: Finish) -> None:
     assert sweep(faults={"default": "exit_7"}).returncode == 4
     finish("--retry")
     states = Counter(trial.state.name for trial in journal(tmp_path))
     assert states == {"FAIL": 6, "COMPLETE": 6}
 
 
-def test_leaders_that_overlap_are_repeated_and_the_page_says_how_it_ended(
-    tmp_path: Path, finish: Finish
-) -> None:
+def test_leaders_that_overlap_are_repeated_and_the_page_says_how_it_ended(tmp_path, finish) -> None:
     out, _ = finish("sweep.repeats=3")
     points = Counter(name.partition("-r")[0] for name in stored(tmp_path))
     assert len(points) == 6
@@ -158,9 +150,7 @@ def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path, finish: F
     assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
 
 
-def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(
-    tmp_path: Path, finish: Finish
-) -> None:
+def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path, finish) -> None:
     chance = random.Random(5)
     seen: dict[str, Any] = {}
     kills = 0
@@ -187,9 +177,7 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(
     assert not (tmp_path / "runs" / "x" / "superseded").exists(), "none was run twice"
 
 
-def test_sweeps_that_run_at_once_in_one_folder_share_the_work(
-    tmp_path: Path, finish: Finish
-) -> None:
+def test_sweeps_that_run_at_once_in_one_folder_share_the_work(tmp_path, finish: Finish) -> None:
     workers = [start(tmp_path, faults={"default": "slow"}) for _ in range(3)]
     while not stored(tmp_path):
         time.sleep(0.01)
@@ -206,9 +194,7 @@ def test_sweeps_that_run_at_once_in_one_folder_share_the_work(
     assert not (tmp_path / "runs" / "x" / "workers").exists()
 
 
-def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
-    tmp_path: Path, sweep: Harness, harness_in: Harness
-) -> None:
+def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(tmp_path, sweep, harness_in) -> None:
     sweep("sweep.trials=1")
     with exclusive(tmp_path / "runs" / "x" / "lock", shared=True):
         done = harness_in(tmp_path, "run", "name=x", "--no-report")
@@ -229,13 +215,7 @@ def test_a_run_in_the_folder_of_a_sweep_at_work_is_refused(
         (["-m"], "-m: is not a flag"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    overrides: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_request_is_one_line(overrides, says, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *SPACE, *overrides]) == 2
     printed = capsys.readouterr()
@@ -246,9 +226,7 @@ def test_a_wrong_request_is_one_line(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", *SPACE, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("tiny_cpu on cpu (dry run)\n6 points; results go to")

@@ -52,9 +52,7 @@ def test_without_named_settings_all_legal_ones(space_of: MakeSpace) -> None:
     assert {"none", "selective:mlp", "full:uniform:1", "full:block:1", "full:block:3"} <= specs
 
 
-def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(
-    space_of: MakeSpace,
-) -> None:
+def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(space_of) -> None:
     space, _ = space_of(
         "recompute.settings=[none,'full:uniform:1+distribute_saved_activations',op:save_attention]"
     )

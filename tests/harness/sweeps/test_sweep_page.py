@@ -1,7 +1,5 @@
 """The pages of a sweep."""
 
-import pytest
-
 from harness.cli.main import main
 from harness.sweeps.history import Outcome, outcome_of
 from harness.sweeps.space import Point
@@ -11,9 +9,7 @@ from tests.advisor.cli.test_widths import WIDTHS
 from tests.harness.sweeps.conftest import MakeSpace, measured
 
 
-def test_the_page_shows_front_rest_and_reasons(
-    space_of: MakeSpace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_front_rest_and_reasons(space_of: MakeSpace, monkeypatch) -> None:
     space, _ = space_of("recompute=corners")
     best, second, third = space.planned
     outcomes = {
@@ -39,9 +35,7 @@ def test_the_page_shows_front_rest_and_reasons(
     assert "No point was measured within 1.00 GiB." in page("title", small, outcomes, "")
 
 
-def test_a_dry_run_for_gpus_that_are_not_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_for_gpus_that_are_not_here(monkeypatch, capsys) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["experiment=llama3_8b_1xh200", "gpus=8xB200", "sweep.layouts=true"]
     settings = "recompute.settings=[none,selective:mlp]"

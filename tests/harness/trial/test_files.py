@@ -83,9 +83,7 @@ def test_a_committed_reservation_is_as_long_as_its_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", FULL)
-def test_a_full_disk_is_seen_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, number: int) -> None:
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -95,9 +93,7 @@ def test_a_full_disk_is_seen_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failing_write_keeps_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_write_keeps_the_old_file(tmp_path, monkeypatch) -> None:
     path = tmp_path / "a.json"
     write_atomic(path, "old")
 

@@ -1,6 +1,5 @@
 """The blocks of torchtitan and transformers for one RankShape, with their other arguments."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -196,6 +195,3 @@ class PlainGpt(nn.Module):
         )
         out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(b, s, -1))
-
-
-Wrap = Callable[[nn.Module], nn.Module]

@@ -98,9 +98,7 @@ OK, OOM, FAILED, TIMEOUT = (
 
 
 @pytest.mark.parametrize("status", [FAILED, TIMEOUT, TrialStatus.NO_DATA, None])
-def test_a_trial_without_an_answer_is_owed(
-    status: TrialStatus | None, results: Callable[..., Item], tmp_path: Path
-) -> None:
+def test_a_trial_without_an_answer_is_owed(status, results, tmp_path) -> None:
     campaign = Campaign(items=(results(OK, status),))
     assert run(campaign, executor(tmp_path, program=ends(4))) == [("cell", Outcome.OWED)]
     assert run(campaign, executor(tmp_path, program=ends(4))) == []
@@ -110,17 +108,13 @@ def test_a_trial_without_an_answer_is_owed(
 
 
 @pytest.mark.parametrize("status", [OOM, TrialStatus.SKIPPED, TrialStatus.UNSTABLE])
-def test_running_out_of_memory_is_a_result(
-    status: TrialStatus, results: Callable[..., Item], tmp_path: Path
-) -> None:
+def test_running_out_of_memory_is_a_result(status, results, tmp_path) -> None:
     campaign = Campaign(items=(results(OK, status),))
     assert run(campaign, executor(tmp_path, program=ends(4))) == [("cell", Outcome.DONE)]
     assert run(campaign, executor(tmp_path, version="two")) == []
 
 
-def test_failed_trials_run_again_once_a_program(
-    results: Callable[..., Item], tmp_path: Path
-) -> None:
+def test_failed_trials_run_again_once_a_program(results: Callable[..., Item], tmp_path) -> None:
     campaign = Campaign(items=(results(OK, FAILED),))
     log = tmp_path / "logs" / "cell.txt"
     run(campaign, executor(tmp_path, program=ends(143)))  # the budget, say, cut it short
@@ -131,9 +125,7 @@ def test_failed_trials_run_again_once_a_program(
     assert log.read_text().splitlines()[2:] == [RETRY, RETRY]
 
 
-def test_a_first_run_that_measures_nothing_ends_the_campaign(
-    results: Callable[..., Item], tmp_path: Path
-) -> None:
+def test_a_first_run_that_measures_nothing_ends_the_campaign(results, tmp_path) -> None:
     first, second = results(FAILED, OOM, name="first"), results(OK, name="second")
     campaign = Campaign(items=(first, second))
     for attempts in ([("first", Outcome.OWED)], []):
@@ -149,9 +141,7 @@ def test_a_first_run_that_measures_nothing_ends_the_campaign(
     ]
 
 
-def test_a_first_run_that_was_only_cut_short_ends_nothing(
-    results: Callable[..., Item], tmp_path: Path
-) -> None:
+def test_a_first_run_that_was_only_cut_short_ends_nothing(results, tmp_path) -> None:
     campaign = Campaign(items=(results(None, None, name="first"), results(OK, name="second")))
     given = executor(tmp_path, program=ends(143))
     assert [name for name, _ in run(campaign, given)] == ["first", "second"]

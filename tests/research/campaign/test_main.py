@@ -26,9 +26,7 @@ def test_a_campaign_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (out / "environment.json").exists()
 
 
-def test_what_is_left_has_a_code_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_has_a_code_of_its_own(tmp_path, capsys) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(CAMPAIGN)
     words = [str(path), "--budget=1s", "--items=later", "--out", str(tmp_path / "out")]
@@ -49,9 +47,7 @@ def test_what_is_left_has_a_code_of_its_own(
         ["cpu", "--items", "corner"],
     ],
 )
-def test_wrong_requests_are_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_requests_are_one_line(arguments: list[str], capsys) -> None:
     assert main([*arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""

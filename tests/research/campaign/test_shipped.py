@@ -83,9 +83,7 @@ def _check(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @of("run")
-def test_runs_can_be_planned(
-    campaign: str, item: Item, planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_can_be_planned(campaign: str, item: Item, planned: Planned, monkeypatch) -> None:
     plan = planned(item, gpu(campaign))
     assert plan.device_name == GPUS[campaign][1]
     for setting in plan.settings:

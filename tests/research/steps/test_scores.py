@@ -66,9 +66,7 @@ def test_predictions_alike_have_no_order() -> None:
     assert choice.rank_correlation == 0.0
 
 
-def test_the_command_prints_every_part(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_every_part(capsys, monkeypatch) -> None:
     monkeypatch.setattr(scores, "predict", lambda target, calibration: target.seconds * 1.01)
     assert scores.main(["simumax_b200", "--rows", "1"]) == 0
     out = capsys.readouterr().out

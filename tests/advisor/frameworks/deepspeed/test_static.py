@@ -35,9 +35,7 @@ def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
         (DataParallelSharding.FULL, 2 / 8, 2 / 8, 12 / 8),
     ],
 )
-def test_bytes_a_parameter_by_stage(
-    sharding: DataParallelSharding, weights: float, gradients: float, optimizer: float
-) -> None:
+def test_bytes_a_parameter_by_stage(sharding, weights, gradients, optimizer) -> None:
     static = memory(sharding).static
     assert static.weights == weights * ELEMENTS
     assert static.gradients == gradients * ELEMENTS
@@ -121,9 +119,7 @@ OFFLOAD = "job.optimizer_cpu_offload=true"
         (DataParallelSharding.FULL, 0),
     ],
 )
-def test_zero_offload_leaves_weights_alone(
-    sharding: DataParallelSharding, gradients: float
-) -> None:
+def test_zero_offload_leaves_weights_alone(sharding, gradients) -> None:
     found, before = memory(sharding, OFFLOAD), memory(sharding)
     assert found.static.weights == before.static.weights
     assert found.static.gradients == gradients * ELEMENTS

@@ -77,9 +77,7 @@ def _job(make_job: Any, kind: str, **changes: Any) -> Any:
         ("p2p", {"transformer_impl": "local"}, "0.19", "cp_needs_transformer_engine"),
     ],
 )
-def test_what_runs(
-    kind: str, changes: dict[str, Any], version: str, rule: str | None, make_job: Any
-) -> None:
+def test_what_runs(kind, changes, version, rule, make_job) -> None:
     job = _job(make_job, kind, **changes)
     found = check(NONE, job, resolve_revision(Framework.MEGATRON_LM, version))
     assert [rejection.rule for rejection in found] == ([rule] if rule else [])

@@ -109,9 +109,7 @@ QWEN = "--model qwen3_30b_a3b --gpus 16xH100 --framework megatron_lm"
         "--framework-version 0.16 model.mtp_num_layers=2",
     ],
 )
-def test_the_keys_of_a_refusal_typed_as_printed_give_an_answer(
-    asked: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_keys_of_a_refusal_typed_as_printed_give_an_answer(asked: str, capsys) -> None:
     """The last of a KEY counts. Where something else stands against the job as well, that is said
     next, and ended in the same way."""
     reasons = set()

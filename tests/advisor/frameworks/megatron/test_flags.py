@@ -348,9 +348,7 @@ def test_bridge_layout_overrides(make_job) -> None:
         (None, "", ""),
     ],
 )
-def test_the_recipe_that_the_optimizer_reads_without_fp8(
-    recipe: str | None, flag: str, override: str, make_job
-) -> None:
+def test_the_recipe_that_the_optimizer_reads_without_fp8(recipe, flag, override, make_job) -> None:
     """Where it is not the framework's default; the recipe's own mixed_precision stays."""
     job = make_job(fp8_recipe=recipe, use_precision_aware_optimizer=True)
     words = layout_flags(job, V19)

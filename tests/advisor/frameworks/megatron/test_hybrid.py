@@ -120,9 +120,7 @@ def test_equal_segments_are_tallied_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize(("version", "fused"), [("0.13", False), ("0.14", True), ("0.19", True)])
-def test_a_release_without_the_fused_weighted_squared_relu_runs_without(
-    version: str, fused: bool
-) -> None:
+def test_a_release_without_the_fused_weighted_squared_relu_runs_without(version, fused) -> None:
     config = JobConfig(
         seq_length=8, micro_batch_size=1, global_batch_size=1, framework_version=version
     )

@@ -227,9 +227,7 @@ mixed_precision:
     ("sequence_parallel", "findings"),
     [("true", "ERROR distribute_with_sequence_parallel"), ("false", "")],
 )
-def test_a_configuration_that_bridge_dumped(
-    sequence_parallel: str, findings: str, tmp_path: Path
-) -> None:
+def test_a_configuration_that_bridge_dumped(sequence_parallel, findings, tmp_path) -> None:
     file = tmp_path / "run.yml"
     file.write_text(CONTAINER % sequence_parallel)
     report = lint_target(str(file))

@@ -157,9 +157,7 @@ def test_what_a_recipe_has_for_its_own_optimizer_goes_with_it_unless_it_is_given
         ({"overrides": ("job.optimizer=adam",)}, Optimizer.ADAM),
     ],
 )
-def test_a_job_without_a_recipe_takes_the_nearest_ones_optimizer(
-    changes: dict[str, Any], optimizer: Optimizer
-) -> None:
+def test_a_job_without_a_recipe_takes_the_nearest_ones_optimizer(changes, optimizer) -> None:
     found = resolve(Request(model="kimi_k2", gpus="192xH100", **changes))
     assert found.config.optimizer is optimizer
     lent = "dist_muon as in the nearest recipe" in found.assumptions

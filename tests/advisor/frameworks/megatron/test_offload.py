@@ -149,9 +149,7 @@ def test_specs_are_read_as_they_are_written(spec: str) -> None:
     ("layers", "fraction", "groups"),
     [(3, 1.0, 6), (3, 0.5, 3), (3, 0.4, 3), (3, 0.75, 5), (4, 0.4375, 4), (3, 0.01, 1)],
 )
-def test_of_a_fraction_the_last_groups_of_a_chunk_stay(
-    layers: int, fraction: float, groups: int
-) -> None:
+def test_of_a_fraction_the_last_groups_of_a_chunk_stay(layers, fraction, groups) -> None:
     """Two groups a layer, of which int(groups x (1 - fraction)) stay (megatron-core 0.19.2
     fine_grained_activation_offload.py, post_warmup_callback)."""
     setting = replace(parse_setting("none+offload=core_attn,attn_proj"), offload_fraction=fraction)

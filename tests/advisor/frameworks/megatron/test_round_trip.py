@@ -60,9 +60,7 @@ def differences(job: Job, model: str, folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8_current"])
 @pytest.mark.parametrize("framework", [LM, BRIDGE])
-def test_the_flags_of_every_preset_are_its_job(
-    framework: Framework, precision: str, tmp_path: Path
-) -> None:
+def test_the_flags_of_every_preset_are_its_job(framework, precision, tmp_path) -> None:
     jobs = {model: asked(model, framework, precision=precision) for model in model_names()}
     reported = {model: job for model, job in jobs.items() if job is not None}
     assert len(reported) > 20
@@ -99,9 +97,7 @@ def test_the_flags_of_what_a_search_changes_are_its_job(model: str, tmp_path: Pa
         "layout.num_layers_in_first_pipeline_stage=5",
     ],
 )
-def test_the_flags_of_what_is_given_are_its_job(
-    override: str, framework: Framework, tmp_path: Path
-) -> None:
+def test_the_flags_of_what_is_given_are_its_job(override, framework, tmp_path) -> None:
     if "dropout" in override and framework == BRIDGE:
         pytest.skip("a recipe of Bridge has the dropouts of its model")
     said = (override, "job.use_precision_aware_optimizer=true", "job.exp_avg_dtype=bf16")

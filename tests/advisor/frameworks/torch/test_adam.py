@@ -14,7 +14,6 @@ from tests.advisor.frameworks.torch.jobs import stack_job
 
 ELEMENTS = 8_030_261_248
 EMBEDDING = 128256 * 4096
-NORMS = 65 * 4096
 
 
 def _alone(framework: str, *overrides: str, version: str = "") -> Job:

@@ -43,9 +43,7 @@ def _job(framework: str, ranks: int, *overrides: str, **options: Any) -> Job:
         ("torchtitan", CpCommType.ALL_GATHER),
     ],
 )
-def test_states_are_cut_by_all_ranks_and_activations_by_some(
-    framework: str, kind: CpCommType
-) -> None:
+def test_states_are_cut_by_all_ranks_and_activations_by_some(framework, kind) -> None:
     alone, job = _job(framework, 1), _job(framework, 4)
     assert (job.layout.cp_comm_type, job.layout.data_parallel_size) == (kind, 2)
     peaks = []
@@ -108,9 +106,7 @@ def test_a_ring_is_slower_than_no_ring_by_what_is_exposed() -> None:
         ),
     ],
 )
-def test_what_does_not_divide_is_one_line(
-    framework: str, options: dict[str, Any], words: str
-) -> None:
+def test_what_does_not_divide_is_one_line(framework, options, words) -> None:
     with pytest.raises(UserError, match=words):
         stack_job(framework, **{"context_parallel_size": 2, **options})
 
@@ -131,9 +127,7 @@ def test_what_does_not_divide_is_one_line(
         ),
     ],
 )
-def test_what_does_not_run_over_ranks_is_refused(
-    framework: str, options: dict[str, Any], rule: str
-) -> None:
+def test_what_does_not_run_over_ranks_is_refused(framework, options, rule) -> None:
     stack, job = stack_job(framework, context_parallel_size=2, **options)
     assert rule in [rejection.rule for rejection in stack.settings.check(NONE, job)]
 
@@ -181,9 +175,7 @@ context_parallel_rotate_method = "alltoall"
         ("train.toml", _TITAN, 4, CpCommType.P2P),
     ],
 )
-def test_read_from_a_file(
-    tmp_path: Path, name: str, text: str, ranks: int, kind: CpCommType
-) -> None:
+def test_read_from_a_file(tmp_path, name: str, text: str, ranks: int, kind: CpCommType) -> None:
     file = tmp_path / name
     file.write_text(text)
     request = read_job(str(file), {"model": "llama3_8b", "gpus": "16xH100"}).request

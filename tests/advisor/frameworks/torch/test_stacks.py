@@ -115,9 +115,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("megatron_lm", "job.param_cpu_offload=true", "is DeepSpeed's offload_param"),
     ],
 )
-def test_what_a_stack_cannot_run_is_one_line(
-    framework: str, options: dict[str, Any] | str, words: str
-) -> None:
+def test_what_a_stack_cannot_run_is_one_line(framework, options, words) -> None:
     """`options` may be one KEY=VALUE."""
     with pytest.raises(UserError) as error:
         stack_job(framework, **({"overrides": (options,)} if isinstance(options, str) else options))

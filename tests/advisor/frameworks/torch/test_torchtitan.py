@@ -29,9 +29,7 @@ def test_cudnns_attention_comes_first_from_0_2_on() -> None:
 
 
 @pytest.mark.parametrize(("version", "left"), [("0.1", False), ("0.2", False), ("0.3", True)])
-def test_float8_is_an_option_or_left_to_the_recipe(
-    version: str, left: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_float8_is_an_option_or_left_to_the_recipe(version: str, left: bool, capsys) -> None:
     """From 0.3 on no option says it."""
     options = {"framework_version": version, "precision": "fp8_current"}
     stack, job = stack_job("torchtitan", **options)

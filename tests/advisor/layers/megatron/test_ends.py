@@ -10,7 +10,6 @@ from tests.advisor.toys import GPT, HIDDEN, RSTD, SHARD, saved_bytes, toy_shape
 TOKENS = 32 * 2
 LOGITS = TOKENS * 504  # 1000 padded to 1008 over two ranks
 WORDS = 504 * 64 * 2
-POSITIONS = 32 * 64 * 2
 
 
 def test_embedding_weights_pad_the_vocabulary_and_do_not_cut_positions() -> None:

@@ -123,9 +123,7 @@ def test_what_a_layer_keeps_in_8_bits_instead_of_16() -> None:
         (Precision.NVFP4, (2, 7), False),
     ],
 )
-def test_whether_proj_keeps_a_copy_of_attentions_output(
-    precision: Precision, release: tuple[int, int], copied: bool
-) -> None:
+def test_whether_proj_keeps_a_copy_of_attentions_output(precision, release, copied) -> None:
     found = kept(replace(te_shape(precision), transformer_engine=release))
     assert (f"core_attn_out_{precision}" in found) is copied
     assert "core_attn_out" in found

@@ -1,8 +1,5 @@
 """DeepSeek's families in config.json, with the values that are published, against the presets."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from advisor.base.errors import UserError
@@ -26,9 +23,7 @@ DEEPSEEK_V3, GLM45_AIR, PHI4 = (PUBLISHED[name] for name in ("deepseek_v3", "glm
         (PHI4, {"model_type": "gpt_oss"}, "gpt_oss_20b"),
     ],
 )
-def test_refusals_are_one_line(
-    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], says: str
-) -> None:
+def test_refusals_are_one_line(tmp_path, base, changes, says) -> None:
     with pytest.raises(UserError) as error:
         load(tmp_path, base, **changes)
     assert says in str(error.value)

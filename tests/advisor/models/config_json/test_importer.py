@@ -69,9 +69,7 @@ def test_all_families_are_tested() -> None:
         (GPT2, {"tie_word_embeddings": False}, "share_embeddings_and_output_weights", False),
     ],
 )
-def test_fields_that_change_the_shape_are_read(
-    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], field: str, value: object
-) -> None:
+def test_fields_that_change_the_shape_are_read(tmp_path, base, changes, field, value) -> None:
     assert getattr(load(tmp_path, base, **changes), field) == value
 
 
@@ -95,9 +93,7 @@ def test_an_absent_key_means_what_transformers_means(tmp_path: Path) -> None:
         (GEMMA3, {"sliding_window_pattern": 3}, "3"),
     ],
 )
-def test_windows(
-    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], skips: str | None
-) -> None:
+def test_windows(tmp_path, base, changes, skips) -> None:
     spec = load(tmp_path, base, **changes)
     assert spec.window_size == changes.get("sliding_window", 4096)
     assert spec.window_attn_skip_freq == skips
@@ -170,9 +166,7 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (GPT2, {"n_embd": 770}, "n_head = 12: must divide the hidden size = 770"),
     ],
 )
-def test_what_is_not_understood_is_refused_by_name(
-    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], says: str
-) -> None:
+def test_what_is_not_understood_is_refused_by_name(tmp_path, base, changes, says) -> None:
     with pytest.raises(UserError) as error:
         load(tmp_path, base, **changes)
     assert says in str(error.value)

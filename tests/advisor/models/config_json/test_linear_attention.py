@@ -1,7 +1,6 @@
 """config.json of Qwen3-Next and Nemotron 3 Nano, with the values of the public files."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,9 +39,7 @@ def test_layers_by_name(tmp_path: Path) -> None:
         (NEMOTRON3_NANO, {"n_groups": 7}, "mamba_num_groups = 7: must divide the 64 heads"),
     ],
 )
-def test_refusals_are_one_line(
-    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], says: str
-) -> None:
+def test_refusals_are_one_line(tmp_path, base, changes, says) -> None:
     with pytest.raises(UserError) as error:
         load(tmp_path, base | changes)
     assert says in str(error.value)

@@ -21,9 +21,7 @@ def drawn(answer: Answer) -> Figure:
 
 
 @pytest.mark.parametrize("name", ["tight", "roomy", "hopeless", "layouts", "crowded"])
-def test_no_label_covers_another_and_all_are_in_the_picture(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_no_label_covers_another_and_all_are_in_the_picture(name: str, request) -> None:
     figure = drawn(request.getfixturevalue(name))
     (axes,) = figure.axes
     labels = [text for text in axes.texts if not text.get_text().isdigit()]

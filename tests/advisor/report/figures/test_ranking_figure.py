@@ -51,9 +51,7 @@ def test_scatter_has_units_names_and_the_budget(tight: Answer) -> None:
 
 
 @pytest.mark.parametrize("name", ["tight", "roomy", "hopeless", "layouts", "crowded"])
-def test_no_label_covers_a_label_a_mark_a_line_or_the_frame(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_no_label_covers_a_label_a_mark_a_line_or_the_frame(name: str, request) -> None:
     figure = ranking_figure(request.getfixturevalue(name), None)
     FigureCanvasAgg(figure).draw()
     axes, _ = figure.axes

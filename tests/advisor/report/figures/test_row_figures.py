@@ -32,9 +32,7 @@ def test_a_picture_says_its_row(llama: Answer, tmp_path: Path, kind: str) -> Non
         assert row.evaluation.setting.spec in (tmp_path / "out.svg").read_text()
 
 
-def test_the_time_of_the_rows_says_how_many_they_are_and_what_the_thin_line_is(
-    llama: Answer,
-) -> None:
+def test_the_time_of_the_rows_says_how_many_they_are_and_what_the_thin_line_is(llama) -> None:
     figure = time_figure(llama, 2)
     assert figure.get_suptitle().endswith("2 of 3 rows; --top 3 shows more")
     (legend,) = figure.legends

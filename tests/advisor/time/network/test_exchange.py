@@ -53,9 +53,7 @@ def counted(routing: Routing, ranks: int, near: int) -> tuple[float, float]:
         (Routing(16, 4, 2, 1), 8, 4),
     ],
 )
-def test_copies_of_a_token_are_those_of_every_routing(
-    routing: Routing, ranks: int, near: int
-) -> None:
+def test_copies_of_a_token_are_those_of_every_routing(routing, ranks, near) -> None:
     assert copies_of_a_token(routing, ranks, near) == pytest.approx(counted(routing, ranks, near))
 
 
@@ -88,9 +86,7 @@ def test_the_slower_of_network_and_nvlink_counts(gpu: Gpu, calibration: Calibrat
     assert beside.seconds_per_byte == pytest.approx(16 * (1 - 7 / 8) * 15 / 16 / 45.0)
 
 
-def test_expert_tensor_parallel_ranks_all_need_the_token(
-    gpu: Gpu, calibration: Calibration
-) -> None:
+def test_expert_tensor_parallel_ranks_all_need_the_token(gpu, calibration) -> None:
     cut = ParallelLayout(
         expert_model_parallel_size=4, expert_tensor_parallel_size=2, data_parallel_size=8
     )

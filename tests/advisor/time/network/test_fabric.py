@@ -37,9 +37,7 @@ def test_each_kind_of_context_parallelism_has_its_way(
     assert found == pytest.approx(seconds)
 
 
-def test_tensor_parallel_16_uses_every_adapter_of_both_nodes(
-    gpu: Gpu, calibration: Calibration
-) -> None:
+def test_tensor_parallel_16_uses_every_adapter_of_both_nodes(gpu, calibration) -> None:
     layout = ParallelLayout(tensor_model_parallel_size=16)
     gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, 1600)
     assert network(layout, gpu, calibration).seconds(gather) == 1500 / 40 + 0.002
@@ -48,9 +46,7 @@ def test_tensor_parallel_16_uses_every_adapter_of_both_nodes(
 @pytest.mark.parametrize(
     ("tp", "dp", "rate"), [(1, 16, 40.0), (2, 8, 20.0), (8, 2, 5.0), (2, 4, 45.0)]
 )
-def test_data_parallel_ranks_of_a_node_share_the_way_out(
-    gpu: Gpu, calibration: Calibration, tp: int, dp: int, rate: float
-) -> None:
+def test_data_parallel_ranks_of_a_node_share_the_way_out(gpu, calibration, tp, dp, rate) -> None:
     layout = ParallelLayout(tensor_model_parallel_size=tp, data_parallel_size=dp)
     assert data_parallel_link(gpu, calibration, layout).bytes_per_second == rate
 

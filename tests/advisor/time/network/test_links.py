@@ -13,9 +13,7 @@ from advisor.time.rank_links import all_to_all_link, link, neighbour_link, ranks
     ("ranks", "apart", "near"),
     [(8, 1, 8), (16, 1, 8), (16, 2, 4), (16, 8, 1), (4, 16, 1), (2, 1, 2)],
 )
-def test_ranks_of_a_node_are_those_whose_gpus_it_has(
-    gpu: Gpu, ranks: int, apart: int, near: int
-) -> None:
+def test_ranks_of_a_node_are_those_whose_gpus_it_has(gpu, ranks, apart, near) -> None:
     assert ranks_of_a_node(gpu, ranks, apart) == near
 
 
@@ -42,9 +40,7 @@ def test_adapters_of_a_node_never_beat_nvlink(gpu: Gpu, calibration: Calibration
     assert link(fast, calibration, 16, 1).bytes_per_second == 45.0
 
 
-def test_without_nvlink_a_server_is_joined_by_its_host_link(
-    gpu: Gpu, calibration: Calibration
-) -> None:
+def test_without_nvlink_a_server_is_joined_by_its_host_link(gpu, calibration) -> None:
     card = replace(gpu, nvlink_domain_size=1)
     assert link(card, calibration, 8, 1).bytes_per_second == 10.0
     assert link(card, calibration, 2, 8).bytes_per_second == 5.0
@@ -76,9 +72,7 @@ def test_the_first_byte_passes_every_rank_of_a_ring(gpu: Gpu, calibration: Calib
         (2, 8, 0.0),  # one rank a node: nothing to add up in its switches
     ],
 )
-def test_switches_add_for_an_all_reduce(
-    gpu: Gpu, calibration: Calibration, ranks: int, apart: int, rate: float
-) -> None:
+def test_switches_add_for_an_all_reduce(gpu, calibration, ranks, apart, rate) -> None:
     assert link(gpu, calibration, ranks, apart).reducing_bytes_per_second == rate
 
 

@@ -45,9 +45,7 @@ def test_a_job_is_judged_by_the_release_that_is_installed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError, OSError])
-def test_a_broken_transformer_engine_is_none(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_transformer_engine_is_none(error: type[Exception], monkeypatch) -> None:
     def broken(name: str) -> None:
         raise error(name)
 
@@ -86,9 +84,7 @@ def test_the_release_that_is_asked_for_is_used_here_and_by_what_is_started(
     assert len(used) == 1  # that was said
 
 
-def test_what_is_installed_stays_where_nothing_else_fits(
-    used: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_installed_stays_where_nothing_else_fits(used: list[str], monkeypatch) -> None:
     installed.prefer("0.18")
     monkeypatch.setenv(installed.VARIABLE, "")
     installed.prefer("0.19")
@@ -98,9 +94,7 @@ def test_what_is_installed_stays_where_nothing_else_fits(
     assert used == []
 
 
-def test_a_folder_without_megatron_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_megatron_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(installed.VARIABLE, str(tmp_path))
     with pytest.raises(
         UserError, match=r"MEGATRON_CORE = .*: must be a folder with an unpacked wheel"

@@ -179,9 +179,7 @@ def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> No
         megatron_case(workload(**changes))
 
 
-def test_a_gpu_without_transformer_engine_runs_local_layers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_without_transformer_engine_runs_local_layers(monkeypatch) -> None:
     on_gpu = workload(device=Device.CUDA)
     monkeypatch.setattr(HAS_ENGINE, lambda: False)
     assert megatron_case(on_gpu).transformer_impl == "local"

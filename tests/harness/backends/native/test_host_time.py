@@ -100,9 +100,7 @@ def counted(model: ModelSpec, kind: LayerKind) -> tuple[int, int]:
     ],
     ids=lambda one: f"{one.name}-{one.num_moe_experts}" if isinstance(one, ModelSpec) else "",
 )
-def test_operations_are_those_that_torch_counts(
-    model: ModelSpec, kind: LayerKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operations_are_those_that_torch_counts(model, kind, monkeypatch) -> None:
     """Within a tenth: seconds of an operation differ as much from layer to layer where they were
     measured (22 to 25 µs on one machine, 16 to 18 on the other). The view of each expert's product
     is part of it."""

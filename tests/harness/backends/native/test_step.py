@@ -54,9 +54,7 @@ def test_same_seed_same_losses_and_counting_changes_none() -> None:
     assert build_step(one, 6).run(Phases()) != expected[0]
 
 
-def test_a_count_that_fails_leaves_the_models_flops(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_count_that_fails_leaves_the_models_flops(monkeypatch, capsys) -> None:
     def fails(*_: object) -> None:
         raise AssertionError("heads differ")
 

@@ -68,9 +68,7 @@ def test_attention_is_causal_and_of_the_right_shape(bench: Bench) -> None:
     assert torch.equal(output[:, :, 0], value[:, [0, 0, 1, 1], 0]), "the first sees only itself"
 
 
-def test_grouped_gemms_are_those_of_each_expert(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grouped_gemms_are_those_of_each_expert(bench: Bench, monkeypatch) -> None:
     """Both on the same numbers, at once and one by one."""
     experts, m, n, k = sizes = (3, 16, 32, 48)
     rows = torch.randn(experts * m, k, dtype=torch.bfloat16)
@@ -115,9 +113,7 @@ def test_what_a_cpu_does_not_have(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "error", [RuntimeError("No kernel"), AttributeError("no _grouped_mm"), ValueError("head size")]
 )
-def test_what_torch_refuses_gives_no_sample_and_is_no_other_ones_error(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_torch_refuses_gives_no_sample_and_is_no_other_ones_error(error, monkeypatch) -> None:
     def refuse(*_: object) -> object:
         raise error
 
@@ -131,9 +127,7 @@ def test_what_torch_refuses_gives_no_sample_and_is_no_other_ones_error(
 @pytest.mark.parametrize(
     "made_of", [c.variant for c in HOST_CASES if c.kind is CaseKind.HOST_LAYER]
 )
-def test_a_layer_is_of_its_kind_and_gives_its_gradients(
-    bench: Bench, made_of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_is_of_its_kind_and_gives_its_gradients(bench, made_of, monkeypatch) -> None:
     made: list[native.TransformerLayer] = []
 
     class Seen(native.TransformerLayer):

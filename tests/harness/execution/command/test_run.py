@@ -105,9 +105,7 @@ def test_out_of_memory_of_one_setting_is_an_answer(tmp_path: Path, harness: Harn
     assert found["full:uniform:1"].times is not None  # ok or, on a busy machine, unstable
 
 
-def test_a_command_that_hangs_is_ended_with_all_its_processes(
-    tmp_path: Path, harness: Harness
-) -> None:
+def test_a_command_that_hangs_is_ended_with_all_its_processes(tmp_path, harness: Harness) -> None:
     script = shutil.copy(Path(__file__).with_name("pretrain_gpt.py"), tmp_path / "hang_gpt.py")
     ranks = f"setsid {quote(sys.executable)} {quote(str(script))} --fault hang & wait; true"
     done = harness(

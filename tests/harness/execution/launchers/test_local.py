@@ -42,9 +42,7 @@ def test_output_variables_and_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "blue 1\noops\n"
 
 
-def test_a_signal_is_reported_with_the_kernel_s_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_is_reported_with_the_kernel_s_count(tmp_path, monkeypatch) -> None:
     counts = iter([4, 5])
     monkeypatch.setattr(local, "oom_kills", lambda: next(counts))
     exit_ = ended(shell(tmp_path, "kill -9 $$"))
@@ -104,9 +102,7 @@ def test_nothing_is_left_over_where_nothing_ran(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_left_overs_that_do_not_end_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_left_overs_that_do_not_end_are_one_line(tmp_path, monkeypatch) -> None:
     group = shell(tmp_path, "sleep 60")
     monkeypatch.setattr(local, "kill_groups", lambda *_: None)
     monkeypatch.setattr(local, "_PATIENCE_SECONDS", 0.0)
@@ -151,9 +147,7 @@ def test_local_runs_the_worker_on_the_folder(tmp_path: Path, trial: Trial) -> No
     assert folder.log.read_text().strip() == str(tmp_path.resolve())
 
 
-def test_torchrun_s_command_line(
-    tmp_path: Path, trial: Trial, two_ranks: Callable[[Trial], Trial]
-) -> None:
+def test_torchrun_s_command_line(tmp_path, trial, two_ranks) -> None:
     words = command(two_ranks(trial), TrialFolder(tmp_path))
     assert words[1:3] == ["-m", "harness.execution.launchers.parent_death"]
     assert "--nproc-per-node=2" in words
@@ -172,13 +166,7 @@ def two_ranks() -> Callable[[Trial], Trial]:
 
 
 @pytest.mark.parametrize("case", ["ok", "one_oom", "hang"])
-def test_two_ranks_under_torchrun(
-    tmp_path: Path,
-    trial: Trial,
-    two_ranks: Callable[[Trial], Trial],
-    faults: Callable[[dict[str, str]], None],
-    case: str,
-) -> None:
+def test_two_ranks_under_torchrun(tmp_path, trial, two_ranks, faults, case) -> None:
     pytest.importorskip("torch")
     from harness.execution.execute import Attempt, conclude
 

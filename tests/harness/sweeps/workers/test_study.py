@@ -73,9 +73,7 @@ def states(study: Study) -> list[str]:
     return [trial.state.name for trial in trials(study)]
 
 
-def test_a_claim_is_one_trial_with_what_is_predicted_and_then_what_was_measured(
-    opened: Open,
-) -> None:
+def test_a_claim_is_one_trial_with_what_is_predicted_and_then_what_was_measured(opened) -> None:
     study = opened()
     mine = claim(study)
     (trial,) = trials(study)
@@ -244,9 +242,7 @@ def test_samplers_of_two_workers(opened: Open, sampler: Sampler) -> None:
         b"[" * 5000 + b"\n",
     ],
 )
-def test_a_journal_that_was_cut_off_or_is_broken_is_made_good(
-    opened: Open, tmp_path: Path, damage: bytes
-) -> None:
+def test_a_journal_that_was_cut_off_or_is_broken_is_made_good(opened, tmp_path, damage) -> None:
     keep(tmp_path, TASKS[0])
     with opened() as study:
         study.restore()

@@ -110,9 +110,7 @@ def on_cpu() -> dict[int, StagePeaks]:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_real_rank_holds_what_the_fake_one_holds(
-    stage: int, on_cpu: dict[int, StagePeaks]
-) -> None:
+def test_a_real_rank_holds_what_the_fake_one_holds(stage, on_cpu) -> None:
     """The step counters of torch's AdamW included."""
     real, fake = on_cpu[stage], rehearse_fake(CASE, stage).peaks
     assert (real.weights, real.gradients, real.optimizer) == (
@@ -127,9 +125,7 @@ def test_a_real_rank_holds_what_the_fake_one_holds(
     assert 0.5 < (real.backward - static) / (fake.backward - static) < 4
 
 
-def test_experts_of_a_rank_get_their_share_of_random_tokens(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_experts_of_a_rank_get_their_share_of_random_tokens(monkeypatch) -> None:
     """Half of 4 experts on each of two ranks, 2 of 4 for each of 32 tokens: 64 rows in the mean."""
     rows: list[int] = []
     forward = SequentialMLP.forward

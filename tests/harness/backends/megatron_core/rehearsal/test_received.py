@@ -21,9 +21,7 @@ def _second_of_four() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_the_groups_own_methods_write_what_a_silent_one_leaves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_groups_own_methods_write_what_a_silent_one_leaves(monkeypatch) -> None:
     """As torch 2.11 calls them, on a group that writes nothing."""
     monkeypatch.setattr(dist.ProcessGroup, "_reduce_scatter_base", lambda *_: "work")
     monkeypatch.setattr(dist.ProcessGroup, "alltoall_base", lambda *_: "work")

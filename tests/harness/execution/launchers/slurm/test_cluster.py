@@ -58,9 +58,7 @@ def message(result: TrialResult) -> str:
     return result.evidence.message
 
 
-def test_a_preempted_trial_starts_anew(
-    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults
-) -> None:
+def test_a_preempted_trial_starts_anew(cluster, make_plan, make_slurm_runner, faults) -> None:
     plan = make_plan(2)
     names = names_of(plan)
     faults({"default": "hang"})
@@ -172,9 +170,7 @@ def test_retry_submits_again_what_did_not_measure(
     assert second[names[1]] == first[names[1]]
 
 
-def test_what_sbatch_refuses_is_one_line(
-    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner
-) -> None:
+def test_what_sbatch_refuses_is_one_line(cluster, make_plan, make_slurm_runner) -> None:
     with pytest.raises(UserError, match=r"nothing was submitted: .*invalid partition specified"):
         make_slurm_runner(make_plan(1), partition="absent").run()
 
@@ -188,9 +184,7 @@ def test_a_job_that_cannot_start_shows_what_it_printed(
     assert (result.evidence.exit_code, result.evidence.log_tail) == (3, ("no such module",))
 
 
-def test_ranks_of_two_nodes_train_together(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_of_two_nodes_train_together(cluster: Cluster, tmp_path, capsys) -> None:
     pytest.importorskip("hydra")
     asked = (
         "run --no-report launcher=slurm launcher.nodes=2 device=cpu launcher.poll_seconds=0.2 "

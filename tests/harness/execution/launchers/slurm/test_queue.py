@@ -55,9 +55,7 @@ def test_a_single_job_has_no_task(said: dict[str, tuple[int, str, str]]) -> None
     assert Queue().reports("20") == {"20": JobReport(state="COMPLETED", nodes="gpu1")}
 
 
-def test_what_the_controller_forgot_is_in_the_accounts(
-    said: dict[str, tuple[int, str, str]],
-) -> None:
+def test_what_the_controller_forgot_is_in_the_accounts(said) -> None:
     said["scontrol"] = (1, "", GONE)
     assert Queue().reports("12") == {}
     said["sacct"] = (
@@ -73,9 +71,7 @@ def test_what_the_controller_forgot_is_in_the_accounts(
 
 
 @pytest.mark.parametrize("answer", [(1, "", NO_ANSWER), None])
-def test_a_controller_that_is_away_says_nothing_about_its_jobs(
-    said: dict[str, tuple[int, str, str]], answer: tuple[int, str, str] | None
-) -> None:
+def test_a_controller_that_is_away_says_nothing_about_its_jobs(said, answer) -> None:
     if answer is not None:
         said["scontrol"] = said["squeue"] = answer
     assert Queue().reports("12") is None

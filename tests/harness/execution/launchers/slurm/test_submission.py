@@ -28,9 +28,7 @@ def of(trial: Trial, ranks: int, device: Device = Device.CUDA, timeout: float = 
         (16, {"nodes": 4, "gpus_per_node": 8}, (4, 8)),
     ],
 )
-def test_nodes_and_gpus(
-    trial: Trial, ranks: int, options: dict[str, int], expected: tuple[int, int]
-) -> None:
+def test_nodes_and_gpus(trial, ranks, options, expected) -> None:
     shape = shape_of(of(trial, ranks), replace(SLURM, **options))
     assert (shape.nodes, shape.gpus_per_node) == expected
     assert (shape.cpus_per_task, shape.minutes) == (0, 20), "900 s and five minutes to start"

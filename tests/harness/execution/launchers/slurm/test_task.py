@@ -35,9 +35,7 @@ def make_task(folder: TrialFolder, monkeypatch: pytest.MonkeyPatch) -> MakeTask:
     return make
 
 
-def test_one_node_runs_and_concludes(
-    make_task: MakeTask, folder: TrialFolder, faults: Callable[..., None]
-) -> None:
+def test_one_node_runs_and_concludes(make_task, folder, faults) -> None:
     make_task()()
     result = folder.result()
     assert result.status is TrialStatus.OK
@@ -46,9 +44,7 @@ def test_one_node_runs_and_concludes(
     assert folder.result() == result, "a job that starts anew leaves a result alone"
 
 
-def test_too_many_requeues_are_a_failure(
-    make_task: MakeTask, folder: TrialFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_requeues_are_a_failure(make_task, folder, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
     make_task()()
     result = folder.result()
@@ -77,9 +73,7 @@ def test_what_slurm_ends_early_leaves_no_result_and_no_process(
     assert not folder.has_result()
 
 
-def test_the_notice_near_the_limit_is_a_timeout(
-    make_task: MakeTask, folder: TrialFolder, faults: Callable[..., None]
-) -> None:
+def test_the_notice_near_the_limit_is_a_timeout(make_task, folder, faults) -> None:
     faults({"default": "hang"})
     timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGUSR2))
     timer.start()
