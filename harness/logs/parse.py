@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from advisor.base.lines import Line, read_lines
 from harness.base.collections import known
 from harness.logs.causes import ORDER, Causes
-from harness.logs.readers import READERS, reader_of
+from harness.logs.readers import READERS
 from harness.logs.records import (
     Argument,
     LogFramework,
@@ -315,7 +315,8 @@ class _Scan:
 
     def __init__(self, framework: LogFramework | None, rank: int | None) -> None:
         known = tuple(READERS) if framework is None else (framework,)
-        self._readers = [(name, reader_of(name)) for name in known]
+        megatron = READERS[LogFramework.MEGATRON_LM]  # Bridge's lines too
+        self._readers = [(name, READERS.get(name, megatron)) for name in known]
         self._rank = rank
         self.collectors = {name: Collector() for name in known}
         self.causes = Causes()
@@ -331,9 +332,8 @@ class _Scan:
         rank = self._rank if line.rank is None else line.rank
         goes_on = False
         for name, reader in self._readers:
-            if any(anchor in line.text for anchor in reader.anchors):
-                for record in reader.read(line.text):
-                    goes_on |= self.collectors[name].add(record, rank)
+            for record in reader.read(line.text):
+                goes_on |= self.collectors[name].add(record, rank)
         if goes_on:
             self.causes.survived()
         else:

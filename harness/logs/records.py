@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -108,16 +109,25 @@ class Mark(StrEnum):
 Record = LoggedStep | Throughput | Timers | Peak | Loss | WholeRun | Argument | Mark
 
 
-class Reader(Protocol):
-    """Reads the lines of one framework."""
+Lines = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[Record, ...]]], ...]
 
-    @property
-    def anchors(self) -> tuple[str, ...]:
-        """A line without any of these says nothing; a cheap look before the patterns."""
+
+class Reader(Struct, frozen=True):
+    """Reads the lines of one framework. anchors: a line without any of these says nothing; a cheap
+    look before the patterns. lines: what its lines look like, and what each says: nothing where it
+    is damaged anywhere."""
+
+    anchors: tuple[str, ...]
+    lines: Lines
 
     def read(self, text: str) -> tuple[Record, ...]:
         """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for
-        any other line, and for one that is damaged anywhere."""
+        any other line."""
+        if any(anchor in text for anchor in self.anchors):
+            for pattern, records in self.lines:
+                if match := pattern.search(text):
+                    return records(match)
+        return ()
 
 
 def number(text: str) -> float | None:

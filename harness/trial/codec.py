@@ -8,121 +8,70 @@ environment are plain JSON and may be known in part; what of them is there has i
 
 import json
 import math
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, read_record, show
+from advisor.base.fields import read_record, show
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.record import as_dict
 from harness.trial.result import SCHEMA_VERSION, TrialResult, TrialStatus
 from harness.trial.trial import Device
 
-_MAPPINGS: Final[tuple[tuple[str, ...], ...]] = (
-    ("trial", "workload"),
-    ("trial", "workload", "model"),
-    ("trial", "workload", "layout"),
-    ("environment", "software"),
-)
-_SIZES: Final[tuple[tuple[str, ...], ...]] = (
-    ("trial", "workload", "seq_length"),
-    ("trial", "workload", "micro_batch_size"),
-    ("trial", "workload", "global_batch_size"),
-    *(
-        ("trial", "workload", "layout", f"{name}_parallel_size")
-        for name in ("tensor_model", "pipeline_model", "context", "data")
-    ),
-)
-_TYPED: Final[dict[tuple[str, ...], Any]] = {
-    ("trial", "workload", "device"): Device,
-    ("trial", "workload", "recompute"): str,
-    ("trial", "variables"): tuple[str, ...],
-}
+_Size = Annotated[int, Meta(ge=1, le=LARGEST)] | None
 
 
-def _check_plain(plain: Mapping[str, Any], file: object) -> None:
-    """UserError where `trial` or `environment` of a result holds what nobody can compute with."""
-    for path in _MAPPINGS:
-        value = _at(plain, path)
-        if value is not None and not isinstance(value, Mapping):
-            raise UserError(_where(file, path), show(value), "must be an object")
-    for path in _SIZES:
-        value = _at(plain, path)
-        if value is not None and convert(value, int, file, ".".join(path)) < 1:
-            raise UserError(_where(file, path), value, "must be at least 1")
-    for path, kind in _TYPED.items():
-        value = _at(plain, path)
-        if value is not None:
-            convert(value, kind, file, ".".join(path))
-    gpus = plain["environment"].get("gpus") or ()
-    if not isinstance(gpus, list | tuple) or not all(isinstance(one, Mapping) for one in gpus):
-        raise UserError(f"{file}: environment.gpus", show(gpus), "must be a list of objects")
+class _Layout(Struct):
+    tensor_model_parallel_size: _Size = None
+    pipeline_model_parallel_size: _Size = None
+    context_parallel_size: _Size = None
+    data_parallel_size: _Size = None
 
 
-def check_result(result: TrialResult, file: object) -> None:
-    """UserError where a number of a result is none that was measured, or nobody can compute with
-    what it says of its trial and environment."""
-    _check_plain({"trial": result.trial, "environment": result.environment}, file)
-    if result.wall_seconds < 0:
-        raise UserError(f"{file}: wall_seconds", result.wall_seconds, "must not be negative")
-    times, flops, reported = result.times, result.flops, result.reported
-    if times is not None:
-        if not times.seconds and result.status in (TrialStatus.OK, TrialStatus.UNSTABLE):
-            raise UserError(f"{file}: times.seconds", "[]", "must hold the seconds of a step")
-        _check_positive(times.seconds, f"{file}: times.seconds")
-        _check_positive(times.warmup_seconds, f"{file}: times.warmup_seconds")
-    if reported is not None:
-        _check_positive(reported.tflops_per_gpu, f"{file}: reported.tflops_per_gpu")
-        rates = reported.tokens_per_second_per_gpu
-        _check_positive(rates, f"{file}: reported.tokens_per_second_per_gpu")
-    if flops is not None and not 0 <= flops.model <= LARGEST_FLOAT:
-        raise UserError(f"{file}: flops.model", flops.model, "is not a number of FLOPs")
-    for peak in result.memory:
-        sizes = (peak.rank, peak.stage, peak.allocated, peak.active, peak.reserved, peak.nvml_used)
-        if any(size is not None and size < 0 for size in sizes):
-            raise UserError(f"{file}: memory", show(peak), "must not be negative")
+class _Workload(Struct):
+    model: dict[str, Any] | None = None
+    layout: _Layout | None = None
+    seq_length: _Size = None
+    micro_batch_size: _Size = None
+    global_batch_size: _Size = None
+    device: Device | None = None
+    recompute: str | None = None
 
 
-def read_number(value: object, where: object) -> float:
-    """A number that may be written as a string, as loggers write nan; bytes stay integers.
-
-    UserError where it is none, or finite and too large to be squared.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UserError(str(where), show(value), "is not a number")
-    try:
-        number = value if isinstance(value, int) else float(value)
-    except ValueError:
-        raise UserError(str(where), show(value), "is not a number") from None
-    if abs(number) > LARGEST_FLOAT and (isinstance(number, int) or math.isfinite(number)):
-        raise UserError(str(where), show(value), f"is too large; at most {LARGEST_FLOAT:g}")
-    return number
+class _Trial(Struct):
+    workload: _Workload | None = None
+    variables: tuple[str, ...] | None = None
 
 
-def _check_positive(numbers: Iterable[float], where: str) -> None:
-    for number in numbers:
-        if not 1 / LARGEST <= number <= LARGEST:
-            raise UserError(where, number, "must be positive and of a plausible size")
+class _Environment(Struct):
+    software: dict[str, Any] | None = None
+    gpus: tuple[dict[str, Any], ...] | None = None
 
 
-def _at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path of keys; None where a part of it is not there."""
-    found: Any = values
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+class _Result(Struct):
+    """What is computed with in a result: other keys may be there."""
 
-
-def _where(file: object, path: tuple[str, ...]) -> str:
-    return f"{file}: {'.'.join(path)}"
+    trial: _Trial
+    environment: _Environment
 
 
 T = TypeVar("T", bound=Struct)
+Converted = TypeVar("Converted")
+
+
+def _checked(values: object, kind: type[Converted], file: object, key: str = "") -> Converted:
+    """`values` as JSON has them, as `kind`. key: theirs, if they are not all of the file; a number
+    may be a string there."""
+    try:
+        return convert(values, kind, strict=not key)
+    except ValidationError as error:
+        relation, _, path = str(error).partition(" - at `$")
+        where = f"{key}{path.removesuffix('`')}".lstrip(".")
+        raise UserError(f"{file}: {where}", None, relation) from None
 
 
 def encode(value: Struct) -> str:
@@ -150,13 +99,16 @@ def decode_result(source: Path | str, file: object = "text") -> TrialResult:
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}")
-    losses = values.pop("loss", ())
-    if not isinstance(losses, list | tuple):
-        raise UserError(f"{file}: loss", show(losses), "must be a list")
-    loss = tuple(float(read_number(one, f"{file}: loss")) for one in losses)
-    result = replace(read_record(TrialResult, values, file), loss=loss)
-    check_result(result, file)
-    return result
+    _checked(values, _Result, file)
+    loss = _checked(values.pop("loss", ()), tuple[float, ...], file, "loss")
+    result = _checked(values, TrialResult, file)
+    timed = result.status in (TrialStatus.OK, TrialStatus.UNSTABLE)
+    if timed and result.times is not None and not result.times.seconds:
+        raise UserError(f"{file}: times.seconds", "[]", "must hold the seconds of a step")
+    for one in loss:
+        if math.isfinite(one) and abs(one) > LARGEST_FLOAT:
+            raise UserError(f"{file}: loss", one, f"is too large; at most {LARGEST_FLOAT:g}")
+    return replace(result, loss=loss)
 
 
 def _name(source: Path | str, file: object) -> object:

@@ -3,15 +3,19 @@
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from statistics import median
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.base.units import human_bytes
 from harness.base.collections import known
 
 SCHEMA_VERSION = 1
+Positive = Annotated[float, Meta(ge=1 / LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+"""Numbers that somebody may have measured; a result's file is checked for it."""
 
 
 class TrialStatus(StrEnum):
@@ -74,8 +78,8 @@ class StepTimes(Struct, frozen=True, kw_only=True):
     one another (a log may show every tenth); empty: they do, after the warm-up.
     """
 
-    seconds: tuple[float, ...]
-    warmup_seconds: tuple[float, ...]
+    seconds: tuple[Positive, ...]
+    warmup_seconds: tuple[Positive, ...]
     clock: str
     steps: tuple[int, ...] = ()
 
@@ -87,12 +91,12 @@ class MemoryPeak(Struct, frozen=True, kw_only=True):
     saved_bytes_per_layer: bytes that autograd keeps for one layer and one microbatch.
     """
 
-    rank: int
-    stage: int
-    allocated: int | None
-    active: int | None = None
-    reserved: int | None = None
-    nvml_used: int | None = None
+    rank: Count
+    stage: Count
+    allocated: Count | None
+    active: Count | None = None
+    reserved: Count | None = None
+    nvml_used: Count | None = None
     saved_bytes_per_layer: int | None = None
     allocator_retries: int = 0
 
@@ -130,7 +134,7 @@ class Flops(Struct, frozen=True, kw_only=True):
     """Model FLOPs (Megatron's convention) and hardware FLOPs (replays included) of one step, all
     ranks; replayed_per_layer is counted by torch where the backend can."""
 
-    model: float
+    model: Annotated[float, Meta(ge=0, le=LARGEST_FLOAT)]
     hardware: float
     replayed_per_layer: int | None = None
 
@@ -151,8 +155,8 @@ class Reported(Struct, frozen=True, kw_only=True):
     """Rates as the framework's own log prints them, one for each measured step; empty where it does
     not. tflops_per_gpu are model FLOPs by the framework's formula."""
 
-    tflops_per_gpu: tuple[float, ...] = ()
-    tokens_per_second_per_gpu: tuple[float, ...] = ()
+    tflops_per_gpu: tuple[Positive, ...] = ()
+    tokens_per_second_per_gpu: tuple[Positive, ...] = ()
 
 
 class StagePeaks(Struct, frozen=True, kw_only=True):
@@ -233,7 +237,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     trial: dict[str, Any]
     environment: dict[str, Any]
     started_at: str
-    wall_seconds: float
+    wall_seconds: Annotated[float, Meta(ge=0)]
     times: StepTimes | None = None
     memory: tuple[MemoryPeak, ...] = ()
     timeline: tuple[TimelinePoint, ...] = ()

@@ -2,25 +2,16 @@
 
 from typing import Final
 
-from harness.logs.readers.deepspeed import DeepSpeedReader
-from harness.logs.readers.huggingface import HuggingFaceReader
-from harness.logs.readers.megatron import MegatronReader
-from harness.logs.readers.nemo import NemoReader
-from harness.logs.readers.torchtitan import TorchtitanReader
+from harness.logs.readers.megatron import MEGATRON
+from harness.logs.readers.others import DEEPSPEED, HUGGINGFACE, NEMO, TORCHTITAN
 from harness.logs.records import LogFramework, Reader
 
 READERS: Final[dict[LogFramework, Reader]] = {
-    LogFramework.MEGATRON_LM: MegatronReader(),
-    LogFramework.NEMO: NemoReader(),
-    LogFramework.TORCHTITAN: TorchtitanReader(),
-    LogFramework.DEEPSPEED: DeepSpeedReader(),
-    LogFramework.HUGGINGFACE: HuggingFaceReader(),
+    LogFramework.MEGATRON_LM: MEGATRON,
+    LogFramework.NEMO: NEMO,
+    LogFramework.TORCHTITAN: TORCHTITAN,
+    LogFramework.DEEPSPEED: DEEPSPEED,
+    LogFramework.HUGGINGFACE: HUGGINGFACE,
 }
-"""By what is found out, best first: one log may hold lines of several (a Trainer on DeepSpeed)."""
-
-
-def reader_of(framework: LogFramework) -> Reader:
-    """The reader of a framework; Megatron Bridge writes Megatron's line and two of its own."""
-    if framework is LogFramework.MEGATRON_BRIDGE:
-        return READERS[LogFramework.MEGATRON_LM]
-    return READERS[framework]
+"""By what is found out, best first: one log may hold lines of several (a Trainer on DeepSpeed).
+Megatron Bridge writes Megatron's line and two of its own."""

@@ -19,6 +19,7 @@ from harness.logs.records import (
     LoggedStep,
     Mark,
     Peak,
+    Reader,
     Record,
     Throughput,
     WholeRun,
@@ -33,7 +34,7 @@ _GB: Final = 10**9
 _FIRST_WHOLE_PEAK: Final = 2
 """The peak after iteration 1 comes before the optimizer's state is there."""
 # The last start on a line counts: of two lines written into one, only the second is whole.
-_ITERATION: Final = re.compile(rf"(?:.*\b)?iteration ({COUNT})/ ?({COUNT}) \| (.+) \|$")
+_ITERATION: Final = re.compile(rf"^(?:.*\b)?iteration ({COUNT})/ ?({COUNT}) \| (.+) \|$")
 _MEMORY: Final = re.compile(
     rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(MB\) \| "
     rf"allocated: {NUMBER} \| max allocated: ({NUMBER}) \| "
@@ -65,38 +66,10 @@ _BATCH: Final = "global batch size"
 _NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "consumed samples")
 
 
-class MegatronReader:
-    """Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed."""
-
-    anchors = (
-        "iteration",
-        "Step Time",
-        "Job throughput",
-        " ..",
-        "using world size",
-        "after training",
-    )
-
-    def read(self, text: str) -> tuple[Record, ...]:
-        """See Reader."""
-        if match := _ITERATION.match(text):
-            return _iteration(int(match[1]), int(match[2]), match[3])
-        if match := _MEMORY.search(text):
-            return _peak(match[1], match[2], match[3], match[4], _MIB)
-        if match := _BRIDGE_MEMORY.search(text):
-            return _bridge_peak(match[1], match[2], match[3])
-        if match := _BRIDGE_STEP.search(text):
-            return _bridge_step(match[1], match[2])
-        if match := _JOB.search(text):
-            mean = positive(match[1])
-            return () if mean is None else (WholeRun(tflops_per_gpu=mean),)
-        return _frame(text)
-
-
-def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
+def _iteration(match: re.Match[str]) -> tuple[Record, ...]:
     """The averages over the log interval, and the batch: that of the line counts, since the printed
     arguments tell where a ramp ends, and Bridge prints none."""
-    fields = pairs(rest, " | ", ":")
+    fields = pairs(match[3], " | ", ":")
     if fields is None or _TIME not in fields:
         return ()
     if any(number(fields[name]) is None for name in _NUMERIC if name in fields):
@@ -105,8 +78,8 @@ def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
         return ()
     rate = next((positive(fields[name]) for name in _THROUGHPUT if name in fields), None)
     found = LoggedStep(
-        number=step,
-        total=total,
+        number=int(match[1]),
+        total=int(match[2]),
         seconds=float(Decimal(fields[_TIME]).scaleb(-3)),  # 40.1 ms are 0.0401 s
         tflops_per_gpu=rate,
         loss=_loss(fields),
@@ -127,46 +100,50 @@ def _loss(fields: dict[str, str]) -> float | None:
     return None if skipped or math.isfinite(float(fields.get(_NORM, 0))) else math.nan
 
 
-def _peak(
-    rank: str | None, step: str, allocated: str, reserved: str, unit: int
-) -> tuple[Record, ...]:
-    if int(step) < _FIRST_WHOLE_PEAK:
-        return ()
+def _peak(match: re.Match[str], allocated: str, reserved: str, unit: int) -> tuple[Record, ...]:
+    """match: of the rank, if the line tells it, and the step."""
     sizes = scaled_bytes(allocated, unit), scaled_bytes(reserved, unit)
-    if None in sizes:
+    if int(match[2]) < _FIRST_WHOLE_PEAK or None in sizes:
         return ()
-    return (
-        Peak(
-            number=int(step),
-            rank=None if rank is None else int(rank),
-            allocated=sizes[0],
-            reserved=sizes[1],
-        ),
-    )
+    rank = None if match[1] is None else int(match[1])
+    return (Peak(number=int(match[2]), rank=rank, allocated=sizes[0], reserved=sizes[1]),)
 
 
-def _bridge_peak(rank: str | None, step: str, rest: str) -> tuple[Record, ...]:
-    fields = pairs(rest, " | ", ":")
+def _bridge_peak(match: re.Match[str]) -> tuple[Record, ...]:
+    fields = pairs(match[3], " | ", ":")
     if fields is None or any(number(value) is None for value in fields.values()):
         return ()
     allocated = fields.get("mem-max-allocated-gigabytes")
     reserved = fields.get("mem-max-reserved-gigabytes")
     if allocated is None or reserved is None:
         return ()
-    return _peak(rank, step, allocated, reserved, _GB)
+    return _peak(match, allocated, reserved, _GB)
 
 
-def _bridge_step(seconds: str, rate: str) -> tuple[Record, ...]:
+def _bridge_step(match: re.Match[str]) -> tuple[Record, ...]:
     """ "GPU utilization" is model TFLOP/s, not per cent."""
-    time, tflops = positive(seconds), positive(rate)
-    return (
-        () if time is None or tflops is None else (Throughput(seconds=time, tflops_per_gpu=tflops),)
-    )
+    time, rate = positive(match[1]), positive(match[2])
+    if time is None or rate is None:
+        return ()
+    return (Throughput(seconds=time, tflops_per_gpu=rate),)
 
 
-def _frame(text: str) -> tuple[Record, ...]:
-    if match := _ARGUMENT.match(text):
-        return (Argument(name=match[1], value=match[2]),)
-    if match := _WORLD.match(text):
-        return (Mark.START, Argument(name="world_size", value=match[1]))
-    return (Mark.END,) if _EXIT.match(text) else ()
+def _job(match: re.Match[str]) -> tuple[Record, ...]:
+    mean = positive(match[1])
+    return () if mean is None else (WholeRun(tflops_per_gpu=mean),)
+
+
+MEGATRON: Final = Reader(
+    ("iteration", "Step Time", "Job throughput", " ..", "using world size", "after training"),
+    (
+        (_ITERATION, _iteration),
+        (_MEMORY, lambda match: _peak(match, match[3], match[4], _MIB)),
+        (_BRIDGE_MEMORY, _bridge_peak),
+        (_BRIDGE_STEP, _bridge_step),
+        (_JOB, _job),
+        (_ARGUMENT, lambda match: (Argument(name=match[1], value=match[2]),)),
+        (_WORLD, lambda match: (Mark.START, Argument(name="world_size", value=match[1]))),
+        (_EXIT, lambda _: (Mark.END,)),
+    ),
+)
+"""Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed."""

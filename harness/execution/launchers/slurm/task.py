@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,8 +64,8 @@ class NodeTask(Struct, frozen=True, kw_only=True):
                 if rendezvous is not None and rendezvous.node_rank:
                     self._join(launcher, trial, folder)
                 else:
-                    several = rendezvous is not None
-                    self._run(Watched(launcher, notice, folder, several), trial, folder, signals)
+                    others = None if rendezvous is None else folder
+                    self._run(Watched(launcher, notice, others), trial, folder, signals)
             except Stop as stop:
                 raise SystemExit(stop.exit_code) from None
 
@@ -124,28 +124,18 @@ class Notice:
 
 
 class Watched:
-    """A launcher whose trials also end by Slurm's notice, or when ranks of other nodes failed."""
+    """A launcher, and the trial that it started, which ends by itself, by its parent, or by what
+    this node cannot see in it: Slurm's notice, or ranks of `others` (other nodes) that failed."""
 
-    def __init__(
-        self, launcher: Launcher, notice: Notice, folder: TrialFolder, several: bool
-    ) -> None:
-        self._launcher, self._notice = launcher, notice
-        self._folder, self._several = folder, several
-
-    def start(
-        self, trial: Trial, folder: TrialFolder, variables: dict[str, str]
-    ) -> "WatchedRunning":
-        """Start the trial."""
-        others = self._folder if self._several else None
-        return WatchedRunning(self._launcher.start(trial, folder, variables), self._notice, others)
-
-
-class WatchedRunning:
-    """A trial that ends by itself, by its parent, or by what this node cannot see in it."""
-
-    def __init__(self, running: Running, notice: Notice, others: TrialFolder | None) -> None:
-        self._running, self._notice, self._others = running, notice, others
+    def __init__(self, launcher: Launcher, notice: Notice, others: TrialFolder | None) -> None:
+        self._launcher, self._notice, self._others = launcher, notice, others
+        self._running: Running
         self._failed_since: float | None = None
+
+    def start(self, trial: Trial, folder: TrialFolder, variables: dict[str, str]) -> Self:
+        """Start the trial."""
+        self._running = self._launcher.start(trial, folder, variables)
+        return self
 
     def wait(self, seconds: float) -> Exit | None:
         """How it ended, or None after `seconds`."""

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from harness.logs.readers.megatron import MegatronReader
+from harness.logs.readers.megatron import MEGATRON
 from harness.logs.records import Argument, LoggedStep, Mark, Peak, Record, Throughput
 from tests.harness.logs import lines
 
 
 def read(line: str) -> tuple[Record, ...]:
-    return MegatronReader().read(" ".join(line.split()))
+    return MEGATRON.read(" ".join(line.split()))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""NeMo, torchtitan, DeepSpeed, and Hugging Face's Trainer: what each line of their logs says."""
+
+import ast
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from advisor.base.limits import LARGEST
+from harness.logs.records import (
+    COUNT,
+    NUMBER,
+    Argument,
+    LoggedStep,
+    Loss,
+    Mark,
+    Peak,
+    Reader,
+    Record,
+    Timers,
+    WholeRun,
+    number,
+    pairs,
+    positive,
+    scaled_bytes,
+    stamp,
+)
+
+_GIB: Final = 2**30
+
+_NEMO_LINE: Final = re.compile(rf"\bTraining epoch \d+, iteration ({COUNT})/({COUNT}) \| (.+)$")
+_NEMO_BAR: Final = re.compile(rf"\bEpoch \d+: [^\[]*\| ?({COUNT})/({COUNT}) \[[^\],]*, ([^\]]+)\]$")
+_NEMO_SECONDS: Final = "train_step_timing in s"
+_NEMO_LOSS: Final = "reduced_train_loss"
+_NEMO_NUMERIC: Final = (_NEMO_SECONDS, _NEMO_LOSS, "global_step", "TFLOPS_per_GPU")
+_ALLOCATED, _RESERVED = "max_memory_allocated", "max_memory_reserved"
+
+
+def _nemo(first: int, separator: str, joint: str) -> Callable[[re.Match[str]], tuple[Record, ...]]:
+    """A line whose steps count from `first`."""
+
+    def read(match: re.Match[str]) -> tuple[Record, ...]:
+        fields = pairs(match[3], separator, joint)
+        step, total = (int(match[group]) + 1 - first for group in (1, 2))
+        if fields is None or any(
+            number(fields[name]) is None for name in _NEMO_NUMERIC if name in fields
+        ):
+            return ()
+        seconds = positive(fields.get(_NEMO_SECONDS, ""))
+        if seconds is None:
+            return ()
+        loss = number(fields[_NEMO_LOSS]) if _NEMO_LOSS in fields else None
+        rate = positive(fields.get("TFLOPS_per_GPU", ""))
+        logged = LoggedStep(
+            number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss
+        )
+        allocated, reserved = (
+            scaled_bytes(fields.get(name, ""), 1) for name in (_ALLOCATED, _RESERVED)
+        )
+        if allocated is None and reserved is None:
+            return (logged,)
+        return (logged, Peak(number=step, allocated=allocated, reserved=reserved))
+
+    return read
+
+
+NEMO: Final = Reader(
+    (_NEMO_SECONDS,),
+    ((_NEMO_LINE, _nemo(0, " | ", ":")), (_NEMO_BAR, _nemo(1, ", ", "="))),
+)
+"""NeMo 2 (Lightning's ProgressPrinter) and NeMo 1 (a tqdm bar).
+
+Source: NVIDIA/NeMo 8cfedd72, nemo/lightning/pytorch/callbacks/progress_printer.py; iterations are
+counted from 0, values have four significant digits, memory is in bytes."""
+
+
+_TITAN_STEP: Final = re.compile(
+    rf"\[titan\] (\S+ \S+) - \w+ - INFO - step: ({COUNT}) loss: ({NUMBER})"
+    rf"(?: grad_norm: {NUMBER})? "
+    r"memory: (\d+\.\d+)GiB\(\d+\.\d+%\) tps: ([\d,]+) tflops: ([\d,]+\.\d+) "
+    r"mfu: (?:\d+\.\d+%|N/A)$"
+)
+_TITAN_FRAME: Final = re.compile(
+    r"\[titan\] \S+ \S+ - \w+ - INFO - (Training starts at step \d+|Training completed)\.?(?:,|$)"
+)
+_ELSEWHERE: Final = -1.0
+
+
+def _titan_step(match: re.Match[str]) -> tuple[Record, ...]:
+    rate, tflops = (positive(match[group].replace(",", "")) for group in (5, 6))
+    loss, reserved = number(match[3]), scaled_bytes(match[4], _GIB)
+    if rate is None:
+        return ()
+    step = LoggedStep(
+        number=int(match[2]),
+        tokens_per_second_per_gpu=rate,
+        tflops_per_gpu=tflops,
+        loss=None if loss == _ELSEWHERE else loss,
+        stamp=stamp(match[1]),
+    )
+    return (step, Peak(number=step.number, reserved=reserved))
+
+
+TORCHTITAN: Final = Reader(
+    ("[titan]",),
+    (
+        (_TITAN_STEP, _titan_step),
+        (_TITAN_FRAME, lambda match: (Mark.START if "starts" in match[1] else Mark.END,)),
+    ),
+)
+"""torchtitan's logger, of any rank that LOG_RANK selects. tps is tokens per second of one GPU,
+memory the largest reserved since the last line, GiB.
+
+Source: torchtitan 0.1.0 to 0.3.0, components/metrics.py (log) and trainer.py. A loss of -1 stands
+for "not on this rank" under pipeline parallelism."""
+
+
+_TIMER: Final = re.compile(
+    rf"\[([\d-]+ [\d:,]+)\] \[INFO\] \[timer\.py:\d+:\w+\] epoch=\d+/micro_step=\d+/"
+    rf"global_step=({COUNT}), RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=({NUMBER}), "
+    rf"MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB$"
+)
+_PIPELINE: Final = re.compile(
+    rf"\bsteps: ({COUNT}) loss: ({NUMBER}) (?:\w+: {NUMBER} )*iter time \(s\): ({NUMBER}) "
+    rf"samples/sec: ({NUMBER})$"
+)
+_USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
+_DONE: Final = re.compile(r"\[launch\.py:\d+:main\] Process \d+ exits successfully\.$")
+_WALL_CLOCK: Final = re.compile(
+    rf"(?:^|\[Rank 0\] )time \(ms\)((?: \| \w+: {NUMBER})+)$"  # wall_clock_breakdown
+)
+_OF_A_STEP: Final = ("fwd", "bwd", "step")
+_OF_A_PIPELINE: Final = "batch_input"
+_CONFIGURED: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) (?:\.+ )?(.+)$")
+
+
+def _timer(match: re.Match[str]) -> tuple[Record, ...]:
+    rate, allocated = positive(match[3]), scaled_bytes(match[4], _GIB)
+    if rate is None or allocated is None:
+        return ()
+    step = LoggedStep(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
+    return (step, Peak(number=step.number, rank=0, allocated=allocated))
+
+
+def _wall_clock(match: re.Match[str]) -> tuple[Record, ...]:
+    """The timers of a whole step; those of its micro steps have other names, and one of them is of
+    the pipeline engine alone, which resets its timers where it prints them."""
+    fields = pairs(match[1], " | ", ":") or {}
+    if _OF_A_PIPELINE in fields:
+        return (Timers(seconds=None),)
+    parts = [number(fields.get(name, "")) for name in _OF_A_STEP]
+    known = [part for part in parts if part is not None and math.isfinite(part)]
+    if len(known) < len(_OF_A_STEP) or not 0 < sum(known) <= LARGEST:
+        return ()
+    return (Timers(seconds=sum(known) / 1e3),)
+
+
+def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
+    seconds = positive(match[3])
+    if seconds is None:
+        return ()
+    return (LoggedStep(number=int(match[1]), seconds=seconds, loss=number(match[2])),)
+
+
+DEEPSPEED: Final = Reader(
+    ("global_step=", "time (ms) |", "samples/sec:", "Max_MA", ":print]", "exits successfully"),
+    (
+        (_TIMER, _timer),
+        (_WALL_CLOCK, _wall_clock),
+        (_PIPELINE, _pipeline),
+        (
+            _USAGE,
+            lambda match: (Peak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),),
+        ),
+        (_CONFIGURED, lambda match: (Argument(name=match[1], value=match[2]),)),
+        (_DONE, lambda _: (Mark.END,)),
+    ),
+)
+"""DeepSpeed's timers, its pipeline engine, see_memory_usage, the printed configuration, and how its
+launcher ends, as rank 0 writes them.
+
+Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer, SynchronizedWallClockTimer),
+runtime/pipe/engine.py, runtime/utils.py, runtime/config.py (print), launcher/launch.py. Samples are
+those of the global batch; "GB" is 2**30. CurrSamplesPerSec is of the last step alone. A long name
+of the configuration leaves no dots before its value."""
+
+
+_TRAINER_MEMORY: Final = (
+    "before_init_mem_gpu",
+    "init_mem_gpu_alloc_delta",
+    "train_mem_gpu_alloc_delta",
+    "train_mem_gpu_peaked_delta",
+)
+_DICTIONARY: Final = re.compile(r"(\{'[^{}]+\})$")
+
+
+def _trainer(match: re.Match[str]) -> tuple[Record, ...]:
+    values = _dictionary(match[1])
+    rate = positive(str(values.get("train_steps_per_second", "")))
+    tokens = positive(str(values.get("train_tokens_per_second", "")))
+    if rate is not None:
+        whole = WholeRun(seconds=1.0 / rate, tokens_per_second_per_gpu=tokens)
+        return (whole, *_trainer_peak(values), Mark.END)
+    loss, epoch = (number(str(values.get(name, ""))) for name in ("loss", "epoch"))
+    if loss is None or epoch is None:
+        return ()
+    so_far = () if tokens is None else (WholeRun(tokens_per_second=tokens),)
+    return (Loss(value=loss, epoch=epoch), *so_far)
+
+
+def _trainer_peak(values: dict[str, Any]) -> tuple[Peak, ...]:
+    """The peak of training, of the rank that prints."""
+    parts = [number(str(values.get(name, ""))) for name in _TRAINER_MEMORY]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(_TRAINER_MEMORY) or not 0 <= sum(known) <= LARGEST:
+        return ()
+    return (Peak(number=0, allocated=round(sum(known))),)
+
+
+def _dictionary(text: str) -> dict[str, Any]:
+    try:
+        values = ast.literal_eval(text.replace(": nan", ": 'nan'").replace(": inf", ": 'inf'"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+HUGGINGFACE: Final = Reader(("'loss':", "'train_steps_per_second':"), ((_DICTIONARY, _trainer),))
+"""Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
+
+Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
+its own: there is the mean over the whole run, at its end. Tokens per second are of all ranks with
+a loss (include_num_input_tokens_seen), of one rank at the end (include_tokens_per_second, 4.x).
+With skip_memory_metrics=False (trainer_utils.py, TrainerMemoryTracker) there are bytes: by how much
+a stage ended above its begin, and its peak above its end."""
