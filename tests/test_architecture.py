@@ -139,7 +139,6 @@ SAME_ROLE = frozenset(
         "memory_model",
         "model",
         "moe",
-        "nemo",
         "norms",
         "options",
         "plan",
