@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from operator import mul
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.static import GRADIENT_COPIES
@@ -35,14 +36,8 @@ class ActivationPeak(Struct, frozen=True, kw_only=True):
         passes left, are more."""
         if step <= self.total:
             return self
-        return ActivationPeak(
-            kept=0,
-            transient=step,
-            in_flight=(0,) * len(self.in_flight),
-            phase=f"optimizer step: {words}",
-            forward=self.forward,
-            backward=self.backward,
-        )
+        none, phase = (0,) * len(self.in_flight), f"optimizer step: {words}"
+        return replace(self, kept=0, transient=step, in_flight=none, phase=phase)
 
 
 def most_in_flight(

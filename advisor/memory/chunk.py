@@ -1,6 +1,6 @@
-"""Bytes of one model chunk, one microbatch: its units in a row, forward and backward."""
+"""One model chunk, one microbatch: its units in a row, folded or as requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -11,8 +11,18 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layers.weights import embedding_weights
-from advisor.memory.chunk_units import Unit, keeps_input, kept_by_copy, units_of
-from advisor.memory.events import Peak, Segment, in_a_row, taken
+from advisor.memory.chunk_units import (
+    GRADIENT,
+    INPUT,
+    STRIDE,
+    Request,
+    Unit,
+    keeps_input,
+    rows_of,
+    unit_of,
+    unit_requests,
+)
+from advisor.memory.events import Peak, Segment, highest, in_a_row
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import Role
 from advisor.plan.recompute_plan import RecomputePlan
@@ -46,73 +56,6 @@ class AttentionMask(Struct, frozen=True):
 NO_MASK: Final = AttentionMask()
 
 
-class _Row(Struct, frozen=True):
-    """Equal units in a row, each next to `copied` bytes that the one before has on its way to the
-    host, or back."""
-
-    unit: Unit
-    copies: int
-    copied: int = 0
-
-
-class _Chunk(Struct, frozen=True):
-    """A chunk's units, and the gradients that it holds itself. received: the one that comes from
-    the next stage stays to the end of the backward, [seq_length / cp (/ tp under SP),
-    micro_batch_size, hidden_size]. tied: a tied output layer's waits for the embedding's.
-    predicted: the embedding's from multi-token prediction waits for the embedding's own."""
-
-    rows: list[_Row]
-    last: bool
-    received: int
-    tied: int
-    predicted: int
-
-    def forward(self, embedded: int) -> Iterator[Segment]:
-        """Its units in order. embedded: the embedding's output, which a variable holds next to the
-        layers after the first."""
-        for index, row in enumerate(self.rows):
-            after_first = index > 1 or row.copies > 1
-            variable = embedded if after_first and row.unit.name != "loss" else 0
-            yield row.unit.forward.around(row.copied + variable).times(row.copies)
-
-    def backward(self) -> Iterator[Segment]:
-        """Its units from the last one back. A unit whose incoming gradient is held, by the chunk or
-        by the graph that the unit after it has left, does not free it."""
-        ends, graph = len(self.rows) - 1, 0
-        for index in range(ends, -1, -1):
-            row, unit = self.rows[index], self.rows[index].unit
-            more = row.copied + unit.joined - graph
-            if index < ends and not unit.joined:
-                more += self.predicted
-            held = graph or (index == ends and not self.last)
-            yield (unit.held if held else unit.backward).around(more)
-            if index == ends:
-                yield taken(self.received)
-            if row.copies > 1:
-                others = unit.backward.around(more - unit.gradient_left)
-                yield others.times(row.copies - 1)
-            if unit.name == "head":
-                yield taken(self.tied)
-            graph = unit.gradient_left
-
-    @property
-    def kept(self) -> int:
-        """Bytes that all units keep."""
-        return sum(row.copies * row.unit.kept for row in self.rows)
-
-    @property
-    def stays(self) -> int:
-        """Bytes of gathered parameters that come with its forward, and go with its backward: static
-        memory has them throughout."""
-        return sum(row.copies * row.unit.stays for row in self.rows)
-
-    @property
-    def left(self) -> int:
-        """Bytes of graphs that its backward leaves, except the gradient that it hands on."""
-        graphs = sum(row.copies * row.unit.left for row in self.rows)
-        return graphs - (self.rows[0].unit.gradient_left if self.rows else 0)
-
-
 @lru_cache(maxsize=8192)
 def chunk_footprint(
     shape: RankShape,
@@ -126,7 +69,7 @@ def chunk_footprint(
 
     attention_mask: on a chunk that gets one, or of no bytes. It lives through the forward, and
     until the backward where a checkpoint takes it as an argument. working_set: parameters and
-    gradients that come and go with the units.
+    gradients that come and go with the units; static memory has those that stay throughout.
 
     Bytes of one rank and one microbatch; the logits of the last chunk, [seq_length / cp,
     micro_batch_size, vocabulary / tp], are among them. Source: megatron-core 0.16.1 schedules.py
@@ -134,64 +77,89 @@ def chunk_footprint(
     """
     if working_set is not None:
         shape = working_set.with_gradients(shape)
-    found = _chunk(shape, plan, first, last, working_set)
+    units = rows_of(shape, plan, first, last, working_set)
+    rows = [*_rows((unit_of(shape, *row), copies) for row, copies in units)]
     mask = attention_mask.num_bytes
     kept_mask = mask if _keeps_mask(plan) else 0
-    embedded = _held_embedding(shape, plan) if first else 0
-    there = in_a_row((taken(mask - found.stays), *found.forward(embedded))).peak
-    there = Peak(mask).or_higher(there.num_bytes, there.point)
-    back = in_a_row((taken(found.kept + kept_mask), *found.backward()), last=True).peak
-    back = Peak(kept_mask).or_higher(back.num_bytes, back.point)
-    if found.predicted:
-        back = back.or_higher(kept_mask + 3 * found.predicted, "sum of the embedding gradients")
+    kept = sum(copies * unit.kept for unit, copies, _ in rows) + kept_mask
+    stays = sum(copies * unit.stays for unit, copies, _ in rows)
+    left = sum(copies * unit.left for unit, copies, _ in rows)
+    there = in_a_row(
+        (Segment(mask - stays), *_forward(rows, _held_embedding(shape, plan) if first else 0))
+    )
+    back = in_a_row((Segment(kept), *_backward(rows, shape, plan, first, last)), last=True)
+    peaks = [Peak(kept_mask), back.peak]
+    if first and _predicts(plan):
+        summed = 3 * _embedding_bytes(shape)
+        peaks.append(Peak(kept_mask + summed, "sum of the embedding gradients"))
     if working_set is not None:
-        back = back.or_higher(kept_mask + working_set.step, "optimizer step")
+        peaks.append(Peak(kept_mask + working_set.step, "optimizer step"))
     elif first and last:
-        back = back.or_higher(kept_mask + tied_gradient_sum(shape), "sum of the tied gradients")
+        peaks.append(Peak(kept_mask + tied_gradient_sum(shape), "sum of the tied gradients"))
+    cut = Peak(attention_mask.while_cut, "slice of the attention mask")
+    handed_on = rows[0][0].gradient_left if rows else 0
     return ChunkFootprint(
-        kept=found.kept + kept_mask,
-        forward=there.or_higher(attention_mask.while_cut, "slice of the attention mask"),
-        backward=back,
-        left=0 if working_set is not None else found.left,
+        kept=kept,
+        forward=highest(Peak(mask), there.peak, cut),
+        backward=highest(*peaks),
+        left=0 if working_set is not None else left - handed_on,
         unsure=plan.kept_bytes_sigma,
     )
 
 
-def _chunk(
-    shape: RankShape, plan: RecomputePlan, first: bool, last: bool, working_set: WorkingSet | None
-) -> _Chunk:
-    in_pool = shape.side is not None and shape.side.inside
-    return _Chunk(
-        rows=[*_rows(units_of(shape, plan, first, last, working_set))],
-        last=last,
-        received=0 if last or in_pool else sent_bytes(shape, plan),
-        tied=tied_weight_gradient(shape) if first and last else 0,
-        predicted=_copied_embedding_gradient(shape) if first and _predicts(plan) else 0,
-    )
+_Row = tuple[Unit, int, int]
+"""A unit, how many equal ones follow each other, and the bytes that are next to each of them: what
+the one before has on its way to the host, or back."""
 
 
-def _rows(units: list[tuple[Unit, int]]) -> Iterator[_Row]:
-    """A layer runs next to what the one before it has on its way. The last layer's copies are
-    waited for, ahead of the head."""
+def _rows(units: Iterable[tuple[Unit, int]]) -> Iterator[_Row]:
+    """The last layer's copies are waited for, ahead of the head."""
     copied = 0
     for unit, copies in units:
-        if unit.away == copied or copies == 1:
-            yield _Row(unit, copies, 0 if unit.name in _ENDS else copied)
-        else:
-            yield _Row(unit, 1, copied)
-            yield _Row(unit, copies - 1, unit.away)
+        if unit.name in ("embedding", "head", "loss"):
+            copied = 0
+        if unit.away != copied and copies > 1:
+            yield unit, 1, copied
+            copies, copied = copies - 1, unit.away
+        yield unit, copies, copied
         copied = unit.away
 
 
-_ENDS: Final = frozenset({"embedding", "head", "loss"})
+def _forward(rows: list[_Row], embedded: int) -> Iterator[Segment]:
+    """The units in order. embedded: the embedding's output, which a variable holds next to the
+    layers after the first."""
+    for index, (unit, copies, copied) in enumerate(rows):
+        after_first = index > 1 or copies > 1
+        variable = embedded if after_first and unit.name != "loss" else 0
+        yield unit.forward.around(copied + variable).times(copies)
 
 
-@lru_cache(maxsize=8192)
-def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
-    """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
-    its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
-    and loss are left out, and so is what a running pass needs."""
-    return sum(segment.copies * kept_by_copy(shape, segment) for segment in plan.segments)
+def _backward(
+    rows: list[_Row], shape: RankShape, plan: RecomputePlan, first: bool, last: bool
+) -> Iterator[Segment]:
+    """The units from the last one back. One whose incoming gradient is held, by the chunk or by the
+    graph that the unit after it has left, does not free it.
+
+    The chunk holds: the gradient that comes from the next stage to the end ([seq_length / cp (/ tp
+    under SP), micro_batch_size, hidden_size]); a tied output layer's until the embedding's is
+    there, and so the embedding's from multi-token prediction.
+    """
+    in_pool = shape.side is not None and shape.side.inside
+    predicted = _embedding_bytes(shape) if first and _predicts(plan) else 0
+    graph, ends = 0, len(rows) - 1
+    for index, (unit, copies, copied) in reversed([*enumerate(rows)]):
+        more = copied + unit.joined - graph
+        if index < ends and not unit.joined:
+            more += predicted
+        held = graph or (index == ends and not last)
+        yield (unit.held if held else unit.backward).around(more)
+        if index == ends and not last and not in_pool:
+            yield Segment(sent_bytes(shape, plan))
+        if copies > 1:
+            yield unit.backward.around(more - unit.gradient_left).times(copies - 1)
+        if unit.name == "head" and first:
+            yield Segment(tied_weight_gradient(shape))
+        graph = unit.gradient_left
 
 
 def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
@@ -202,7 +170,8 @@ def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
     return shape.hidden(LAYER_INPUT).num_bytes
 
 
-def _copied_embedding_gradient(shape: RankShape) -> int:
+def _embedding_bytes(shape: RankShape) -> int:
+    """Of the embedding's weights, or a gradient, in the type of the activations."""
     return embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
 
 
@@ -217,8 +186,7 @@ def tied_gradient_sum(shape: RankShape) -> int:
     """The tied weight's gradient from both ends and their sum, when everything else is gone."""
     if not shape.model.share_embeddings_and_output_weights:
         return 0
-    each = embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
-    return tied_weight_gradient(shape) + 2 * each
+    return tied_weight_gradient(shape) + 2 * _embedding_bytes(shape)
 
 
 def _keeps_mask(plan: RecomputePlan) -> bool:
@@ -237,8 +205,47 @@ def sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
 
 
 def _predicts(plan: RecomputePlan) -> bool:
-    return any(
-        kind.role is Role.MULTI_TOKEN_PREDICTION
-        for segment in plan.segments
-        for kind in segment.layers
+    layers = (kind for segment in plan.segments for kind in segment.layers)
+    return any(kind.role is Role.MULTI_TOKEN_PREDICTION for kind in layers)
+
+
+Requests = tuple[tuple[int, tuple[Request, ...]], ...]
+"""Those of each unit in order, with what its place adds to the numbers of names."""
+
+
+class ChunkTrace(Struct, frozen=True):
+    """Requests of one microbatch through one chunk. stays: bytes of the parameters among them that
+    static memory has throughout."""
+
+    forward: Requests
+    backward: Requests
+    stays: int = 0
+
+
+@lru_cache(maxsize=1024)
+def chunk_trace(
+    shape: RankShape,
+    plan: RecomputePlan,
+    first: bool,
+    last: bool,
+    working_set: WorkingSet | None = None,
+) -> ChunkTrace:
+    """Requests of a chunk under `plan`, whose units chunk_footprint folds; what the chunk holds
+    itself is left out. `first` holds the embedding, `last` norm, head and loss. working_set: what
+    is gathered and reduced next to each unit, and what it leaves."""
+    rows = rows_of(shape, plan, first, last, working_set)
+    units = [unit_requests(shape, *row) for row, copies in rows for _ in range(copies)]
+    there = [(place * STRIDE, forward) for place, (forward, _, _) in enumerate(units)]
+    back = [(place * STRIDE, backward) for place, (_, backward, _) in enumerate(units)]
+    hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * STRIDE
+    input_gone, gradient_gone = ((INPUT, 0),), ((GRADIENT, 0),)
+    return ChunkTrace(
+        ((0, ((INPUT, 0 if first else hidden),)), *there, (end, input_gone)),
+        (
+            (end, ((GRADIENT, 0 if last else hidden),)),
+            *reversed(back),
+            (end, gradient_gone),
+            (0, gradient_gone),
+        ),
+        sum(stays for _, _, stays in units),
     )

@@ -2,10 +2,11 @@
 around layers, or an end of the model.
 
 A unit begins by taking what the unit before hands to it, its input forward and its gradient
-backward, and ends with what it keeps: what it hands on is the next one's.
+backward, and ends with what it keeps: what it hands on is the next one's. `unit_of` folds the
+events of its operators, `unit_requests` asks the allocator for them one by one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.base.units import MIB
 from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
@@ -21,22 +23,24 @@ from advisor.layers.transformer import (
     head_groups,
     transformer_layer,
 )
-from advisor.memory.events import Peak, Segment, at_point, fold, in_a_row, taken
+from advisor.memory.events import GIVE, SPENT, TAKE, WORK, Event, Peak, Segment, fold, in_a_row
 from advisor.memory.liveness import (
     events_without_grad,
     footprint,
     gradients_before_replay,
+    handed,
     layer_kept_bytes,
     walk_forward,
 )
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
-from advisor.models.layer_kind import FeedForward, LayerKind, Role
+from advisor.models.layer_kind import FeedForward, Role
 from advisor.plan.recompute_plan import (
     Checkpoint,
     RecomputePlan,
     computed_until_stop,
     kept_tensors,
     offloaded_bytes,
+    offloaded_names,
 )
 from advisor.plan.recompute_plan import Segment as Layers
 
@@ -88,26 +92,18 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     def gathered(self, overhead: ShardingOverhead) -> "Unit":
         """This unit next to what is gathered and reduced for it."""
-        stays, left = self.layers * overhead.stays, self.layers * overhead.left
-        there = (
-            taken(stays),
-            self.forward.around(overhead.forward),
-            at_point(self.entry + overhead.entry - self.forward.net, f"all-gather{self.place}"),
-        )
-        changed = replace(self, forward=in_a_row(there), stays=stays)
+        stays, place = self.layers * overhead.stays, _place(self.name)
+        alone = self.entry + overhead.entry - self.forward.net
+        gathers = Segment(0, Peak(alone, f"all-gather{place}"))
+        forward = in_a_row((Segment(stays), self.forward.around(overhead.forward), gathers))
         if self.layers > 1:  # gathers one layer after another in between
-            return changed
-        reduces = at_point(self.entry + overhead.exit, f"reduce-scatter{self.place}")
+            return replace(self, forward=forward, stays=stays)
+        reduces = Segment(0, Peak(self.entry + overhead.exit, f"reduce-scatter{place}"))
         backward, held = (
-            in_a_row((one.around(overhead.backward), reduces, taken(left - stays)))
+            in_a_row((one.around(overhead.backward), reduces, Segment(overhead.left - stays)))
             for one in (self.backward, self.held)
         )
-        return replace(changed, backward=backward, held=held)
-
-    @property
-    def place(self) -> str:
-        """Where an operator of the unit is, after its name."""
-        return _PLACES.get(self.name, f" in a {self.name}")
+        return replace(self, forward=forward, backward=backward, held=held, stays=stays)
 
 
 _NAMES: Final = {
@@ -115,42 +111,32 @@ _NAMES: Final = {
     Role.FINAL_LAYERNORM: "final norm",
     Role.MULTI_TOKEN_PREDICTION: "multi-token prediction",
 }
-_PLACES: Final = {
-    "multi-token prediction": " in multi-token prediction",
-    **dict.fromkeys(("embedding", "final norm", "head", "loss"), ""),
-}
-"""Units whose operators say where they are, and one that has no article."""
+
+
+def _place(name: str) -> str:
+    """Where an operator of a unit is, after its name; operators of most ends say so themselves."""
+    if name == "multi-token prediction":
+        return f" in {name}"
+    return "" if name in ("embedding", "final norm", "head", "loss") else f" in a {name}"
 
 
 def rows_of(
-    shape: RankShape, plan: RecomputePlan, first: bool, last: bool
-) -> list[tuple[Row, int]]:
-    """The units of a chunk in order, and how many equal ones follow each other; `first` holds the
-    embedding, `last` norm, head and loss."""
-    rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
-    rows += [(layers, layers.copies) for layers in plan.segments]
-    return rows + ([(name, 1) for name, _ in head_groups(shape)] if last else [])
-
-
-def units_of(
     shape: RankShape,
     plan: RecomputePlan,
     first: bool,
     last: bool,
     working_set: WorkingSet | None = None,
-) -> list[tuple[Unit, int]]:
-    """The units of those rows, next to what is gathered for each."""
-    rows = rows_of(shape, plan, first, last)
+) -> list[tuple[tuple[Row, ShardingOverhead | None], int]]:
+    """The units of a chunk in order, each with what is gathered for it, and how many equal ones
+    follow each other; `first` holds the embedding, `last` norm, head and loss."""
+    rows: list[tuple[Row, int]] = [("embedding", 1)] if first else []
+    rows += [(layers, layers.copies) for layers in plan.segments]
+    rows += [(name, 1) for name, _ in head_groups(shape)] if last else []
     if working_set is None:
-        return [(unit_of(shape, row), copies) for row, copies in rows]
+        return [((row, None), copies) for row, copies in rows]
     each = [row for row, copies in rows for _ in range(copies)]
     alike = groupby(zip(each, working_set.of_each(each), strict=True))
-    return [(unit_of(shape, *row), sum(1 for _ in equal)) for row, equal in alike]
-
-
-def end_operators(shape: RankShape, name: str) -> tuple[Operator, ...]:
-    """The operators of an end of the model."""
-    return embedding_operators(shape) if name == "embedding" else dict(head_groups(shape))[name]
+    return [(row, sum(1 for _ in equal)) for row, equal in alike]
 
 
 @lru_cache(maxsize=8192)
@@ -163,23 +149,27 @@ def unit_of(shape: RankShape, row: Row, overhead: ShardingOverhead | None = None
     offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and transformer_block.py,
     torch 2.13 utils/checkpoint.py.
     """
-    if isinstance(row, str):
-        unit = _end(shape, row)
+    if isinstance(row, str) or not row.whole:
+        unit = _plain(shape, row)
     else:
-        unit = _checkpoint(shape, row, overhead) if row.whole else _layer(shape, row)
+        unit = _checkpoint(shape, row, overhead)
     return unit if overhead is None else unit.gathered(overhead)
 
 
-def kept_by_copy(shape: RankShape, layers: Layers) -> int:
-    """Bytes that one copy of `layers` keeps of one microbatch, as its unit has them; found without
-    a walk through its passes."""
+@lru_cache(maxsize=8192)
+def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
+    """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
+    its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
+    and loss are left out, and so is what a running pass needs; no pass is walked through."""
+    return sum(segment.copies * _kept(shape, segment) for segment in plan.segments)
+
+
+def _kept(shape: RankShape, layers: Layers) -> int:
     if layers.whole:
         return kept_input(shape, layers)
-    operators = transformer_layer(shape, layers.layers[0])
-    kept = layer_kept_bytes(operators, layers.runs)
-    if layers.moves_to_host:
-        kept -= offloaded_bytes(operators, layers.runs, layers.offloaded)
-    return kept
+    (operators,), runs = _layers_of(shape, layers), layers.runs
+    away = offloaded_bytes(operators, runs, layers.offloaded) if layers.moves_to_host else 0
+    return layer_kept_bytes(operators, runs) - away
 
 
 def kept_input(shape: RankShape, layers: Layers) -> int:
@@ -199,47 +189,39 @@ def keeps_input(shape: RankShape, layers: Layers) -> bool:
     return LAYER_INPUT in kept_tensors(transformer_layer(shape, layers.layers[0]), layers.runs)
 
 
-def _end(shape: RankShape, name: str) -> Unit:
-    found = footprint(end_operators(shape, name), ())
-    entry = shape.hidden(LAYER_INPUT).num_bytes if name == "head" else 0
-    return _unit(name, found.kept, found.forward, found.backward, found.held_backward, entry=entry)
+def _layers_of(shape: RankShape, row: Row) -> "_Each":
+    """The operators of each layer of a unit, or of an end of the model."""
+    if isinstance(row, str):
+        is_first = row == "embedding"
+        return [embedding_operators(shape) if is_first else dict(head_groups(shape))[row]]
+    return [transformer_layer(shape, kind) for kind in row.layers]
 
 
-def _layer(shape: RankShape, layers: Layers) -> Unit:
-    """A layer by itself. What its modules offload has as much again on its way in either pass; what
-    its runs do is on its way while the next layer runs."""
-    (kind,) = layers.layers
-    operators, runs = transformer_layer(shape, kind), layers.runs
+def _plain(shape: RankShape, row: Row) -> Unit:
+    """An end of the model, or a layer by itself. What its modules offload has as much again on its
+    way in either pass; what its runs do is on its way while the next layer runs."""
+    name = row if isinstance(row, str) else _NAMES[row.layers[0].role]
+    layers = Layers(()) if isinstance(row, str) else row
+    (operators,), runs = _layers_of(shape, row), layers.runs
     found, hidden = footprint(operators, runs), shape.hidden(LAYER_INPUT).num_bytes
     by_runs = offloaded_bytes(operators, runs, frozenset())
     by_modules = offloaded_bytes(operators, runs, layers.offloaded) - by_runs
-    predicts = kind.role is Role.MULTI_TOKEN_PREDICTION
+    kept, predicts = found.kept - by_runs - by_modules, name == "multi-token prediction"
     replays_router = any(Module.ROUTER in run.modules for run in runs)
-    return _unit(
-        _NAMES[kind.role],
-        found.kept - by_runs - by_modules,
-        found.forward.above(by_modules),
-        (found.held_backward if predicts else found.backward).above(by_modules),
-        found.held_backward.above(by_modules),
-        left=2 * hidden if replays_router and _holds_graph(shape, layers) else 0,
-        entry=hidden,
-        away=by_runs,
-        joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
+    left = 2 * hidden if replays_router and _holds_graph(shape, layers) else 0
+    back = found.held_backward if predicts else found.backward
+    forward, backward, held = (
+        peak.above(by_modules, _place(name)) for peak in (found.forward, back, found.held_backward)
     )
-
-
-def _unit(
-    name: str, kept: int, forward: Peak, backward: Peak, held: Peak, left: int = 0, **more: int
-) -> Unit:
-    """Of what a unit keeps and the most in its passes, all above what units before it keep."""
-    place = _PLACES.get(name, f" in a {name}")
     return Unit(
         name=name,
         kept=kept,
-        forward=Segment(kept, forward.above(0, place)),
-        backward=Segment(left - kept, backward.above(-kept, place)),
-        held=Segment(left - kept, held.above(-kept, place)),
-        **more,
+        forward=Segment(kept, forward),
+        backward=Segment(left - kept, backward.above(-kept)),
+        held=Segment(left - kept, held.above(-kept)),
+        entry=0 if name in ("embedding", "loss") else hidden,
+        away=by_runs,
+        joined=(shape.model.mtp_num_layers or 0) * hidden if predicts else 0,
     )
 
 
@@ -250,48 +232,38 @@ def _holds_graph(shape: RankShape, layers: Layers) -> bool:
 
 
 def _checkpoint(shape: RankShape, layers: Layers, overhead: ShardingOverhead | None) -> Unit:
-    """One checkpoint around all of `layers`."""
+    """One checkpoint around all of `layers`. Its forward keeps nothing of them: the input is alive
+    next to all but the first, or next to all where a copy of it is on its way to the host. Autocast
+    caches 16-bit copies of linear layers' weights to the end of the forward."""
     hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
-    reentrant = layers.checkpoint is Checkpoint.REENTRANT
+    reentrant, kept = layers.checkpoint is Checkpoint.REENTRANT, kept_input(shape, layers)
+    one_by_one, each = not reentrant and number > 1, _layers_of(shape, layers)
     left = hidden if reentrant and _holds_graph(shape, layers) else 0
-    name = f"checkpoint of {number} layer{'s' * (number != 1)}"
-    kept, one_by_one = kept_input(shape, layers), not reentrant and number > 1
-    gathers = overhead if one_by_one else None
-    cached = sum(_cast_bytes(shape, kind) for kind in layers.layers) if shape.autocast else 0
-    forward = in_a_row((taken(cached), *_without_grad(shape, layers), taken(kept)))
-    backward, held = (
-        in_a_row((*_again(shape, layers, gathers, held=held), taken(2 * left)))
-        for held in (reentrant, True)
-    )
-    forward, backward, held = (
-        Segment(one.net, one.peak.above(0, f" in a {name}")) for one in (forward, backward, held)
+    linear = [w for one in each for operator in one for w in operator.weights if w.in_linear]
+    cast = sum(w.num_elements for w in linear) * shape.dtype.itemsize if shape.autocast else 0
+    forward = [Segment(cast)]
+    for index, one in enumerate(each):
+        peak = fold(events_without_grad(one)).peak
+        forward.append(Segment(0, peak.above(hidden * ((index > 0) + layers.input.more))))
+    gathers, name = overhead if one_by_one else None, f"checkpoint of {number} layer"
+    there, back, held = (
+        in_a_row(segments).around(0, f" in a {name}{'s' * (number != 1)}")
+        for segments in (
+            (*forward, Segment(kept)),
+            (*_again(shape, layers, gathers, held=reentrant), Segment(2 * left)),
+            (*_again(shape, layers, gathers, held=True), Segment(2 * left)),
+        )
     )
     return Unit(
-        name=name,
+        name=name + "s" * (number != 1),
         kept=kept,
-        forward=forward,
-        backward=backward,
+        forward=there,
+        backward=back,
         held=held,
         layers=number if one_by_one else 1,
         entry=hidden,
         gradient_left=left,
     )
-
-
-def _cast_bytes(shape: RankShape, kind: LayerKind) -> int:
-    """Bytes of the weights of a layer's linear layers as they compute: autocast caches these 16-bit
-    copies to the end of the forward."""
-    weights = (weight for operator in transformer_layer(shape, kind) for weight in operator.weights)
-    return sum(w.num_elements for w in weights if w.in_linear) * shape.dtype.itemsize
-
-
-def _without_grad(shape: RankShape, layers: Layers) -> Iterator[Segment]:
-    """The forward of a checkpoint, which keeps nothing of its layers; its input is alive next to
-    all but the first, or next to all where a copy of it is on its way to the host."""
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
-    for index, kind in enumerate(layers.layers):
-        peak = fold(events_without_grad(transformer_layer(shape, kind))).peak
-        yield at_point(peak.num_bytes + hidden * ((index > 0) + layers.input.more), peak.point)
 
 
 def _again(
@@ -315,35 +287,130 @@ def _again(
     """
     hidden, number = shape.hidden(LAYER_INPUT).num_bytes, layers.num_layers
     reentrant, found = layers.checkpoint is Checkpoint.REENTRANT, overhead or ShardingOverhead()
-    again = [footprint(transformer_layer(shape, kind), ()) for kind in layers.layers]
-    first = kept_tensors(transformer_layer(shape, layers.layers[0]), ())
-    first_input, output = 0 if LAYER_INPUT in first else hidden, hidden * reentrant
-    alone = found.backward - found.ahead
-    yield taken(first_input * (not reentrant) - kept_input(shape, layers))
-    for index, replay in enumerate(_replays(shape, layers)):
+    each = _layers_of(shape, layers)
+    again = [footprint(operators, ()) for operators in each]
+    first_input = 0 if LAYER_INPUT in kept_tensors(each[0], ()) else hidden
+    alone, output = found.backward - found.ahead, hidden * reentrant
+    yield Segment(first_input * (not reentrant) - kept_input(shape, layers))
+    for index, layer in enumerate(again):
         gathered = alone + found.again * (min(index + 3, number) - (index == number - 1))
-        yield Segment(again[index].kept, Peak(replay + gathered, "replay"))
+        replay = layer.forward.num_bytes + hidden
+        if index == number - 1 and not reentrant:
+            replay = _last_replay(each[-1], layers.checkpoint)
+        yield Segment(layer.kept, Peak(replay + gathered, "replay"))
         if reentrant and index == 0:
-            yield taken(first_input)
+            yield Segment(first_input)
     for index in range(number - 1, -1, -1):
         layer, ahead = again[index], index * found.again + (0 if index else found.ahead)
         back = layer.held_backward if held else layer.backward
         yield Segment(-layer.kept, back.above(alone + ahead + output - layer.kept))
         if overhead is not None:
-            yield at_point(hidden + found.exit - found.ahead + ahead, "reduce-scatter")
-            yield taken(found.left - found.stays)
-    yield taken(-first_input)
+            alive = hidden + found.exit - found.ahead + ahead
+            yield Segment(0, Peak(alive, "reduce-scatter"))
+            yield Segment(found.left - found.stays)
+    yield Segment(-first_input)
 
 
-def _replays(shape: RankShape, layers: Layers) -> list[int]:
-    """The most bytes of each layer's replay, next to the gradients that wait: that of the output,
-    or in the last layer of a checkpoint by hooks those that came before it."""
-    hidden, each = shape.hidden(LAYER_INPUT), [transformer_layer(shape, k) for k in layers.layers]
-    found = [footprint(one, ()).forward.num_bytes + hidden.num_bytes for one in each]
-    if layers.checkpoint is not Checkpoint.REENTRANT:
-        last = footprint(each[-1], ()).forward
-        if layers.checkpoint is Checkpoint.EARLY_STOP:
-            kept = kept_tensors(each[-1], ())
-            last = fold(walk_forward(computed_until_stop(each[-1]), kept).events).peak
-        found[-1] = last.num_bytes + gradients_before_replay(each[-1])
-    return found
+def _last_replay(operators: tuple[Operator, ...], checkpoint: Checkpoint) -> int:
+    """The most bytes of the replay of the last layer of a checkpoint by hooks, next to the
+    gradients that came before it."""
+    forward = footprint(operators, ()).forward
+    if checkpoint is Checkpoint.EARLY_STOP:
+        kept = kept_tensors(operators, ())
+        forward = fold(walk_forward(computed_until_stop(operators), kept).events).peak
+    return forward.num_bytes + gradients_before_replay(operators)
+
+
+NEGLIGIBLE = MIB
+"""Requests up to here come of the small pool, whose segments of 2 MiB leave little."""
+Request = tuple[int, int]
+"""The number of a name, and the bytes requested for it; 0 gives them back, and negative bytes are
+requested and given back at once. A name that is live is not requested again, and one that is not is
+not given back."""
+_Name = tuple[int, str]
+"""The layer of the unit, and the storage's own name; of what a layer hands on, the next layer's
+"input" and "gradient"."""
+_Named = tuple[_Name, int]
+INPUT, GRADIENT, STRIDE = 0, 1, 1 << 20
+"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after."""
+
+
+@lru_cache(maxsize=4096)
+def unit_requests(
+    shape: RankShape, row: Row, overhead: ShardingOverhead | None = None
+) -> tuple[tuple[Request, ...], tuple[Request, ...], int]:
+    """Forward and backward of one unit, the numbers of its names as if it were the first, and the
+    bytes of gathered parameters that stay in between. What is gathered is one request a pass. Left
+    out: requests up to NEGLIGIBLE bytes, the copies of autocast, graphs that are left, and what a
+    checkpoint does with its input."""
+    each, found = _layers_of(shape, row), overhead or ShardingOverhead()
+    layers = Layers(()) if isinstance(row, str) else row
+    forward, backward = (_checkpoint_passes if layers.whole else _passes)(each, layers)
+    number, gathered = len(each), found.backward
+    if number > 1:
+        gathered += number * found.again - found.ahead
+    gathering, stays, left = ((-1, name) for name in ("gathered", "stays", "left"))
+    come = [(gathering, found.forward), (stays, number * found.stays)]
+    gone = [(gathering, 0), (stays, 0), (left, number * found.left)]
+    ends = (0, "input"), (0, "gradient"), (number, "input"), (number, "gradient")
+    numbers = dict(zip(ends, (INPUT, GRADIENT, STRIDE + INPUT, STRIDE + GRADIENT), strict=True))
+    there, back = (
+        tuple([(numbers.setdefault(name, len(numbers)), size) for name, size in requests])
+        for requests in (
+            (*come, *forward, (gathering, 0)),
+            ((gathering, gathered), *backward, *gone),
+        )
+    )
+    return there, back, number * found.stays
+
+
+_Each = list[tuple[Operator, ...]]
+"""The operators of each layer."""
+
+
+def _passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[_Named]]:
+    """Layers that run forward one after another, and back; what modules offload waits on the host
+    between the passes."""
+    forward, backward = list[_Named](), list[_Named]()
+    for index, operators in enumerate(each):
+        found, kept = footprint(operators, layers.runs), kept_tensors(operators, layers.runs)
+        away = offloaded_names(operators, layers.runs, layers.offloaded)
+        moved = [(GIVE, name, NEGLIGIBLE + 1) for name in kept if name in away]  # of any size
+        forward += _requests(index, (*found.there, *moved), operators)
+        backward[:0] = _requests(index, found.back, operators)
+    return forward, backward
+
+
+def _checkpoint_passes(each: _Each, layers: Layers) -> tuple[list[_Named], list[_Named]]:
+    """One checkpoint around all of them: its forward keeps the input alone, and its backward begins
+    with the forward again; a reentrant one holds output and gradient to the end."""
+    again, backward = _passes(each, Layers(()))
+    enters: _Named = ((0, "input"), 0)
+    leaves: list[_Named] = [((len(each), "input"), 0), ((len(each), "gradient"), 0)]
+    held = leaves if layers.checkpoint is Checkpoint.REENTRANT else leaves[:1]
+    forward: list[_Named] = []
+    for index, operators in enumerate(each):
+        forward += _requests(index, events_without_grad(operators), operators)
+    if layers.input.offloaded:
+        forward.append(enters)
+    else:
+        forward = [one for one in forward if one != enters]
+    return forward, [*again, *(one for one in backward if one not in held), *leaves, enters]
+
+
+def _requests(
+    index: int, events: Iterable[Event], operators: tuple[Operator, ...]
+) -> Iterator[_Named]:
+    """What the allocator is asked for in the layer of that index: an operator's own bytes are
+    requested and given back."""
+    enters, leaves = handed(operators)
+    ends = {
+        enters: (index, "input"),
+        f"gradient of {enters}": (index, "gradient"),
+        leaves: (index + 1, "input"),
+        f"gradient of {leaves}": (index + 1, "gradient"),
+    }
+    for kind, name, num_bytes in events:
+        if num_bytes > NEGLIGIBLE and kind != SPENT:
+            size = num_bytes if kind == TAKE else -num_bytes if kind == WORK else 0
+            yield ends.get(name) or (index, name), size

@@ -18,13 +18,14 @@ class Peak(Struct, frozen=True):
     num_bytes: int = 0
     point: str = ""
 
-    def or_higher(self, num_bytes: int, point: str) -> "Peak":
-        """This peak, or the other one where that has more bytes."""
-        return Peak(num_bytes, point) if num_bytes > self.num_bytes else self
-
     def above(self, num_bytes: int, place: str = "") -> "Peak":
         """This peak with `num_bytes` more alive, `place` after the name of its operator."""
         return Peak(self.num_bytes + num_bytes, self.point + place)
+
+
+def highest(*peaks: Peak) -> Peak:
+    """The one with most bytes; of equal ones the first."""
+    return max(peaks, key=lambda peak: peak.num_bytes)
 
 
 TAKE: Final = 0
@@ -39,35 +40,6 @@ next to all storages. SPENT: a gradient from outside the unit has gone, which th
 SIMULATED_GIVE: the simulation alone gives a storage back here that the fold still holds."""
 
 
-class Fold(Struct, frozen=True):
-    """What a list of events leaves; its highest prefix; and the same where the caller keeps what
-    is spent."""
-
-    net: int
-    peak: Peak
-    held_peak: Peak
-
-
-def fold(events: Iterable[Event]) -> Fold:
-    """Bytes alive through `events`, which begin with nothing; of equal peaks the first one."""
-    live = spent = most = most_held = 0
-    point = held_point = ""
-    for kind, name, num_bytes in events:
-        if kind == TAKE:
-            live += num_bytes
-        elif kind == GIVE:
-            live -= num_bytes
-        elif kind == WORK:
-            alive = live + num_bytes
-            if alive > most:
-                most, point = alive, name
-            if alive + spent > most_held:
-                most_held, held_point = alive + spent, name
-        elif kind == SPENT:
-            spent += num_bytes
-    return Fold(live, Peak(most, point), Peak(most_held, held_point))
-
-
 _NOWHERE: Final = Peak(-(1 << 62))
 
 
@@ -78,9 +50,10 @@ class Segment(Struct, frozen=True):
     net: int = 0
     peak: Peak = _NOWHERE
 
-    def around(self, num_bytes: int) -> "Segment":
-        """The same with `num_bytes` more alive from its begin to its end."""
-        return Segment(self.net, self.peak.above(num_bytes)) if num_bytes else self
+    def around(self, num_bytes: int, place: str = "") -> "Segment":
+        """The same with `num_bytes` more alive from its begin to its end, `place` after the name of
+        its operator."""
+        return Segment(self.net, self.peak.above(num_bytes, place))
 
     def times(self, number: int) -> "Segment":
         """So many of it in a row."""
@@ -89,14 +62,18 @@ class Segment(Struct, frozen=True):
         return Segment(number * self.net, self.peak.above(max(0, (number - 1) * self.net)))
 
 
-def taken(num_bytes: int) -> Segment:
-    """Bytes that come, or go where they are negative, while no operator runs."""
-    return Segment(num_bytes)
-
-
-def at_point(num_bytes: int, point: str) -> Segment:
-    """Bytes that are there at one point alone."""
-    return Segment(0, Peak(num_bytes, point))
+def fold(events: Iterable[Event], *, holds_spent: bool = False) -> Segment:
+    """Bytes alive through `events`, which begin with nothing; of equal peaks the first one.
+    holds_spent: where the caller keeps what is spent."""
+    live, most, point = 0, 0, ""
+    for kind, name, num_bytes in events:
+        if kind == TAKE or (kind == SPENT and holds_spent):
+            live += num_bytes
+        elif kind == GIVE:
+            live -= num_bytes
+        elif kind == WORK and live + num_bytes > most:
+            most, point = live + num_bytes, name
+    return Segment(live, Peak(most, point))
 
 
 def in_a_row(segments: Iterable[Segment], *, last: bool = False) -> Segment:

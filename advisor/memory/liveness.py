@@ -56,12 +56,11 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
     there, back = (_arena_with(sum(run.extra_kept_bytes for run in runs)) for _ in range(2))
     walk_forward(operators, kept, there).keep_only({*kept, _ARGUMENTS, leaves})
     walk_backward(operators, runs, kept, back).keep_only({f"gradient of {enters}"})
-    forward, backward = fold(there.events), fold(back.events)
     return LayerFootprint(
         kept=layer_kept_bytes(operators, runs),
-        forward=forward.peak,
-        backward=backward.peak,
-        held_backward=backward.held_peak,
+        forward=fold(there.events).peak,
+        backward=fold(back.events).peak,
+        held_backward=fold(back.events, holds_spent=True).peak,
         there=tuple(there.events),
         back=tuple(back.events),
     )

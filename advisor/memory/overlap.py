@@ -18,8 +18,8 @@ from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.chunk import ChunkFootprint, sent_bytes, tied_weight_gradient
-from advisor.memory.chunk_units import unit_of, units_of
-from advisor.memory.events import Peak
+from advisor.memory.chunk_units import rows_of, unit_of
+from advisor.memory.events import Peak, highest
 from advisor.models.layer_kind import FeedForward
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 
@@ -70,7 +70,7 @@ def overlapped(
     begin it."""
     layers, hidden = layers_backward(shape, plan, *ends), shape.hidden(LAYER_INPUT).num_bytes
     point = f"{layers.point}, during the forward of another microbatch"
-    backward = alone.backward.above(hidden).or_higher(layers.num_bytes + layer, point)
+    backward = highest(alone.backward.above(hidden), Peak(layers.num_bytes + layer, point))
     return replace(alone, backward=backward)
 
 
@@ -78,15 +78,13 @@ def overlapped(
 def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> Peak:
     """The highest backward of a layer of the chunk if all that layers and embedding keep stays
     meanwhile."""
-    kept = sum(unit.kept * copies for unit, copies in units_of(shape, plan, first, False))
+    rows = rows_of(shape, plan, first, False)
+    kept = sum(unit_of(shape, *row).kept * copies for row, copies in rows)
     waiting = 0 if last else sent_bytes(shape, plan)
     if first and last:
         waiting = tied_weight_gradient(shape)
-    highest = Peak()
-    for segment in plan.segments:
-        peak = unit_of(shape, segment).backward.peak
-        highest = highest.or_higher(peak.num_bytes + kept + waiting, peak.point)
-    return highest
+    peaks = (unit_of(shape, segment).backward.peak for segment in plan.segments)
+    return highest(Peak(), *(peak.above(kept + waiting) for peak in peaks))
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import tied_gradient_sum, tied_weight_gradient
-from advisor.memory.chunk_units import Unit, units_of
+from advisor.memory.chunk_units import Unit, rows_of, unit_of
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.plan.recompute_plan import RecomputePlan
 
@@ -44,7 +44,7 @@ def room_of(shape: RankShape, plan: RecomputePlan, working_set: WorkingSet | Non
     """Of a chunk with both ends whose plan has a segment of its own for every layer; any such plan
     says the same."""
     shape = shape if working_set is None else working_set.with_gradients(shape)
-    units = [unit for unit, _ in units_of(shape, plan, True, True)]
+    units = [unit_of(shape, *row) for row, _ in rows_of(shape, plan, True, True)]
     waiting = tied_weight_gradient(shape)
     tied = [0 if unit.name == "head" else waiting for unit in units[:-1]]  # where it is made
     places = [Place(0, each) for each in (*tied, 0)]

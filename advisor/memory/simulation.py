@@ -1,195 +1,24 @@
-"""What the allocator reserves on one rank: two steps of it, request by request.
+"""What the allocator reserves on one rank: two steps of it, request by request."""
 
-Requests are the events that a chunk's fold adds up. Left out: those up to NEGLIGIBLE bytes, what a
-chunk holds itself (a gradient that waits, a mask, the copies of autocast, graphs), and what a
-checkpoint does with its input.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 
 from msgspec import Struct
 
-from advisor.base.units import MIB
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.caching_allocator import Block, CachingAllocator
-from advisor.memory.chunk_units import Row, end_operators, rows_of
-from advisor.memory.events import SPENT, TAKE, WORK, Event
-from advisor.memory.liveness import events_without_grad, footprint, handed
+from advisor.memory.chunk import ChunkTrace, Requests
+from advisor.memory.chunk_units import NEGLIGIBLE
 from advisor.memory.static import StaticMemory, stage_weights
-from advisor.memory.working_set import ShardingOverhead, WorkingSet
-from advisor.plan.recompute_plan import (
-    Checkpoint,
-    RecomputePlan,
-    ReplayRun,
-    Segment,
-    kept_tensors,
-    offloaded_names,
-)
 from advisor.plan.schedule import Pass, num_warmup_passes, passes
 
-NEGLIGIBLE = MIB
-"""Requests up to here come of the small pool, whose segments of 2 MiB leave little."""
 _STEPS = 2
 """The optimizer's states are made in the first step, in what its passes have left free; the passes
 of the second find that taken."""
 _STEADY_PASSES = 4
 """Passes after the warm-up: two forwards with all microbatches in flight, and their backwards."""
-
-Request = tuple[int, int]
-"""The number of a name, and the bytes requested for it; 0 gives them back, and negative bytes are
-requested and given back at once. A name that is live is not requested again, and one that is not is
-not given back."""
-Requests = tuple[tuple[int, tuple[Request, ...]], ...]
-"""Those of each unit in order, with what its place adds to the numbers of names."""
-_Name = tuple[int, int, str]
-"""0, or 1 of what a unit hands to the next; the layer of the unit; the storage's own name."""
-_Named = tuple[_Name, int]
-_INPUT, _GRADIENT, _STRIDE = 0, 1, 1 << 20
-"""Numbers of a unit's input and its gradient; those of the next unit lie a stride after."""
-
-
-class ChunkTrace(Struct, frozen=True):
-    """Requests of one microbatch through one chunk. stays: bytes of the parameters among them that
-    static memory has throughout."""
-
-    forward: Requests
-    backward: Requests
-    stays: int = 0
-
-
-@lru_cache(maxsize=1024)
-def chunk_trace(
-    shape: RankShape,
-    plan: RecomputePlan,
-    first: bool,
-    last: bool,
-    working_set: WorkingSet | None = None,
-) -> ChunkTrace:
-    """Requests of a chunk under `plan`, as chunk.chunk_footprint adds them up; `first` holds the
-    embedding, `last` norm, head and loss. working_set: what is gathered and reduced next to each
-    unit, as one request a pass, what stays of it between the passes, and what it leaves (of a
-    checkpoint around several layers, those of its replay)."""
-    rows = [row for row, n in rows_of(shape, plan, first, last) for _ in range(n)]
-    overheads = (working_set or WorkingSet()).of_each(rows)
-    units = [_unit(shape, row, overhead) for row, overhead in zip(rows, overheads, strict=True)]
-    hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * _STRIDE
-    return ChunkTrace(
-        (
-            (0, ((_INPUT, 0 if first else hidden),)),
-            *((index * _STRIDE, forward) for index, (forward, _) in enumerate(units)),
-            (end, ((_INPUT, 0),)),
-        ),
-        (
-            (end, ((_GRADIENT, 0 if last else hidden),)),
-            *((index * _STRIDE, units[index][1]) for index in range(len(units) - 1, -1, -1)),
-            (end, ((_GRADIENT, 0),)),
-            (0, ((_GRADIENT, 0),)),
-        ),
-        sum(_num_layers(row) * one.stays for row, one in zip(rows, overheads, strict=True)),
-    )
-
-
-def _num_layers(row: Row) -> int:
-    return 1 if isinstance(row, str) else row.num_layers
-
-
-@lru_cache(maxsize=4096)
-def _unit(
-    shape: RankShape, row: Row, overhead: ShardingOverhead
-) -> tuple[tuple[Request, ...], tuple[Request, ...]]:
-    """Forward and backward of one unit, the numbers of its names as if it were the first."""
-    if isinstance(row, str):
-        forward, backward = _passes((end_operators(shape, row),), ())
-    elif row.whole:
-        forward, backward = _checkpoint(shape, row)
-    else:
-        layer = transformer_layer(shape, row.layers[0])
-        forward, backward = _passes((layer,), row.runs, row.offloaded)
-    layers, gathered = _num_layers(row), overhead.backward
-    if layers > 1:
-        gathered += layers * overhead.again - overhead.ahead
-    gathering, stays, left = ((0, -1, name) for name in ("gathered", "stays", "left"))
-    forward = [
-        (gathering, overhead.forward),
-        (stays, layers * overhead.stays),
-        *forward,
-        (gathering, 0),
-    ]
-    backward = [(gathering, gathered), *backward, (gathering, 0), (stays, 0)]
-    backward.append((left, layers * overhead.left))
-    numbers = {
-        (0, 0, "input"): _INPUT,
-        (0, 0, "gradient"): _GRADIENT,
-        (1, 0, "input"): _STRIDE + _INPUT,
-        (1, 0, "gradient"): _STRIDE + _GRADIENT,
-    }
-    there, back = (
-        tuple([(numbers.setdefault(name, len(numbers)), size) for name, size in requests])
-        for requests in (forward, backward)
-    )
-    return there, back
-
-
-def _passes(
-    layers: Sequence[tuple[Operator, ...]],
-    runs: tuple[ReplayRun, ...],
-    offloaded: frozenset[Module] = frozenset(),
-) -> tuple[list[_Named], list[_Named]]:
-    """Layers that run forward one after another, and back; what `offloaded` modules save waits on
-    the host between the passes."""
-    forward: list[_Named] = []
-    backward: list[_Named] = []
-    for index, operators in enumerate(layers):
-        named, found = _names(operators, index, len(layers)), footprint(operators, runs)
-        forward += _requests(found.there, named)
-        away = offloaded_names(operators, runs, offloaded)
-        forward += ((named(name), 0) for name in kept_tensors(operators, runs) if name in away)
-        backward[:0] = _requests(found.back, named)
-    return forward, backward
-
-
-def _checkpoint(shape: RankShape, segment: Segment) -> tuple[list[_Named], list[_Named]]:
-    """One checkpoint around all layers of `segment`: its forward keeps the input alone, and its
-    backward begins with the forward again; a reentrant one holds output and gradient to the end."""
-    layers = [transformer_layer(shape, kind) for kind in segment.layers]
-    enters: _Named = ((0, 0, "input"), 0)
-    leaves: list[_Named] = [((1, 0, "input"), 0), ((1, 0, "gradient"), 0)]
-    forward: list[_Named] = []
-    for index, operators in enumerate(layers):
-        named = _names(operators, index, len(layers))
-        forward += _requests(events_without_grad(operators), named)
-    again, backward = _passes(layers, ())
-    held = leaves if segment.checkpoint is Checkpoint.REENTRANT else leaves[:1]
-    backward = [event for event in backward if event not in held]
-    if segment.input.offloaded:
-        forward.append(enters)
-    else:
-        forward = [event for event in forward if event != enters]
-    return forward, [*again, *backward, *leaves, enters]
-
-
-def _names(operators: Sequence[Operator], index: int, layers: int) -> Callable[[str], _Name]:
-    enters, leaves = handed(operators)
-    after = (1, 0) if index == layers - 1 else (0, index + 1)
-    ends = {
-        enters: (0, index, "input"),
-        f"gradient of {enters}": (0, index, "gradient"),
-        leaves: (*after, "input"),
-        f"gradient of {leaves}": (*after, "gradient"),
-    }
-    return lambda name: ends.get(name) or (0, index, name)
-
-
-def _requests(events: Iterable[Event], named: Callable[[str], _Name]) -> Iterator[_Named]:
-    """What the allocator is asked for: an operator's own bytes are requested and given back."""
-    for kind, name, num_bytes in events:
-        if num_bytes > NEGLIGIBLE and kind != SPENT:
-            yield named(name), num_bytes if kind == TAKE else -num_bytes if kind == WORK else 0
 
 
 class Held(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from advisor.job.pipeline_split import (
     pipeline_of,
     pipeline_stages,
 )
-from advisor.memory.chunk import kept_bytes
+from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops

@@ -21,16 +21,22 @@ from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import NO_MASK, AttentionMask, ChunkFootprint, chunk_footprint, kept_bytes
+from advisor.memory.chunk import (
+    NO_MASK,
+    AttentionMask,
+    ChunkFootprint,
+    ChunkTrace,
+    chunk_footprint,
+    chunk_trace,
+)
+from advisor.memory.chunk_units import kept_bytes
 from advisor.memory.events import Peak
 from advisor.memory.imbalance import EVEN, UnevenStage, most_uneven, routed_bytes, uneven_stage
 from advisor.memory.resident import NamedBytes
 from advisor.memory.simulation import (
-    ChunkTrace,
     GraphTraces,
     Held,
     SimulatedPeaks,
-    chunk_trace,
     simulate,
     weight_sizes,
 )
@@ -40,6 +46,7 @@ from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import first_in_flight
 
+_GRAPHS = "pool and inputs of CUDA graphs"
 _SHARES_LEFT = (0.01, 0.03, 0.06)
 """Of allocated bytes, what a card is given in addition to see whether a rank gets by with it."""
 
@@ -73,19 +80,11 @@ class StageDetail(Struct, frozen=True, kw_only=True):
         )
 
 
-class StagePasses(Struct, frozen=True, kw_only=True):
-    """What the passes of one stage hold beyond its fixed bytes: `chunks` in order, `sent` of a
-    hidden state between stages, `optimizer` while that runs and no pass does."""
-
-    chunks: tuple[ChunkFootprint, ...]
-    sent: int
-    optimizer: Peak
-
-
 class JobMemory:
     """Peaks of a job's stages; what no recompute changes is computed once.
 
     Plans are those of each group of layers of `pipeline`. fixed: what each stage holds under any.
+    sent_bytes: of a hidden state that stages send.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class JobMemory:
     ) -> None:
         self._job, self._shape, self._stages, self._pipeline = job, shape, stages, pipeline
         self._pp = job.layout.pipeline_model_parallel_size
-        self._hidden_bytes = shape.hidden(LAYER_INPUT).num_bytes
+        self.sent_bytes = shape.hidden(LAYER_INPUT).num_bytes
         self._chunks = list(zip(pipeline.chunks, pipeline.group_of, strict=True))
         self._most_uneven, self._mask = most_uneven(job), _attention_mask(job, shape)
         self.fixed = pipeline.of_each_stage(
@@ -152,11 +151,12 @@ class JobMemory:
         sides = self._of_sides(plans, alone, chunks)
         busiest = self._pipeline.of_each_stage(lambda stage: self._busiest(plans, stage))
         for stage, fixed in enumerate(self.fixed):
-            peak = self._peak(stage, chunks, self._hidden_bytes)
+            peak = self._peak(stage, chunks, self.sent_bytes)
             whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
             if self._capture is not None:
                 more = self._graphed(stage, peak, sides) - whole.total
-                buffers = (*fixed.buffers, _graphs(more)) if more > 0 else fixed.buffers
+                graphs = NamedBytes(_GRAPHS, more, "cuda_graphs.py: the pool is not shared")
+                buffers = (*fixed.buffers, graphs) if more > 0 else fixed.buffers
                 fixed = replace(fixed, buffers=buffers)
             uneven = EVEN
             if (most := busiest[stage]) is not None:
@@ -171,20 +171,21 @@ class JobMemory:
                 reserved=self._reserved(allocated, pools=fixed.pools, unsure=unsure, uneven=uneven),
             )
 
-    def of_passes(self, plans: list[RecomputePlan]) -> list[StagePasses]:
-        """What the passes of every stage hold."""
+    def footprints(self, plans: list[RecomputePlan]) -> list[tuple[ChunkFootprint, ...]]:
+        """Of the chunks of every stage in order, without the optimizer's step."""
         working_set = self._working_set
         if working_set is not None:
             working_set = replace(working_set, step=0)
-        _, chunks = self._footprints(plans, working_set)
-        return [
-            StagePasses(
-                chunks=tuple(chunks[stage.chunks[number]] for number in stage.classes),
-                sent=self._hidden_bytes,
-                optimizer=_optimizer_step(fixed),
-            )
-            for stage, fixed in zip(self._pipeline.stages, self.fixed, strict=True)
-        ]
+        _, found = self._footprints(plans, working_set)
+        stages = self._pipeline.stages
+        return [tuple(found[held.chunks[number]] for number in held.classes) for held in stages]
+
+    def optimizer_step(self, stage: int) -> Peak:
+        """What a stage holds beyond its fixed bytes while the optimizer runs and no pass does."""
+        fixed = self.fixed[stage]
+        if fixed.working_set is not None:
+            return Peak(fixed.working_set.step, "optimizer step")
+        return Peak(fixed.optimizer_step, f"optimizer step: {fixed.step_words}")
 
     def simulated(self, plans: list[RecomputePlan]) -> list[StageDetail]:
         """The same, with the allocator simulated on the stage that may need most and on the one
@@ -315,7 +316,7 @@ class JobMemory:
             return inputs + peak.total + step
         pool, outside = (
             self._peak(stage, side, hidden).total
-            for hidden, side in zip((0, self._hidden_bytes), sides, strict=True)
+            for hidden, side in zip((0, self.sent_bytes), sides, strict=True)
         )
         return inputs + pool + max(outside, step)
 
@@ -340,8 +341,9 @@ class JobMemory:
         plain = self._alone(plans, outside, self._working_set)
         if both is not alone:
             plain = [
-                replace(one, backward=_more(one.backward, there.backward, here.backward))
+                replace(one, backward=Peak(one.backward.num_bytes + more, there.backward.point))
                 for one, there, here in zip(plain, both, alone, strict=True)
+                for more in (there.backward.num_bytes - here.backward.num_bytes,)
             ]
         return [pool, plain]
 
@@ -380,19 +382,3 @@ def _attention_mask(job: Job, shape: RankShape) -> AttentionMask:
         return AttentionMask(family_of(job.model).mask_bytes(shape))
     pairs = job.config.micro_batch_size * job.config.seq_length**2
     return AttentionMask(pairs // job.layout.context_parallel_size, pairs)
-
-
-def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
-    """`peak` with what `both` has more than `one`."""
-    return Peak(peak.num_bytes + both.num_bytes - one.num_bytes, both.point)
-
-
-def _optimizer_step(fixed: FixedMemory) -> Peak:
-    if fixed.working_set is not None:
-        return Peak(fixed.working_set.step, "optimizer step")
-    return Peak(fixed.optimizer_step, f"optimizer step: {fixed.step_words}")
-
-
-def _graphs(num_bytes: int) -> NamedBytes:
-    name = "pool and inputs of CUDA graphs"
-    return NamedBytes(name, num_bytes, "cuda_graphs.py: the pool is not shared")

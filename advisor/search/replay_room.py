@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from advisor.answer.evaluation import CLEAR
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.chunk import kept_bytes
+from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import kept_tensors
 from advisor.search.evaluate import Evaluator

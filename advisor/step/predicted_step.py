@@ -13,7 +13,7 @@ from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.events import Peak
 from advisor.memory.resident import NamedBytes
 from advisor.search.evaluate import Evaluator
-from advisor.search.job_memory import StageDetail, StagePasses
+from advisor.search.job_memory import StageDetail
 from advisor.time.job_time import StepTail
 from advisor.time.passes import PassTimes
 from advisor.time.stage_times import Directions
@@ -131,7 +131,7 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
     stages = zip(
         found.stages,
         found.time.directions(plans),
-        found.memory.of_passes(plans),
+        found.memory.footprints(plans),
         found.stage_details(setting, simulated=False),
         strict=True,
     )
@@ -141,11 +141,11 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
             StageStep(
                 stage=number,
                 static=tuple(_static(detail)),
-                chunks=tuple(_chunks(chunks, times, memory, factors)),
-                sent=memory.sent,
-                optimizer=memory.optimizer,
+                chunks=tuple(_chunks(chunks, times, footprints, factors)),
+                sent=found.memory.sent_bytes,
+                optimizer=found.memory.optimizer_step(number),
             )
-            for number, (chunks, times, memory, detail) in enumerate(stages)
+            for number, (chunks, times, footprints, detail) in enumerate(stages)
         ),
         pipeline_seconds=evaluation.step_time_seconds - tail.total,
         tail=tail,
@@ -155,10 +155,10 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
 def _chunks(
     chunks: tuple[ModelChunk, ...],
     times: list[Directions],
-    memory: StagePasses,
+    footprints: tuple[ChunkFootprint, ...],
     factors: TimeBreakdown,
 ) -> Iterator[ChunkPass]:
-    for chunk, (there, back), footprint in zip(chunks, times, memory.chunks, strict=True):
+    for chunk, (there, back), footprint in zip(chunks, times, footprints, strict=True):
         yield _chunk(chunk, footprint, _seconds(there, factors), _seconds(back, factors))
 
 

@@ -26,11 +26,10 @@ from advisor.frameworks.torch.setting import sequential  # noqa: E402
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.caching_allocator import Block  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.memory.chunk import chunk_footprint, chunk_trace  # noqa: E402
 from advisor.memory.simulation import (  # noqa: E402
     Held,
     Rank,
-    chunk_trace,
     simulate,
 )
 from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402

@@ -1,7 +1,7 @@
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
 from advisor.memory.arena import Arena, Gradients
-from advisor.memory.events import GIVE, TAKE, Peak, fold
+from advisor.memory.events import GIVE, TAKE, Peak, fold, highest
 from tests.advisor.toys import A, B, C, D, operator
 
 
@@ -27,8 +27,7 @@ def test_the_peak_is_the_highest_mark() -> None:
     arena.drop("c")
     arena.mark("less")
     assert fold(arena.events).peak == Peak(110, "more")
-    assert Peak(5, "x").or_higher(5, "y") == Peak(5, "x")
-    assert Peak(5, "x").or_higher(6, "y") == Peak(6, "y")
+    assert highest(Peak(5, "x"), Peak(5, "y")) == Peak(5, "x")
 
 
 def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
@@ -38,7 +37,7 @@ def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
     gradients.step(operator("last", (B,), (C,)))
     gradients.step(operator("first", (D,), (B,)))
     assert fold(arena.events).peak == Peak(10 + 1000, "backward of first")
-    assert fold(arena.events).held_peak == Peak(100 + 10 + 1000, "backward of first")
+    assert fold(arena.events, holds_spent=True).peak == Peak(100 + 10 + 1000, "backward of first")
     assert arena.live == 1000
 
 
@@ -65,7 +64,7 @@ def test_a_gathered_gradient_takes_the_place_of_its_own_shard() -> None:
     gradients.receive(C)
     gradients.step(operator("row", (D,), (C,), gathers_gradient=True, backward_workspace=200))
     assert fold(arena.events).peak == Peak(1200, "backward of row")
-    assert fold(arena.events).held_peak == Peak(1300, "backward of row")
+    assert fold(arena.events, holds_spent=True).peak == Peak(1300, "backward of row")
 
 
 def test_kept_gradients_stay_until_they_are_let_go() -> None:

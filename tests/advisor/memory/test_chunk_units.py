@@ -1,7 +1,7 @@
 """A unit by itself, and next to what is gathered for it."""
 
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.chunk_units import unit_of, units_of
+from advisor.memory.chunk_units import rows_of, unit_of
 from advisor.memory.liveness import footprint
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import DENSE
@@ -44,9 +44,9 @@ def test_the_first_and_the_last_layer_have_overheads_of_their_own() -> None:
     )
     for copies, left in ((1, [100]), (2, [1, 100]), (3, [1, 10, 100]), (9, [1, 10, 100])):
         plan = RecomputePlan((Segment((DENSE,), copies=copies),))
-        units = units_of(shape, plan, False, False, sizes)
-        assert [unit.left for unit, _ in units] == left
-        assert sum(number for _, number in units) == copies
+        rows = rows_of(shape, plan, False, False, sizes)
+        assert [unit_of(shape, *row).left for row, _ in rows] == left
+        assert sum(number for _, number in rows) == copies
 
 
 def test_a_reentrant_checkpoint_is_gathered_as_one() -> None:

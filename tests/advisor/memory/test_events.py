@@ -11,10 +11,9 @@ from advisor.memory.events import (
     Event,
     Peak,
     Segment,
-    at_point,
     fold,
+    highest,
     in_a_row,
-    taken,
 )
 
 EVENTS: list[Event] = [
@@ -33,20 +32,20 @@ def test_the_highest_prefix_is_looked_for_where_operators_run() -> None:
     found = fold(EVENTS)
     assert found.net == 100
     assert found.peak == Peak(100, "second")
-    assert found.held_peak == Peak(101, "third")
+    assert fold(EVENTS, holds_spent=True).peak == Peak(101, "third")
     assert fold(EVENTS[:3]).peak == Peak(21, "first")
 
 
 def test_of_nothing_there_is_no_peak() -> None:
     assert fold([]).peak == Peak()
-    assert Peak(5, "x").or_higher(5, "y") == Peak(5, "x")
-    assert Peak(5, "x").or_higher(6, "y") == Peak(6, "y")
+    assert highest(Peak(5, "x"), Peak(5, "y")) == Peak(5, "x")
+    assert highest(Peak(5, "x"), Peak(6, "y")) == Peak(6, "y")
     assert Peak(5, "x").above(-2, " in a layer") == Peak(3, "x in a layer")
 
 
 def test_segments_in_a_row() -> None:
     """Peaks are above what the ones before left: 10, then 10 + 3, then 10 - 4 + 7."""
-    row = (taken(10), Segment(-4, Peak(3, "back")), at_point(7, "end"))
+    row = (Segment(10), Segment(-4, Peak(3, "back")), Segment(0, Peak(7, "end")))
     assert in_a_row(row) == Segment(6, Peak(13, "back"))
     assert in_a_row(row, last=True) == Segment(6, Peak(13, "end"))
     assert in_a_row(row[1:]) == Segment(-4, Peak(3, "back"))
@@ -63,4 +62,4 @@ def test_equal_ones_in_a_row_are_as_one_after_another(net: int, number: int) -> 
 def test_what_is_around_a_segment_is_gone_after_it() -> None:
     one = Segment(2, Peak(10, "x"))
     assert one.around(5) == Segment(2, Peak(15, "x"))
-    assert one.around(5) == in_a_row((taken(5), one, taken(-5)))
+    assert one.around(5) == in_a_row((Segment(5), one, Segment(-5)))

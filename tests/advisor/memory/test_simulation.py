@@ -9,8 +9,8 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
+from advisor.memory.chunk import ChunkTrace
 from advisor.memory.simulation import (
-    ChunkTrace,
     GraphTraces,
     Held,
     SimulatedPeaks,

@@ -12,9 +12,9 @@ from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_static, fsd
 from advisor.hardware.calibration import load_calibration
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
-from advisor.memory import simulation
-from advisor.memory.chunk import chunk_footprint
-from advisor.memory.simulation import Rank, chunk_trace
+from advisor.memory import chunk_units
+from advisor.memory.chunk import chunk_footprint, chunk_trace
+from advisor.memory.simulation import Rank
 from advisor.memory.static import layer_elements
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
@@ -61,11 +61,11 @@ class Unrounded:
 def every_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small ones too, in what these tests ask for and nowhere else."""
     chunk_trace.cache_clear()
-    simulation._unit.cache_clear()
-    monkeypatch.setattr(simulation, "NEGLIGIBLE", 0)
+    chunk_units.unit_requests.cache_clear()
+    monkeypatch.setattr(chunk_units, "NEGLIGIBLE", 0)
     yield
     chunk_trace.cache_clear()
-    simulation._unit.cache_clear()
+    chunk_units.unit_requests.cache_clear()
 
 
 def agrees(

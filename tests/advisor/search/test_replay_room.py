@@ -7,7 +7,7 @@ import pytest
 
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
-from advisor.memory.chunk import kept_bytes
+from advisor.memory.chunk_units import kept_bytes
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.memory.chunk import kept_bytes
+from advisor.memory.chunk_units import kept_bytes
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator

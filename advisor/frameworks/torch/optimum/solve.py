@@ -87,7 +87,7 @@ def _option(
 def _on_host(
     regime: BlockRegime, option: Way, shape: RankShape, kind: LayerKind, rates: Rates
 ) -> Iterator[tuple[BlockRegime, Way]]:
-    """`regime` with any of what it keeps on the host (memory.units); what no kernel
+    """`regime` with any of what it keeps on the host (memory.chunk_units); what no kernel
     hides of the copies takes time."""
     operators = {operator.name: operator for operator in transformer_layer(shape, kind)}
     sizes = {name: _made_bytes(operators[name]) for name in regime.kept}
