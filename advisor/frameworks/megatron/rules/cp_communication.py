@@ -11,15 +11,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.stated import (
     Authority,
     Rule,
+    argument,
     arguments,
     clash,
     config,
+    crashes,
     marked,
 )
 
@@ -157,15 +159,14 @@ def _packed_sequences(raw: RawSettings, revision: Revision) -> Match | None:
 
 
 _SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
-_crashes = partial(Rule, verdict=Verdict.CRASHES, authority=Authority.TRAINING, source=_SOURCE)
+_crashes = partial(crashes, source=_SOURCE)
 
-_hierarchical_sizes = Rule(
+_hierarchical_sizes = argument(
     summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
     when=_bad_hierarchy,
     reason="hierarchical_context_parallel_sizes = {found} must be two numbers whose product is "
     "context_parallel_size = {raw.context_parallel_size}",
     fix="give the ranks of the all-to-all, then the ranks of the ring",
-    authority=Authority.LAUNCHER,
     source=arguments(473, 580, 564),
     example="cp_comm_type=a2a+p2p",
 )
@@ -200,7 +201,6 @@ RULES: Final[dict[str, Rule]] = {
         "[transformer_impl=transformer_engine]",
         authority=Authority.TRAINING,
         source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
-        example="context_parallel_size=2 transformer_impl=local",
     ),
     "cp_needs_fused_kernels": _crashes(
         given=lambda raw, _: raw.transformer_impl != "local",

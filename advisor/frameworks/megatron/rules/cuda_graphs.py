@@ -6,11 +6,18 @@ Releases before 0.16 do not look at the modules that a graph captures.
 from collections.abc import Sequence, Set
 from typing import Final
 
-from advisor.base.rule import Match, Verdict
+from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.stated import Authority, Lines, Rule, config, marked, names
+from advisor.frameworks.megatron.rules.stated import (
+    Lines,
+    Rule,
+    config,
+    crashes,
+    marked,
+    names,
+)
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
@@ -291,21 +298,17 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
         example="cuda_graph_impl=transformer_engine cuda_graph_modules=moe num_moe_experts=8",
     ),
     # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
-    "cuda_graph_whole_experts": Rule(
+    "cuda_graph_whole_experts": crashes(
         summary="A graph without named modules cannot capture dropless experts: they wait for the "
         "host.",
         when=_whole_layers,
-        verdict=Verdict.CRASHES,
-        authority=Authority.TRAINING,
         source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
         example="num_moe_experts=8 cuda_graph_impl=local",
     ),
-    "cuda_graph_iteration_experts": Rule(
+    "cuda_graph_iteration_experts": crashes(
         summary="A graph of the whole iteration cannot capture dispatchers that count tokens on "
         "the host.",
         when=_whole_iteration,
-        verdict=Verdict.CRASHES,
-        authority=Authority.TRAINING,
         source=Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
         example="cuda_graph_impl=full_iteration num_moe_experts=8",
     ),

@@ -153,7 +153,6 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         "moe_router_score_function!=sigmoid",
         "[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
         source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
-        example="moe_router_enable_expert_bias=true",
     ),
     "router_padding": Rule(
         summary="Padding of the router's output needs fp8 or fp4, and the alltoall or flex "
@@ -245,14 +244,12 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
         "expert_model_parallel_size<=1",
         "[overlap_moe_expert_parallel_comm]",
         source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
-        example="overlap_moe_expert_parallel_comm=true",
     ),
     "expert_overlap_dispatcher": clash(
         "overlap_moe_expert_parallel_comm",
         "moe_token_dispatcher_type!=alltoall|flex",
         "[moe_token_dispatcher_type=alltoall], or [moe_token_dispatcher_type=flex]",
         source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
-        example="overlap_moe_expert_parallel_comm=true",
     ),
     "expert_overlap_full_recompute": _overlap(
         summary="EP A2A overlap refuses full recompute, recompute_method and recompute_num_layers.",

@@ -19,6 +19,7 @@ from advisor.frameworks.megatron.rules.cuda_graphs import capturable, counts_on_
 from advisor.frameworks.megatron.rules.stated import (
     Authority,
     Rule,
+    argument,
     arguments,
     clash,
     config,
@@ -26,7 +27,6 @@ from advisor.frameworks.megatron.rules.stated import (
     names,
 )
 
-_argument = partial(Rule, authority=Authority.LAUNCHER)
 _bridge = partial(
     Rule, authority=Authority.BRIDGE, source="Megatron Bridge main 067f987 training/config.py"
 )
@@ -59,7 +59,7 @@ _offload_needs_te_impl = clash(
     source=arguments(1548, 1723, 1855),
     example="fine_grained_activation_offloading=true transformer_impl=local",
 )
-_offload_environment = _argument(
+_offload_environment = argument(
     summary="Offload of modules needs NVTE_CPU_OFFLOAD_V1=1 with Transformer Engine 2.10 and "
     "newer.",
     when=lambda raw, revision: raw.fine_grained_activation_offloading and revision.offload_modules,
@@ -70,7 +70,7 @@ _offload_environment = _argument(
     example="fine_grained_activation_offloading=true",
 )
 
-_deterministic_loss_fusion = _argument(
+_deterministic_loss_fusion = argument(
     given=lambda raw, _: raw.deterministic_mode,
     when=lambda raw, _: raw.cross_entropy_loss_fusion,
     reason="deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels "
@@ -89,12 +89,11 @@ RULES: Final[dict[str, Rule]] = {
         authority=Authority.LAUNCHER,
         since=(0, 19),
         source="megatron-core 0.19.2 training/determinism.py:26",
-        example="deterministic_mode=true tp_comm_overlap=true",
     ),
     "bridge_deterministic_loss_fusion": replace(
         _deterministic_loss_fusion, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
     ),
-    "checkpoint_activations": _argument(
+    "checkpoint_activations": argument(
         summary="--checkpoint-activations was removed: the program prints a hint and exits.",
         when=lambda raw, _: raw.checkpoint_activations,
         reason="--checkpoint-activations is no longer valid",
@@ -108,9 +107,8 @@ RULES: Final[dict[str, Rule]] = {
         "drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
         authority=Authority.LAUNCHER,
         source=arguments(1176, 1356, 1371),
-        example="distribute_saved_activations=true",
     ),
-    "distribute_needs_full": _argument(
+    "distribute_needs_full": argument(
         summary="--distribute-saved-activations needs full recompute.",
         given=lambda raw, _: raw.distribute_saved_activations,
         when=lambda raw, _: not raw.full and (raw.recompute_granularity or "none"),
@@ -128,7 +126,7 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1191, 1371, 1386),
         example="recompute_granularity=selective recompute_method=block",
     ),
-    "recompute_modules_empty": _argument(
+    "recompute_modules_empty": argument(
         summary="--recompute-modules needs at least one module (since 0.16).",
         given=lambda _, revision: revision.at_least(0, 16),
         when=lambda raw, _: raw.selective and raw.recompute_modules == (),
@@ -138,7 +136,7 @@ RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=",
     ),
     "offload_needs_te_impl": _offload_needs_te_impl,
-    "graphs_with_expandable_segments": _argument(
+    "graphs_with_expandable_segments": argument(
         summary="0.14 and 0.15 refuse CUDA graphs with expandable_segments:True.",
         given=lambda raw, revision: (
             raw.expandable_segments and revision.number in ((0, 14), (0, 15))
@@ -150,7 +148,7 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1575, 1749, 1881),
         example="cuda_graph_impl=transformer_engine expandable_segments=true",
     ),
-    "graph_register_environment": _argument(
+    "graph_register_environment": argument(
         summary="Since 0.16, TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
         given=lambda raw, revision: raw.expandable_segments and revision.at_least(0, 16),
         when=_te_graphs,
@@ -211,10 +209,10 @@ def _muon_overlap(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-_muon = partial(_argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_muon"))
+_muon = partial(argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_muon"))
 
 OPTIMIZER_RULES: Final[dict[str, Rule]] = {
-    "optimizer_choice": _argument(
+    "optimizer_choice": argument(
         summary="The release must know the optimizer; lion came with 0.17, soap and "
         "adaptive_muon later.",
         when=lambda raw, _: unknown((raw.optimizer,), _OPTIMIZERS),
@@ -223,7 +221,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 training/arguments.py:2776",
         example="optimizer=adamw",
     ),
-    "optimizer_offload_precision_aware": _argument(
+    "optimizer_offload_precision_aware": argument(
         given=lambda raw, _: raw.optimizer_cpu_offload,
         when=lambda raw, _: not raw.use_precision_aware_optimizer,
         reason="optimizer_cpu_offload needs use_precision_aware_optimizer",
@@ -239,7 +237,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3",
         example="optimizer=muon",
     ),
-    "muon_distributed_optimizer": _argument(
+    "muon_distributed_optimizer": argument(
         summary="Up to 0.17, Muon does not support the distributed optimizer.",
         given=_muon_up_to_0_17,
         when=lambda raw, _: raw.use_distributed_optimizer,
@@ -249,7 +247,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source=_ARGUMENTS,
         example="optimizer=muon use_distributed_optimizer=true",
     ),
-    "muon_becomes_layer_wise": _argument(
+    "muon_becomes_layer_wise": argument(
         summary=(
             "Since 0.18, muon with --use-distributed-optimizer means what dist_muon meant before."
         ),
@@ -262,10 +260,9 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.19.2 training/arguments.py:1669-1682",
         example="optimizer=muon use_distributed_optimizer=true",
     ),
-    "muon_overlap": Rule(
+    "muon_overlap": argument(
         summary="Up to 0.17, muon does not support overlap_grad_reduce or overlap_param_gather.",
         when=_muon_overlap,
-        authority=Authority.LAUNCHER,
         source=_ARGUMENTS,
         example="optimizer=muon overlap_grad_reduce=true",
     ),
@@ -283,7 +280,6 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         "use --bf16",
         authority=Authority.LAUNCHER,
         source="megatron-core 0.16.1 optimizer/muon.py:195",
-        example="optimizer=muon fp16=true",
     ),
 }
 """What Megatron-LM's command line makes of --optimizer."""

@@ -53,14 +53,12 @@ RULES: Final[dict[str, Rule]] = {
         "tensor_model_parallel_size<=1",
         "[sequence_parallel=false], or use tensor_model_parallel_size >= 2",
         source=Lines("model_parallel_config.py", (356, 359, 359, 411, 408, 417, 504)),
-        example="sequence_parallel=true",
     ),
     "deferred_wgrad_needs_pipeline": clash(
         "defer_embedding_wgrad_compute",
         "pipeline_model_parallel_size<=1",
         "[defer_embedding_wgrad_compute]",
         source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
-        example="defer_embedding_wgrad_compute=true",
     ),
     "attention_heads_divide_by_tp": Rule(
         summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",

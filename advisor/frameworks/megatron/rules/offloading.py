@@ -32,7 +32,6 @@ LAYER_RULES: Final[dict[str, Rule]] = {
         "pipeline_model_parallel_size>1",
         "drop cpu_offloading, or use pipeline_model_parallel_size 1",
         source=config(764, 815, 894, 1144, 1324, 1534, 1714),
-        example="cpu_offloading=true pipeline_model_parallel_size=2",
     ),
     "cpu_offloading_recompute": clash(
         "cpu_offloading",
@@ -97,7 +96,6 @@ MODULE_RULES: Final[dict[str, Rule]] = {
         "cpu_offloading",
         "drop one of the two",
         source=config(0, 0, 0, 1269, 1449, 1659, 1849),
-        example="fine_grained_activation_offloading=true cpu_offloading=true",
     ),
     "offload_needs_modules": _modules(
         when=lambda raw, revision: not raw.offload_modules and revision.offload_modules,

@@ -2,20 +2,12 @@
 accepts and does not read.
 """
 
-from functools import partial
 from typing import Final
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
 from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
-from advisor.frameworks.megatron.rules.stated import (
-    Authority,
-    Rule,
-    arguments,
-    clash,
-    config,
-)
+from advisor.frameworks.megatron.rules.stated import Rule, arguments, clash, config, ignored, noted
 from advisor.frameworks.names import Framework
 
 
@@ -140,15 +132,13 @@ def _recomputed_and_offloaded(raw: RawSettings, _: Revision) -> list[str]:
     return both or (["every layer"] if raw.full and raw.offload_modules else [])
 
 
-_ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
-_noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
 _FULL: Final = "megatron-core 0.19.2 recompute.py:160-190"
 _CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
 _OFFLOAD: Final = "megatron-core 0.16.1 transformer_config.py:1268-1292"
 _BLOCK: Final = "megatron-core 0.16.1 transformer_block.py"
 
 UNREAD_RULES: Final[dict[str, Rule]] = {
-    "recompute_activations": _noted(
+    "recompute_activations": noted(
         when=lambda raw, _: raw.recompute_activations,
         reason="--recompute-activations means recompute_granularity selective and overrides the "
         "recompute_granularity given",
@@ -156,7 +146,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=arguments(498, 605, 589),
         example="recompute_activations=true",
     ),
-    "modules_without_selective": _ignored(
+    "modules_without_selective": ignored(
         summary="recompute_modules is used only with recompute_granularity selective.",
         when=_unread_modules,
         reason="recompute_modules {modules} is ignored: recompute_granularity is {granularity}",
@@ -164,7 +154,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
         example="recompute_modules=mlp",
     ),
-    "method_without_full": _ignored(
+    "method_without_full": ignored(
         summary="recompute_method and recompute_num_layers need recompute_granularity.",
         given=lambda raw, _: raw.recompute_granularity is None and not raw.moe_layer_recompute,
         when=_unread_method,
@@ -173,7 +163,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 transformer_config.py:1154",
         example="recompute_num_layers=2",
     ),
-    "method_with_selective": _ignored(
+    "method_with_selective": ignored(
         summary="TransformerConfig ignores recompute_method under selective recompute.",
         given=lambda raw, revision: not _reads_method(raw, revision),
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
@@ -182,7 +172,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_BLOCK,
         example="recompute_granularity=selective recompute_method=block",
     ),
-    "selective_without_modules": _ignored(
+    "selective_without_modules": ignored(
         given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
         when=lambda raw, _: (
             raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
@@ -192,7 +182,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
         example="recompute_granularity=selective recompute_modules=",
     ),
-    "distribute_ignored": _ignored(
+    "distribute_ignored": ignored(
         summary="TransformerConfig uses distribute_saved_activations only with full recompute "
         "and TP.",
         given=lambda raw, revision: (
@@ -204,7 +194,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_BLOCK,
         example="distribute_saved_activations=true",
     ),
-    "block_without_layers": _ignored(
+    "block_without_layers": ignored(
         summary="block with recompute_num_layers below 1 recomputes nothing.",
         given=lambda raw, _: raw.full and raw.recompute_method == "block",
         when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
@@ -214,7 +204,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_FULL,
         example="recompute_method=block recompute_num_layers=0 recompute_granularity=full",
     ),
-    "more_layers_than_chunk": _noted(
+    "more_layers_than_chunk": noted(
         summary="recompute_num_layers above the layers of a model chunk means all of them.",
         when=_more_layers_than_chunk,
         reason="recompute_num_layers = {raw.recompute_num_layers} exceeds the {found} layers of "
@@ -223,7 +213,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_FULL,
         example="recompute_granularity=full recompute_num_layers=9 num_layers=8",
     ),
-    "offload_without_switch": _ignored(
+    "offload_without_switch": ignored(
         summary="offload_modules is used only with fine_grained_activation_offloading.",
         given=lambda raw, _: not raw.fine_grained_activation_offloading,
         when=lambda raw, _: raw.offload_modules,
@@ -232,7 +222,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         source=_OFFLOAD,
         example="offload_modules=core_attn",
     ),
-    "offload_of_recomputed": _noted(
+    "offload_of_recomputed": noted(
         summary="Offloading a recomputed module is accepted silently.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
         when=_recomputed_and_offloaded,

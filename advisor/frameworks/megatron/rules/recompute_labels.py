@@ -11,7 +11,16 @@ from advisor.frameworks.megatron.labels import inside
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import lists, replayed, selects
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, clash, config, names
+from advisor.frameworks.megatron.rules.stated import (
+    Authority,
+    Rule,
+    clash,
+    config,
+    ignored,
+    names,
+    noted,
+    replaced,
+)
 
 
 def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Match | None:
@@ -131,7 +140,6 @@ MAIN_RULES: Final[dict[str, Rule]] = {
         "use pipeline_model_parallel_size 1",
         since=(0, 20),
         source=_MAIN,
-        example="enable_mhc_connections=true pipeline_model_parallel_size=2",
     ),
     "gdp_offload_and_recompute": _on_main(
         given=lambda raw, _: raw.fine_grained_activation_offloading,
@@ -165,15 +173,12 @@ def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
     return raw.moe_shared_expert_overlap or not preprocess
 
 
-_ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
-_noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
-_promoted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
 _CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
 _LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
 _EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
 
 EFFECT_RULES: Final[dict[str, Rule]] = {
-    "promoted_core_attn": _promoted(
+    "promoted_core_attn": replaced(
         given=lambda raw, _: raw.selective and raw.recompute_modules is None,
         when=lambda _, revision: revision.recompute_modules,
         reason="recompute_modules is unset: Megatron then recomputes core_attn",
@@ -181,7 +186,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_CONFIG,
         example="recompute_granularity=selective",
     ),
-    "promoted_moe_layer": _promoted(
+    "promoted_moe_layer": replaced(
         summary="moe_layer_recompute means selective recompute of moe and of the modules already "
         "listed.",
         given=lambda raw, _: raw.moe_layer_recompute and not raw.full,
@@ -204,7 +209,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source="megatron-core 0.16.1 transformer_config.py:1224",
         example="recompute_granularity=selective",
     ),
-    "layernorm_on_te": _ignored(
+    "layernorm_on_te": ignored(
         given=lambda raw, _: raw.num_moe_experts is None and not raw.multi_latent_attention,
         when=lambda raw, _: (
             selects(raw, "layernorm") and raw.transformer_impl == "transformer_engine"
@@ -215,7 +220,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_LAYER,
         example="recompute_granularity=selective recompute_modules=layernorm",
     ),
-    "moe_labels_on_dense": _ignored(
+    "moe_labels_on_dense": ignored(
         summary="moe, shared_experts and moe_act do nothing in a dense model.",
         given=lambda raw, _: raw.num_moe_experts is None,
         when=_labels_of_experts,
@@ -224,14 +229,14 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_EXPERTS,
         example="recompute_granularity=selective recompute_modules=moe",
     ),
-    "mlp_without_dense_layers": _ignored(
+    "mlp_without_dense_layers": ignored(
         when=lambda raw, _: replayed(raw, "mlp") and not raw.has_dense_mlp,
         reason="mlp does nothing: every layer is a mixture of experts, and mlp means the dense MLP",
         fix="drop mlp, or use moe, moe_act or shared_experts",
         source=_LAYER,
         example="recompute_granularity=selective recompute_modules=mlp num_moe_experts=8",
     ),
-    "shared_experts_without_any": _ignored(
+    "shared_experts_without_any": ignored(
         given=lambda raw, _: raw.has_experts and raw.moe_shared_expert_intermediate_size is None,
         when=lambda raw, _: replayed(raw, "shared_experts"),
         reason="shared_experts does nothing: the model has no shared experts",
@@ -240,7 +245,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=shared_experts "
         "num_moe_experts=8",
     ),
-    "moe_act_on_local": _ignored(
+    "moe_act_on_local": ignored(
         given=lambda raw, _: raw.has_experts and raw.transformer_impl == "local",
         when=lambda raw, _: replayed(raw, "moe_act"),
         reason="moe_act does nothing with transformer_impl = local, whose experts run one by one",
@@ -249,7 +254,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=moe_act num_moe_experts=8 "
         "transformer_impl=local",
     ),
-    "parts_of_recomputed_moe": _noted(
+    "parts_of_recomputed_moe": noted(
         summary="A module inside a recomputed MoE layer is replayed twice: with the layer, and "
         "by itself.",
         given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
@@ -260,7 +265,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source=_EXPERTS,
         example="recompute_granularity=selective recompute_modules=moe,moe_act num_moe_experts=8",
     ),
-    "layernorm_under_router_graph": _noted(
+    "layernorm_under_router_graph": noted(
         summary="A TE graph of moe_router turns off recompute of the norm before the MoE layer.",
         given=lambda raw, revision: revision.at_least(0, 16) and replayed(raw, "layernorm"),
         when=_norm_outside_router_graph,
@@ -271,7 +276,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_modules=layernorm "
         "cuda_graph_impl=transformer_engine cuda_graph_modules=moe_router",
     ),
-    "gdp_labels_without_gdp": _ignored(
+    "gdp_labels_without_gdp": ignored(
         summary="gdp_in_proj and gdp_qkv do nothing without experimental_attention_variant.",
         given=lambda raw, _: not raw.experimental_attention_variant,
         when=lambda raw, _: [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)],
@@ -280,7 +285,7 @@ EFFECT_RULES: Final[dict[str, Rule]] = {
         source="Megatron-LM main d98e8a6",
         example="recompute_granularity=selective recompute_modules=gdp_qkv",
     ),
-    "output_discarding_extension": _noted(
+    "output_discarding_extension": noted(
         summary="Since 0.17, output-discarding recompute compiles a C++ extension at its first "
         "backward.",
         given=lambda raw, revision: raw.transformer_impl == "local" and revision.at_least(0, 17),

@@ -7,11 +7,13 @@ Adding a rule is adding one entry to one table.
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from advisor.base import rule
+from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -86,6 +88,16 @@ class Rule(rule.Rule[[RawSettings, Revision]], frozen=True, kw_only=True):
         return self.source if isinstance(self.source, str) else self.source.cited(revision)
 
 
+argument = partial(Rule, authority=Authority.LAUNCHER)
+"""What the command line refuses."""
+crashes = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.CRASHES)
+hangs = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.HANGS)
+ignored = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+noted = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+replaced = partial(Rule, authority=Authority.TRAINING, verdict=Verdict.REPLACED)
+"""What the training step makes of what nobody refuses."""
+
+
 def marked(name: str, *values: str) -> str:
     """The change of an option, as `fixes` reads it; without values back to its default."""
     return f"[{name}={' '.join(values)}]" if values else f"[{name}]"
@@ -102,8 +114,10 @@ _SIGNS: Final = {"=": " = ", "!=": " other than ", ">": " > ", "<=": " <= "}
 
 def clash(one: str, other: str, fix: str, **rest: Any) -> Rule:
     """A rule that two settings cannot be combined: ``name`` where it is set, ``name=value|value``,
-    ``name!=value``, ``name>1`` or ``name<=1``."""
+    ``name!=value``, ``name>1`` or ``name<=1``; the example is such settings, where `rest` has
+    none."""
     first, second = _holds(one), _holds(other)
+    rest.setdefault("example", " ".join(filter(None, (_example(one), _example(other)))))
     return Rule(
         summary=f"{_in_words(one)} cannot be combined with {_in_words(other)}.",
         when=lambda raw, _: first(raw) and second(raw),
@@ -126,6 +140,13 @@ def _holds(side: str) -> Callable[[RawSettings], bool]:
     if sign in (">", "<="):
         return lambda raw: (getattr(raw, name) > int(text)) == (sign == ">")
     return lambda raw: (getattr(raw, name) in text.split("|")) == (sign == "=")
+
+
+def _example(side: str) -> str:
+    """What holds of it; empty where its default does."""
+    name, sign, text = _parts(side)
+    values = {"": "true", "=": text.partition("|")[0], ">": "2"}
+    return f"{name}={values[sign]}" if sign in values else ""
 
 
 def _in_words(side: str) -> str:

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from advisor.base.rule import Verdict
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Authority, Rule, names
+from advisor.frameworks.megatron.rules.stated import Rule, ignored, names, noted
 from advisor.frameworks.option import Option, Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
@@ -28,7 +27,7 @@ def _unread_modules(raw: RawSettings, revision: Revision) -> str:
 
 _HERE: Final = "docs/options.md"
 RULES: Final[dict[str, Rule]] = {
-    "flex_backend_unread": Rule(
+    "flex_backend_unread": ignored(
         summary="moe_flex_dispatcher_backend is used only by the flex dispatcher.",
         given=lambda raw, revision: raw.has_experts and revision.at_least(0, 16),
         when=lambda raw, _: (
@@ -38,47 +37,37 @@ RULES: Final[dict[str, Rule]] = {
         reason="moe_flex_dispatcher_backend {raw.moe_flex_dispatcher_backend} is used only by "
         "the flex dispatcher",
         fix="[moe_token_dispatcher_type=flex], or [moe_flex_dispatcher_backend]",
-        verdict=Verdict.NO_EFFECT,
-        authority=Authority.TRAINING,
         source="megatron-core 0.16.1 moe/token_dispatcher.py:1347, 0.19.2 :1769",
         example="num_moe_experts=8 moe_flex_dispatcher_backend=hybridep",
     ),
-    "graph_modules_unread": Rule(
+    "graph_modules_unread": ignored(
         summary="The modules of CUDA graphs are used only with cuda_graph_impl.",
         when=_unread_modules,
         reason="{revision.cuda_graph_field} {found} without cuda_graph_impl captures nothing",
         fix="[cuda_graph_modules], or set cuda_graph_impl",
-        verdict=Verdict.NO_EFFECT,
-        authority=Authority.TRAINING,
         source="megatron-core 0.19.2 transformer_config.py:2464",
         example="cuda_graph_modules=attn",
     ),
-    "untimed_delay": Rule(
+    "untimed_delay": noted(
         when=lambda raw, _: raw.delay_wgrad_compute and raw.overlap_moe_expert_parallel_comm,
         reason="the effect of delay_wgrad_compute on step time is not predicted",
         fix="nothing to change",
-        verdict=Verdict.NOTE,
-        authority=Authority.TRAINING,
         source="docs/times.md",
         example="overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
     ),
-    "refused_options": Rule(
+    "refused_options": noted(
         summary="Names options of jobs that the advisor cannot describe.",
         when=lambda raw, _: _with_notes(raw, _REFUSED),
         reason="predictions do not cover a job with {found}",
         fix="nothing to change",
-        verdict=Verdict.NOTE,
-        authority=Authority.TRAINING,
         source=_HERE,
         example="sft=true",
     ),
-    "unpriced_options": Rule(
+    "unpriced_options": noted(
         summary="Names options that change memory or step time and are not modelled.",
         when=lambda raw, _: _with_notes(raw, _UNPRICED),
         reason="predictions do not include {found}",
         fix="nothing to change",
-        verdict=Verdict.NOTE,
-        authority=Authority.TRAINING,
         source=_HERE,
         example="qk_clip=true",
     ),
