@@ -8,13 +8,14 @@ training/mixed_precision.py, training/comm_overlap.py.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
+from advisor.base.rule import Match, Rule, refuse
 from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.revisions import FIRST_WITH_MUON, Revision, resolve_revision
@@ -32,7 +33,7 @@ from advisor.models.options import (
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import of_providers
+from advisor.models.variants import PLAIN, of_providers
 
 _OWN: Final = (
     "optimizer_cpu_offload",
@@ -49,6 +50,82 @@ _GATHERED: Final = (Precision.FP8_DELAYED, Precision.FP8_CURRENT, Precision.MXFP
 """Recipes whose mixed precision keeps the linear layers' weights in 8 bits (fp8_param_gather)."""
 _YAML_ALONE: Final = "1"
 """NeMo 1, whose jobs are YAML files with each option written out."""
+
+
+class _LayerRule(Rule[[str, ModelSpec]], frozen=True, kw_only=True):
+    """What a framework's layers cannot be."""
+
+    names: ClassVar[tuple[str, ...]] = ("framework", "model")
+
+
+class _OptionRule(Rule[[JobConfig, Revision]], frozen=True, kw_only=True):
+    """What an option of a job needs."""
+
+    names: ClassVar[tuple[str, ...]] = ("job", "revision")
+
+
+def _only_elsewhere(field: str, plain: object) -> _LayerRule:
+    """Blocks that only transformers has, or only Bridge and NeMo."""
+
+    def found(framework: str, model: ModelSpec) -> Match | None:
+        if getattr(model, field) == plain:
+            return None
+        if model.transformer_impl.is_eager:
+            return Match("Megatron Core has no such layers", "use --framework huggingface")
+        if framework != Framework.MEGATRON_LM:
+            return None
+        bridge = "use --framework megatron_bridge"
+        return Match("Megatron-LM's command line has no such layers", bridge)
+
+    return _LayerRule.on(f"model.{field}", found, "")
+
+
+def _linear_layers(_: str, model: ModelSpec) -> str:
+    linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+    return " or ".join(sorted(linear)) if model.transformer_impl is TransformerImpl.LOCAL else ""
+
+
+_LAYER_RULES: Final = (
+    *(_only_elsewhere(field, plain) for field, plain in PLAIN if field != "no_rope_freq"),
+    _LayerRule.on(
+        "model.transformer_impl",
+        lambda _, model: model.transformer_impl.is_eager,
+        "is not available in {framework}",
+        "transformer_engine or local",
+    ),
+    _LayerRule.on(
+        "model.transformer_impl",
+        lambda _, model: (
+            model.multi_latent_attention and model.transformer_impl is TransformerImpl.LOCAL
+        ),
+        "has a core attention that does not accept the head dimensions of latent attention "
+        "(dot_product_attention.py)",
+        "use transformer_engine",
+        given=lambda _, model: (
+            model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+        ),
+    ),
+    _LayerRule.on(
+        "model.transformer_impl",
+        _linear_layers,
+        "has no {found} layers (their specs need Transformer Engine)",
+        "use transformer_engine",
+    ),
+)
+_OPTION_RULES: Final = (
+    _OptionRule.on(
+        "job.optimizer_cpu_offload",
+        lambda job, _: job.optimizer_cpu_offload and not job.use_precision_aware_optimizer,
+        "needs the precision-aware optimizer",
+        "set job.use_precision_aware_optimizer=true",
+    ),
+    _OptionRule.on(
+        "job.optimizer",
+        lambda job, revision: job.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON),
+        "is not in {revision.label}",
+        "--framework-version 0.16 or newer, or job.optimizer=adam",
+    ),
+)
 
 
 class MegatronJobs(JobSupport):
@@ -97,24 +174,17 @@ class MegatronJobs(JobSupport):
         return Framework.NEMO if bridge and framework == Framework.NEMO else self.framework
 
     def check_options(self, config: JobConfig) -> None:
-        """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
-        _check_muon."""
+        """NeMo has no Muon; the optimizer on the host is the precision-aware one."""
         super().check_options(config)
-        if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
-            raise UserError(
-                "job.optimizer_cpu_offload",
-                True,
-                "needs the precision-aware optimizer",
-                "set job.use_precision_aware_optimizer=true",
-            )
-        _check_muon(config, resolve_revision(self.framework, config.framework_version))
+        revision = resolve_revision(self.framework, config.framework_version)
+        refuse(_OPTION_RULES, config, revision)
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With the Transformer Engine that the release asks for, and without what of a recipe it
         cannot capture or does not read."""
-        self._check_layers(model)
+        refuse(_LAYER_RULES, self.framework, model)
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
@@ -133,46 +203,6 @@ class MegatronJobs(JobSupport):
             create_attention_mask=self._loads_attention_mask(config),
             fp8_recipe=self._optimizer_recipe(config),
         )
-
-    def _check_layers(self, model: ModelSpec) -> None:
-        """Refuse the blocks that only transformers has, or only Bridge and NeMo. Megatron has no
-        layers of other frameworks, and its own core attention none of multi-latent attention."""
-        field = next(of_providers(model), "")
-        foreign = model.transformer_impl.is_eager
-        if field and (foreign or self._is_lm):
-            name = "Megatron Core" if foreign else "Megatron-LM's command line"
-            raise UserError(
-                f"model.{field}",
-                getattr(model, field),
-                f"{name} has no such layers",
-                f"use --framework {'huggingface' if foreign else 'megatron_bridge'}",
-            )
-        if model.transformer_impl.is_eager:
-            raise UserError(
-                "model.transformer_impl",
-                model.transformer_impl,
-                f"is not available in {self.framework}",
-                "transformer_engine or local",
-            )
-        unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
-        local = model.transformer_impl is TransformerImpl.LOCAL
-        if model.multi_latent_attention and local and unfused:
-            raise UserError(
-                "model.transformer_impl",
-                model.transformer_impl,
-                "has a core attention that does not accept the head dimensions of latent "
-                "attention (dot_product_attention.py)",
-                "use transformer_engine",
-            )
-        linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
-        if local and linear:
-            raise UserError(
-                "model.transformer_impl",
-                model.transformer_impl,
-                f"has no {' or '.join(sorted(linear))} layers (their specs need Transformer "
-                "Engine)",
-                "use transformer_engine",
-            )
 
     def _optimizer_recipe(self, config: JobConfig) -> Fp8Recipe:
         """Without FP8 the one that Megatron-LM's argument has by default, or Bridge's bf16_mixed
@@ -210,17 +240,6 @@ class MegatronJobs(JobSupport):
         from advisor.frameworks.megatron.option_changes import changes
 
         return changes(job, self.framework, loads_mask=self._loads_attention_mask(job.config))
-
-
-def _check_muon(config: JobConfig, revision: Revision) -> None:
-    """UserError where the release has no Muon."""
-    if config.optimizer.is_muon and not revision.at_least(*FIRST_WITH_MUON):
-        raise UserError(
-            "job.optimizer",
-            config.optimizer,
-            f"is not in {revision.label}",
-            "--framework-version 0.16 or newer, or job.optimizer=adam",
-        )
 
 
 _PLAIN_FIELDS: Final = (

@@ -4,25 +4,21 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
 from advisor.models.options import (
-    Activation,
     LoadBalancing,
     ScoreFunction,
     TokenDispatcher,
-    TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
 
-_GATED: Final = (Activation.SWIGLU, Activation.GEGLU)
-_NEITHER: Final[tuple[tuple[str, Any], ...]] = (
+NEITHER: Final[tuple[tuple[str, Any], ...]] = (
     ("add_bias_linear", False),
     ("add_qkv_bias", False),
     ("moe_expert_capacity_factor", None),
     ("moe_shared_expert_gate", False),
     ("hidden_dropout", 0.0),
 )
-_ONLY_TORCHTITAN: Final[tuple[tuple[str, Any], ...]] = (
+ONLY_TORCHTITAN: Final[tuple[tuple[str, Any], ...]] = (
     ("moe_shared_expert_intermediate_size", None),
     ("moe_router_group_topk", None),
     ("moe_router_score_function", ScoreFunction.SOFTMAX),
@@ -34,30 +30,8 @@ _ONLY_TORCHTITAN: Final[tuple[tuple[str, Any], ...]] = (
 have not, with their values there."""
 
 
-def eager_experts(model: ModelSpec, impl: TransformerImpl, given: frozenset[str]) -> ModelSpec:
-    """`model` with one grouped GEMM over all experts, and nothing that is Megatron's alone;
-    UserError where it has no layers here."""
-    torchtitan = impl is TransformerImpl.TORCH
-    for field, value in _NEITHER if torchtitan else (*_NEITHER, *_ONLY_TORCHTITAN):
-        if getattr(model, field) != value:
-            where = "torchtitan's" if torchtitan else "transformers'"
-            raise UserError(
-                f"model.{field}",
-                getattr(model, field),
-                f"is not modelled with {where} MoE layers",
-                "use --framework megatron_lm",
-            )
-    if model.activation not in _GATED:
-        raise UserError(
-            "model.activation", model.activation, "must be gated in MoE layers", "swiglu or geglu"
-        )
-    if "moe_grouped_gemm" in given and not model.moe_grouped_gemm:
-        raise UserError(
-            "model.moe_grouped_gemm",
-            False,
-            "means a loop over experts, which is not modelled; the default is torch's grouped_mm",
-            "leave it out",
-        )
+def eager_experts(model: ModelSpec) -> ModelSpec:
+    """`model` with one grouped GEMM over all experts, and nothing that is Megatron's alone."""
     return replace(
         model,
         moe_grouped_gemm=True,

@@ -15,7 +15,7 @@ from advisor.frameworks.framework_parts import JobSupport
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import Option
 from advisor.frameworks.part_types import Degrees
-from advisor.frameworks.torch.expert_models import eager_experts
+from advisor.frameworks.torch.expert_models import NEITHER, ONLY_TORCHTITAN, eager_experts
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy
 from advisor.job.job import AttnImplementation, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -254,26 +254,57 @@ _JOB_RULES: Final = (
 )
 
 
+def _without(field: str, plain: object, whose: str) -> AskedRule:
+    """An option of experts that one of the two has no layers for."""
+    return _on(
+        f"model.{field}",
+        lambda a: getattr(a.model, field) != plain,
+        f"is not modelled with {whose} MoE layers",
+        "use --framework megatron_lm",
+        given=lambda a: (a.impl is TransformerImpl.TORCH) == (whose == _TORCHTITANS),
+    )
+
+
+_TORCHTITANS: Final = "torchtitan's"
+_EXPERT_RULES: Final = (
+    *(_without(*row, _TORCHTITANS) for row in NEITHER),
+    *(_without(*row, "transformers'") for row in (*NEITHER, *ONLY_TORCHTITAN)),
+    _on(
+        "model.activation",
+        lambda a: a.model.activation not in (Activation.SWIGLU, Activation.GEGLU),
+        "must be gated in MoE layers",
+        "swiglu or geglu",
+    ),
+    _on(
+        "model.moe_grouped_gemm",
+        lambda a: "moe_grouped_gemm" in a.given and not a.model.moe_grouped_gemm,
+        "means a loop over experts, which is not modelled; the default is torch's grouped_mm",
+        "leave it out",
+    ),
+)
+_MTP_RULE: Final = _on(
+    "--framework",
+    lambda a: a.model.mtp_num_layers is not None,
+    "is not modelled with mtp_num_layers",
+    f"{_WITHOUT_MTP}, or {{asked.megatron}}",
+)
+
+
 def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
     """Model and job as eager torch runs them; vocabulary not padded."""
-    refuse(_JOB_RULES, asked)
     model, given = asked.model, asked.given
-    if model.num_moe_experts is not None:
-        model = eager_experts(model, asked.impl, given)
-    if model.mtp_num_layers is not None:
-        nearest = f"{_WITHOUT_MTP}, or {asked.megatron}"
-        framework = asked.facts.framework
-        raise UserError("--framework", framework, "is not modelled with mtp_num_layers", nearest)
+    has_experts = model.num_moe_experts is not None
+    refuse((*_JOB_RULES, *(_EXPERT_RULES if has_experts else ()), _MTP_RULE), asked)
     padded = "make_vocab_size_divisible_by" in given
-    model = replace(
-        model,
+    run = replace(
+        eager_experts(model) if has_experts else model,
         transformer_impl=asked.impl,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
         make_vocab_size_divisible_by=model.make_vocab_size_divisible_by if padded else 1,
     )
-    _check_given(asked, model)
-    return model, replace(asked.job, create_attention_mask=False)
+    _check_given(asked, run)
+    return run, replace(asked.job, create_attention_mask=False)
 
 
 def _check_given(asked: Asked, run: ModelSpec) -> None:
