@@ -5,15 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.api.overrides import Overrides, hydra_overrides
 from harness.api.running import hand_over, run_folder, statuses_of
-from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
 from harness.execution.signals import stops_as_usual
-from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.report.tracking import TrackerName, parse_trackers
@@ -24,33 +21,7 @@ from harness.sweeps.space import Point, Space, make_space
 from harness.sweeps.sweep_page import fastest_and_smallest
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
-from harness.trial.store import RunFolder
 from harness.trial.trial import Backend
-
-
-class PlannedSweep(Struct, frozen=True, kw_only=True):
-    """A sweep before it begins: what was asked, its points, and where it goes."""
-
-    config: RunConfig
-    options: SweepOptions
-    space: Space
-    plan: RunPlan
-    folder: RunFolder
-    track: tuple[TrackerName, ...] = ()
-
-    def sweep(self, retry: frozenset[TrialStatus]) -> Sweep:
-        """What runs it; `retry` are statuses of trials that are run again."""
-        launcher = _waiting(self.config.launcher)
-        return Sweep(
-            folder=self.folder,
-            plan=self.plan,
-            space=self.space,
-            options=self.options,
-            make_runner=lambda plan, progress, again, mine: make_runner(
-                launcher, self.folder, plan, progress, again, mine
-            ),
-            retry=retry,
-        )
 
 
 class SweepOutcome(Struct, frozen=True, kw_only=True):
@@ -88,22 +59,20 @@ def sweep(
     a file of configs/sweep. Times are seconds, sizes bytes. UserError if the request is wrong.
     """
     folder = None if config_dir is None else Path(config_dir)
-    planned = plan_sweep(hydra_overrides(overrides, keywords), folder, dry_run=dry_run)
-    points = tuple(planned.space.planned)
+    given = hydra_overrides(overrides, keywords)
+    work, track = plan_sweep(given, folder, statuses_of(retry), dry_run=dry_run)
+    points = tuple(work.space.planned)
     if dry_run:
-        return SweepOutcome(
-            folder=planned.folder.path, points=points, outcomes={}, front=(), ok=True
-        )
-    work = planned.sweep(statuses_of(retry))
+        return SweepOutcome(folder=work.folder.path, points=points, outcomes={}, front=(), ok=True)
     with stops_as_usual():
         ended = work.run()
-    if planned.folder.results():
-        hand_over(planned.folder.path, planned.track, "sweep")
+    if work.folder.results():
+        hand_over(work.folder.path, track, "sweep")
     return SweepOutcome(
-        folder=planned.folder.path,
+        folder=work.folder.path,
         points=points,
         outcomes=work.outcomes,
-        front=tuple(fastest_and_smallest(work.outcomes, planned.space.budget_bytes)),
+        front=tuple(fastest_and_smallest(work.outcomes, work.space.budget_bytes)),
         ok=exit_code(work.statuses) == 0,
         ended=ended.words,
         settled=ended.why is Ending.SETTLED,
@@ -111,10 +80,14 @@ def sweep(
 
 
 def plan_sweep(
-    overrides: tuple[str, ...], config_dir: Path | None, *, dry_run: bool = False
-) -> PlannedSweep:
-    """The sweep that the overrides mean, on whatever machine where it is not going to run;
-    UserError where they are wrong."""
+    overrides: tuple[str, ...],
+    config_dir: Path | None,
+    retry: frozenset[TrialStatus],
+    *,
+    dry_run: bool = False,
+) -> tuple[Sweep, tuple[TrackerName, ...]]:
+    """The sweep that the overrides mean, on whatever machine where it is not going to run, and who
+    gets its results; UserError where they are wrong."""
     config, options = compose_sweep(overrides, config_dir)
     if config.measure.repeats > 1:
         raise UserError(
@@ -139,14 +112,15 @@ def plan_sweep(
         assumptions=space.target.assumptions,
     )
     folder = run_folder(config.runs, config.name or _default_name(config, space))
-    return PlannedSweep(
-        config=config,
-        options=options,
-        space=space,
-        plan=plan,
+    work = Sweep(
         folder=folder,
-        track=parse_trackers(config.track, "track"),
+        plan=plan,
+        space=space,
+        options=options,
+        launcher=config.launcher,
+        retry=retry,
     )
+    return work, parse_trackers(config.track, "track")
 
 
 def _default_name(config: RunConfig, space: Space) -> str:
@@ -154,8 +128,3 @@ def _default_name(config: RunConfig, space: Space) -> str:
     keys = sorted(planned.trial.workload.key() for planned in space.planned.values())
     digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
     return f"{config.experiment_name}-sweep-{digest}"
-
-
-def _waiting(options: LauncherOptions) -> LauncherOptions:
-    """A sweep has to know what came of a round before it asks for the next."""
-    return replace(options, wait=True) if options.kind is LauncherKind.SLURM else options

@@ -107,7 +107,7 @@ def _with_shapes(
     rates: Rates,
 ) -> tuple[Calibration, dict[str, str]]:
     """Measured efficiencies of GEMMs as the advisor's own model of GEMMs needs them."""
-    found = by_shape(calibration, gpu, samples, rates.kernel_seconds or 0.0)
+    found = by_shape(calibration, gpu, samples, rates)
     kept = {field: value for field, value in found.items() if notes[field].startswith(_MEASURED)}
     by_model = {
         field: f"{notes[field]} with tiles and traffic, without them {value:.2f}"
@@ -135,11 +135,15 @@ def _judged(
 ) -> Calibration:
     """With how far it is off, and what it was fitted on."""
     errors = left_out_errors(samples, world_size)
+    wide = [
+        f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
+        for resource, rate in rates.of.items()
+    ]
     return replace(
         calibration,
         step_time_error=band(errors),
         fitted_on=(measured_on, *_counts(samples)),
-        fit_error=_spread_of(rates),
+        fit_error=f"half the interquartile range of large shapes: {', '.join(wide)}",
         left_out_error=_words(errors),
     )
 
@@ -162,9 +166,11 @@ def fitted(
     if "gemm_efficiency" in values:
         values |= dict.fromkeys(_SHARES, 1.0)
         notes |= dict.fromkeys(_SHARES, "part of gemm_efficiency")
-    for field, half in _halves(rates.ramp).items():
-        values[field] = half
-        notes[field] = f"{_MEASURED}: the value under which the rates of all shapes agree best"
+    if rates.ramp != Ramp():  # nothing where the samples were too few
+        halves = ("attention_half_rate_rows", "attention_half_rate_tokens")
+        values |= zip(halves, (rates.ramp.rows, rates.ramp.tokens), strict=True)
+        agree = f"{_MEASURED}: the value under which the rates of all shapes agree best"
+        notes |= dict.fromkeys(halves, agree)
     for field, median_of in _SECONDS.items():
         seconds = getattr(rates, field)
         if seconds is not None:
@@ -208,13 +214,6 @@ def _of_peak(rate: Rate, peak: float) -> str:
     over = "" if reached <= 1.0 else f", limited to 1 (measured: {reached:.2f})"
     quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
     return f"{rate.count} large shapes, quartiles {quartiles}{over}"
-
-
-def _halves(ramp: Ramp) -> dict[str, float]:
-    """What the samples show of it; nothing where they were too few."""
-    if ramp == Ramp():
-        return {}
-    return {"attention_half_rate_rows": ramp.rows, "attention_half_rate_tokens": ramp.tokens}
 
 
 def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:
@@ -263,15 +262,6 @@ def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     """``gemm: 412 shapes`` for every kind that is fitted."""
     kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in CaseKind if kind in kinds)
-
-
-def _spread_of(rates: Rates) -> str:
-    """How wide the large shapes of each resource lie around the fitted rate."""
-    parts = [
-        f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
-        for resource, rate in rates.of.items()
-    ]
-    return "half the interquartile range of large shapes: " + ", ".join(parts)
 
 
 def _words(errors: Sequence[float]) -> str:

@@ -10,13 +10,13 @@ from math import log
 from statistics import harmonic_mean, median, pvariance, quantiles
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
-from advisor.time.gemm import GemmRates, matmul_seconds
+from advisor.time.gemm import matmul_seconds
 from advisor.time.machine import gemm_rates
 from harness.base.collections import grouped
 from harness.calibration.bench.cases import (
@@ -110,9 +110,9 @@ class Rates(Struct, frozen=True, kw_only=True):
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
     ones were timed, host_native_call_seconds where no layer was queued."""
 
-    of: dict[Resource, Rate]
-    kernel_seconds: float | None
-    collective_seconds: float | None
+    of: dict[Resource, Rate] = field(default_factory=dict)
+    kernel_seconds: float | None = None
+    collective_seconds: float | None = None
     ramp: Ramp = Ramp()
     host_native_call_seconds: float | None = None
 
@@ -122,9 +122,13 @@ class Rates(Struct, frozen=True, kw_only=True):
         if resource is None or resource not in self.of:
             return None
         done = work(case, ranks) * self.ramp.of(case)
-        return done / self.of[resource].value + _fixed(
-            case, self.kernel_seconds, self.collective_seconds
-        )
+        return done / self.of[resource].value + self.fixed(case)
+
+    def fixed(self, case: Case) -> float:
+        """Seconds of a case that do not depend on its size."""
+        if case.kind in COLLECTIVES:
+            return self.collective_seconds or 0.0
+        return case.kernels * (self.kernel_seconds or 0.0)
 
 
 def work(case: Case, ranks: int = 1) -> float:
@@ -141,27 +145,21 @@ def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
     chosen = fitted_samples(samples)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
-    ramp = _ramp(chosen, kernel or 0.0)
-    rates = {}
-    for resource in Resource:
-        of_it = [s for s in chosen if RESOURCES.get(s.case.kind) is resource]
-        rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0, ramp)
-        if rate is not None:
-            rates[resource] = rate
-    return Rates(
-        of=rates,
+    # over the layers what the processor takes for each of their operations
+    layers = [sample for sample in chosen if sample.case.kind is CaseKind.HOST_LAYER]
+    calls = [sample.seconds / host_operations(sample.case) for sample in layers]
+    costs = Rates(
         kernel_seconds=kernel,
         collective_seconds=collective,
-        ramp=ramp,
-        host_native_call_seconds=_native_call_seconds(chosen),
+        ramp=_ramp(chosen, kernel or 0.0),
+        host_native_call_seconds=median(calls) if calls else None,
     )
+    found = {one: _rate(_of_resource(chosen, one), ranks, costs) for one in Resource}
+    return replace(costs, of={one: rate for one, rate in found.items() if rate is not None})
 
 
-def _native_call_seconds(samples: Iterable[Sample]) -> float | None:
-    """Median over the layers of what the processor takes for each of their operations."""
-    layers = [sample for sample in samples if sample.case.kind is CaseKind.HOST_LAYER]
-    each = [sample.seconds / host_operations(sample.case) for sample in layers]
-    return median(each) if each else None
+def _of_resource(samples: Iterable[Sample], resource: Resource) -> list[Sample]:
+    return [sample for sample in samples if RESOURCES.get(sample.case.kind) is resource]
 
 
 def _ramp(samples: Sequence[Sample], kernel: float) -> Ramp:
@@ -217,17 +215,15 @@ def _left_over(samples: Sequence[Sample], ranks: int, fixed: float) -> float | N
     return median(found) if len(found) >= _LEAST_SHORT else None
 
 
-def _rate(
-    samples: Sequence[Sample], ranks: int, kernel: float, collective: float, ramp: Ramp
-) -> Rate | None:
+def _rate(samples: Sequence[Sample], ranks: int, costs: Rates) -> Rate | None:
     """Work over what is left of the time without the fixed cost, over large shapes: of each kind
     the median, and of several kinds the harmonic mean, as times add up (see _TRAFFIC)."""
 
     def reached(sample: Sample) -> float:
-        seconds = sample.seconds - _fixed(sample.case, kernel, collective)
-        return ramp.of(sample.case) * work(sample.case, ranks) / seconds
+        seconds = sample.seconds - costs.fixed(sample.case)
+        return costs.ramp.of(sample.case) * work(sample.case, ranks) / seconds
 
-    chosen = large(samples, ranks, kernel, collective)
+    chosen = large(samples, ranks, costs)
     by_kind = grouped((sample.case.kind, reached(sample)) for sample in chosen)
     rates = [rate for of_kind in by_kind.values() for rate in of_kind]
     if not rates:
@@ -240,13 +236,12 @@ def _rate(
     return Rate(value=value, low=low, high=high, count=len(rates))
 
 
-def large(
-    samples: Sequence[Sample], ranks: int = 1, kernel: float = 0.0, collective: float = 0.0
-) -> list[Sample]:
+def large(samples: Sequence[Sample], ranks: int = 1, costs: Rates | None = None) -> list[Sample]:
     """Of each kind the third with the most work, which is what a step is made of, among those that
     take many times their fixed cost; where none does, among those that take twice as long."""
+    costs = costs or Rates()
     for least in (_LARGE, _BARELY_LARGE):
-        enough = [s for s in samples if s.seconds > least * _fixed(s.case, kernel, collective)]
+        enough = [one for one in samples if one.seconds > least * costs.fixed(one.case)]
         if enough:
             return [s for kind in CaseKind for s in _largest(enough, kind, ranks)]
     return []
@@ -259,26 +254,15 @@ def _largest(samples: Sequence[Sample], kind: CaseKind, ranks: int) -> list[Samp
     return of_kind[: -(-len(of_kind) // _LARGEST_PART)]
 
 
-def _fixed(case: Case, kernel: float | None, collective: float | None) -> float:
-    if case.kind in COLLECTIVES:
-        return collective or 0.0
-    return case.kernels * (kernel or 0.0)
-
-
 def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
     """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
     left out, five times."""
     chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
-    fixed = fit(chosen, ranks)
+    costs = fit(chosen, ranks)
     watched = {
         sample.case.key
         for resource in Resource
-        for sample in large(
-            [s for s in chosen if RESOURCES.get(s.case.kind) is resource],
-            ranks,
-            fixed.kernel_seconds or 0.0,
-            fixed.collective_seconds or 0.0,
-        )
+        for sample in large(_of_resource(chosen, resource), ranks, costs)
     }
     errors = []
     for part in range(_PARTS):
@@ -300,33 +284,28 @@ was left."""
 
 
 def by_shape(
-    calibration: Calibration, gpu: Gpu, samples: Sequence[Sample], kernel_seconds: float = 0.0
+    calibration: Calibration, gpu: Gpu, samples: Sequence[Sample], costs: Rates | None = None
 ) -> dict[str, float]:
     """Efficiencies by field at which half of the large GEMMs of `samples` are predicted to take
     longer than measured, and half shorter; nothing of what was not timed. What tiles, waves and
-    traffic take is no part of an efficiency: advisor.time.gemm adds it by shape. kernel_seconds:
-    fixed cost of a kernel, next to which large ones are large."""
+    traffic take is no part of an efficiency: advisor.time.gemm adds it by shape. costs:
+    fixed ones of a kernel, next to which large ones are large."""
     found = {}
-    for field, (kind, precision) in _GEMM_FIELDS.items():
+    for name, (kind, precision) in _GEMM_FIELDS.items():
         of_kind = [sample for sample in samples if sample.case.kind is kind]
-        timed = large(of_kind, kernel=kernel_seconds)
+        timed = large(of_kind, costs=costs)
         if timed:
-            found[field] = _efficiency(calibration, gpu, timed, field, precision)
+            found[name] = _efficiency(calibration, gpu, timed, name, precision)
     return found
 
 
 def _efficiency(
-    calibration: Calibration, gpu: Gpu, timed: Sequence[Sample], field: str, precision: Precision
+    calibration: Calibration, gpu: Gpu, timed: Sequence[Sample], name: str, precision: Precision
 ) -> float:
     alone = replace(calibration, gemm_training_share=1.0, quantized_training_share=1.0)
-    value: float = getattr(alone, field)
+    value: float = getattr(alone, name)
     for _ in range(_GEMM_ROUNDS):
-        rates = gemm_rates(gpu, replace(alone, **{field: value}), precision)
-        value = min(1.0, value * median(_longer(sample, rates) for sample in timed))
+        rates = gemm_rates(gpu, replace(alone, **{name: value}), precision)
+        longer = [matmul_seconds(rates, *one.case.sizes) / one.seconds for one in timed]
+        value = min(1.0, value * median(longer))
     return value
-
-
-def _longer(sample: Sample, rates: GemmRates) -> float:
-    """Predicted over measured."""
-    m, n, k = sample.case.sizes
-    return matmul_seconds(rates, m, n, k) / sample.seconds

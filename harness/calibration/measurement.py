@@ -80,7 +80,13 @@ def calibrate(
         return None
     if journal.samples:
         say(f"continues with {len(journal.samples)} samples of {journal.path}")
-    finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say, tick)
+    finished, stopped = False, None
+    try:
+        with StopSignals() as signals:
+            left = budget_seconds - share
+            finished = _kernels(device, left, ends, journal, signals, say, tick)
+    except Stop as stop:
+        stopped = stop
     samples = tuple(journal.samples.values())
     try:
         outcome = conclude(samples, facts, environment, path, world_size)
@@ -150,18 +156,6 @@ def _collectives(
     for sample in measure_collectives(cases, device, world_size, budget_seconds):
         if journal is not None:
             journal.add(sample)
-
-
-def _until_stopped(
-    device: Device, budget_seconds: float, ends: float, journal: Journal, say: Say, tick: Tick
-) -> tuple[bool, Stop | None]:
-    """`_kernels`, and the signal that ended it if one did."""
-    signals = StopSignals()
-    try:
-        with signals:
-            return _kernels(device, budget_seconds, ends, journal, signals, say, tick), None
-    except Stop as stop:
-        return False, stop
 
 
 def _kernels(
@@ -254,14 +248,10 @@ def stages(cases: Sequence[Case], device: Device) -> tuple[list[Case], ...]:
     if device is Device.CPU:
         return (list(cases),)
     plain = core_cases()
-    core = [case for case in cases if case in plain or _without_variant(case) in plain]
+    core = [case for case in cases if case in plain or replace(case, variant="") in plain]
     compared = [c for c in core if c.kind in ATTENTION and c.variant not in FITTED_ATTENTION]
     first = [case for case in core if case not in compared]
     return first, compared, [case for case in cases if case not in set(core)]
-
-
-def _without_variant(case: Case) -> Case:
-    return replace(case, variant="")
 
 
 def smallest(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -1,13 +1,12 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
-from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
 from harness.api.running import hand_over
-from harness.api.sweeping import PlannedSweep, plan_sweep
+from harness.api.sweeping import plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
 from harness.cli.run import NO_REPORT, RETRY, again_line, ended, parse
 from harness.execution.progress import say
@@ -107,21 +106,17 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     flags = parse(argv, "sweep", COMMAND)
     spent = () if flags.budget is None else (f"sweep.budget={flags.budget}",)
-    planned = plan_sweep((*flags.overrides, *spent), flags.config_dir, dry_run=flags.dry_run)
+    given = (*flags.overrides, *spent)
+    work, track = plan_sweep(given, flags.config_dir, flags.retry, dry_run=flags.dry_run)
+    space, plan, folder = work.space, work.plan, work.folder
     if flags.dry_run:
-        title = f"{planned.plan.experiment} on {planned.plan.device_name} (dry run)"
-        print(dry_page(title, planned.space, planned.folder.path), end="")
+        title = f"{plan.experiment} on {plan.device_name} (dry run)"
+        print(dry_page(title, space, folder.path), end="")
         return 0
-    return _sweep(planned, flags, argv)
-
-
-def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
-    space, plan, folder = planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
     number = len(space.legal)
-    most = min(planned.options.trials, number)
+    most = min(work.options.trials, number)
     _say(f"measures at most {most} of {number} points; results go to {folder.path}")
-    work = planned.sweep(flags.retry)
     try:
         end = work.run()
     except (Stop, OSError) as error:
@@ -134,5 +129,5 @@ def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
             from harness.report.write import report_run
 
             report_run(folder.path, _say)
-        hand_over(folder.path, planned.track, "sweep")
+        hand_over(folder.path, track, "sweep")
     return exit_code(work.statuses)

@@ -5,15 +5,14 @@ sweep that is killed and started again finds them all, tells the study what it m
 started while another works, on this machine or elsewhere, it shares the work with it.
 """
 
-from collections.abc import Callable
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from harness.execution.launch import make_runner
 from harness.execution.progress import Progress
-from harness.execution.runner import Runner, label_of
+from harness.execution.runner import label_of
 from harness.execution.signals import StopSignals
-from harness.planner.launcher_options import SweepOptions
+from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.sweeps.history import Outcome, over_repeats
 from harness.sweeps.priority import End, Wait, make_policy
 from harness.sweeps.space import Point, Space
@@ -23,17 +22,16 @@ from harness.trial.result import TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
-MakeRunner = Callable[[RunPlan, Progress, frozenset[TrialStatus], frozenset[str]], Runner]
-
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """A sweep of `space` into `folder`; `plan` is its plan without settings."""
+    """A sweep of `space` into `folder`; `plan` is its plan without settings. retry: statuses of
+    trials that are run again."""
 
     folder: RunFolder
     plan: RunPlan
     space: Space
     options: SweepOptions
-    make_runner: MakeRunner
+    launcher: LauncherOptions
     retry: frozenset[TrialStatus] = frozenset()
     finished: dict[Point, dict[int, Outcome]] = field(default_factory=dict)
 
@@ -56,7 +54,9 @@ class Sweep(Struct, frozen=True, kw_only=True):
         sweep of this name.
         """
         progress = Progress(min(self.options.trials, len(self.space.legal)), growing=True)
-        with StopSignals(), self._study(progress) as study:
+        device, retry = self.plan.device_name, self.retry
+        study = open_study(self.folder, self.space, self.options, device, retry, progress.say)
+        with StopSignals(), study:
             for task, result in study.restore().items():
                 label = label_of(self.space.planned[task.point], trial_of(self.space, task))
                 progress.found(0, label, result)
@@ -65,16 +65,6 @@ class Sweep(Struct, frozen=True, kw_only=True):
                 self.finished[point] = dict(outcomes)
         self.folder.join(replace(self.plan, ended=ended.words))
         return ended
-
-    def _study(self, progress: Progress) -> Study:
-        return open_study(
-            self.folder,
-            self.space,
-            self.options,
-            self.plan.device_name,
-            retry=self.retry,
-            say=progress.say,
-        )
 
     def _work(self, study: Study, progress: Progress) -> End:
         choose = make_policy(self.space, self.options).next
@@ -98,7 +88,10 @@ class Sweep(Struct, frozen=True, kw_only=True):
         names = {claim.trial: trial_of(self.space, claim.task).name for claim in claims}
         plan = replace(self.plan, settings=tuple(self._planned(claim) for claim in claims))
         mine = frozenset(names.values())
-        results = self.make_runner(plan, progress, self.retry, mine).run()
+        # a round's results must be known before the next is asked for
+        slurm = self.launcher.kind is LauncherKind.SLURM
+        launcher = replace(self.launcher, wait=True) if slurm else self.launcher
+        results = make_runner(launcher, self.folder, plan, progress, self.retry, mine).run()
         for claim in claims:
             study.tell(claim, results[names[claim.trial]])
 

@@ -91,17 +91,15 @@ def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[
     """`cases` with every attention in the first of `variants`, and in the others too at the core's
     COMPARED_TOKENS: enough to compare them, and little time."""
     first, *others = variants
+    core = (case for case in core_cases() if case.kind in ATTENTION)
+    compared = {case for case in core if case.sizes[1] in COMPARED_TOKENS}
     plain = tuple(case for case in cases if case.kind not in ATTENTION)
     return plain + tuple(
         replace(case, variant=variant)
         for case in cases
         if case.kind in ATTENTION
-        for variant in (first, *(others if _compared(case) else ()))
+        for variant in (first, *(others if case in compared else ()))
     )
-
-
-def _compared(case: Case) -> bool:
-    return case in core_cases() and case.sizes[1] in COMPARED_TOKENS
 
 
 def _shapes(

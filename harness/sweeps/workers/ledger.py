@@ -47,26 +47,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     heartbeat: Any = None
 
 
-class Book:
-    """Entries of all trials; those of trials that have ended are read once."""
-
-    def __init__(self) -> None:
-        self._ended: dict[int, Entry | None] = {}
-
-    def read(self, trials: "Iterable[FrozenTrial]") -> list[Entry]:
-        """In the order of their numbers; without trials that are none of a sweep's."""
-        found = []
-        for trial in trials:
-            entry = self._ended.get(trial.number)
-            if entry is None and trial.number not in self._ended:
-                entry = _entry(trial)
-                if trial.state.is_finished():
-                    self._ended[trial.number] = entry
-            if entry is not None:
-                found.append(entry)
-        return found
-
-
 def history(entries: Iterable[Entry], ignored: frozenset[int]) -> History:
     """What the entries say, without the results of trials numbered `ignored`."""
     finished: dict[Point, dict[int, Outcome]] = {}
@@ -96,8 +76,9 @@ def covered_seconds(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _entry(trial: "FrozenTrial") -> Entry | None:
-    point = _point(trial.params)
-    if point is None:
+    try:
+        point = convert(trial.params, Point)
+    except ValueError:  # a kill cut its parameters off
         return None
     system = trial.system_attrs
     stored = system.get(RESULT)
@@ -110,14 +91,6 @@ def _entry(trial: "FrozenTrial") -> Entry | None:
         ticket=ticket_of(system),
         heartbeat=system.get(HEARTBEAT),
     )
-
-
-def _point(params: Mapping[str, Any]) -> Point | None:
-    """None of a trial whose parameters a kill cut off."""
-    try:
-        return convert(params, Point)
-    except ValueError:
-        return None
 
 
 METRICS: Final = ("step time, s", "peak memory, GiB")
@@ -141,29 +114,33 @@ def constraints(expected: Expected, outcome: Outcome, room_bytes: int | None) ->
     return {MEMORY: over, RUNS: 0.0 if outcome.timed else 1.0}
 
 
-def attributes(
-    task: Task, expected: Expected, outcome: Outcome | None = None
-) -> dict[str, str | int | float]:
-    """What stands next to a trial: seconds, bytes, a probability; what is not known is left out.
-    outcome: once it has ended."""
-    found: dict[str, str | int | float | None] = {
-        "repeat": task.repeat,
-        "rank": expected.rank,
-        "predicted_step_seconds": expected.step_seconds,
-        "predicted_peak_bytes": expected.peak_bytes,
-        "predicted_fit_probability": expected.fit_probability,
-    }
-    if outcome is not None:
-        found |= {
-            "status": str(outcome.status),
-            "result": outcome.name,
-            "measured_step_seconds": outcome.step_seconds,
-            "measured_peak_bytes": outcome.peak_bytes,
-            "measured_steps": len(outcome.steps),
-            "wall_seconds": outcome.wall_seconds,
-            "reason": outcome.reason or None,
-        }
-    return {name: value for name, value in found.items() if value is not None}
+def predicted_attributes(task: Task, expected: Expected) -> dict[str, Any]:
+    """What stands next to a trial from its begin on: seconds, bytes, a probability; what is not
+    known is left out."""
+    return _known(
+        repeat=task.repeat,
+        rank=expected.rank,
+        predicted_step_seconds=expected.step_seconds,
+        predicted_peak_bytes=expected.peak_bytes,
+        predicted_fit_probability=expected.fit_probability,
+    )
+
+
+def measured_attributes(outcome: Outcome) -> dict[str, Any]:
+    """What joins it once it has ended."""
+    return _known(
+        status=str(outcome.status),
+        result=outcome.name,
+        measured_step_seconds=outcome.step_seconds,
+        measured_peak_bytes=outcome.peak_bytes,
+        measured_steps=len(outcome.steps),
+        wall_seconds=outcome.wall_seconds,
+        reason=outcome.reason or None,
+    )
+
+
+def _known(**values: str | int | float | None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 _STATUS: Final = "status"
@@ -188,29 +165,31 @@ class Ledger:
         self._distributions: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(values) for name, values in choices.items()
         }
-        self._book = Book()
+        self._ended: dict[int, Entry | None] = {}
 
     def entries(self) -> tuple[int, list[Entry]]:
-        """How many trials there are, and those of a sweep's tasks."""
+        """How many trials there are, and those of a sweep's tasks in the order of their numbers;
+        those that have ended are read once."""
         trials = self._storage.get_all_trials(self._study._study_id, deepcopy=False)
-        return len(trials), self._book.read(trials)
+        new = {one.number: _entry(one) for one in trials if one.number not in self._ended}
+        ended = {one.number for one in trials if one.state.is_finished()}
+        self._ended |= {number: entry for number, entry in new.items() if number in ended}
+        every = (self._ended.get(one.number) or new.get(one.number) for one in trials)
+        return len(trials), [entry for entry in every if entry is not None]
 
     def claim(self, task: Task, ticket: Ticket) -> tuple[int, int]:
         """A new running trial, whole in one write; its id and number."""
         from optuna.trial import TrialState
 
         attrs = {CLAIM: to_builtins(ticket)}
-        return self._create(TrialState.RUNNING, task, self._described(task, ticket), attrs)
+        return self._create(TrialState.RUNNING, task, self._claimed(task, ticket), attrs)
 
     def add(self, task: Task, told: Told) -> None:
         """A task that was finished without a trial of its own."""
-        outcome = told.outcome
-        state = self._state(outcome)
-        attrs: dict[str, Any] = {RESULT: to_builtins(told)}
-        if not outcome.failed:
-            limits = constraints(self._expected[task.point], outcome, self._room_bytes)
-            attrs |= {f"constraints:{name}": value for name, value in limits.items()}
-        self._create(state, task, self._described(task, None, outcome), attrs, outcome)
+        state, numbers, limits = self._ending(task, told.outcome)
+        attributes = predicted_attributes(task, self._expected[task.point])
+        attributes |= measured_attributes(told.outcome)
+        self._create(state, task, attributes, {RESULT: to_builtins(told), **limits}, numbers)
 
     def ask(self) -> tuple[int, int, Task]:
         """A new running trial whose point Optuna's sampler names; its id and number."""
@@ -219,7 +198,7 @@ class Ledger:
 
     def sign(self, trial: int, task: Task, ticket: Ticket) -> None:
         """Claim a trial that was asked for."""
-        for name, value in self._described(task, ticket).items():
+        for name, value in self._claimed(task, ticket).items():
             self._storage.set_trial_user_attr(trial, name, value)
         self._storage.set_trial_system_attr(trial, CLAIM, to_builtins(ticket))
 
@@ -234,18 +213,11 @@ class Ledger:
 
     def end(self, trial: int, task: Task, outcome: Outcome) -> None:
         """The same without the outcome itself: another trial has it."""
-        from optuna.trial import TrialState
-
-        known = self._described(task, None)
-        for name, value in self._described(task, None, outcome).items():
-            if name not in known:
-                self._storage.set_trial_user_attr(trial, name, value)
-        state = self._state(outcome)
-        if state is not TrialState.FAIL:
-            expected = self._expected[task.point]
-            for name, value in constraints(expected, outcome, self._room_bytes).items():
-                self._storage.set_trial_system_attr(trial, f"constraints:{name}", value)
-        numbers = values(outcome) if state is TrialState.COMPLETE else None
+        state, numbers, limits = self._ending(task, outcome)
+        for name, value in measured_attributes(outcome).items():
+            self._storage.set_trial_user_attr(trial, name, value)
+        for name, limit in limits.items():
+            self._storage.set_trial_system_attr(trial, name, limit)
         self._storage.set_trial_state_values(trial, state, numbers)
 
     def give_up(self, trial: int, status: str) -> None:
@@ -263,20 +235,23 @@ class Ledger:
         """Whether its result is in it."""
         return RESULT in self._storage.get_trial(trial).system_attrs
 
-    def _state(self, outcome: Outcome) -> "TrialState":
+    def _claimed(self, task: Task, ticket: Ticket) -> dict[str, Any]:
+        expected = self._expected[task.point]
+        return predicted_attributes(task, expected) | {_WORKER: ticket.owner.label}
+
+    def _ending(
+        self, task: Task, outcome: Outcome
+    ) -> "tuple[TrialState, list[float] | None, dict[str, float]]":
+        """State, objectives and constraints of a trial that has ended so."""
         from optuna.trial import TrialState
 
         if outcome.failed:
-            return TrialState.FAIL
-        pruned = outcome.status is TrialStatus.PRUNED
-        return TrialState.PRUNED if pruned else TrialState.COMPLETE
-
-    def _described(
-        self, task: Task, ticket: Ticket | None, outcome: Outcome | None = None
-    ) -> dict[str, Any]:
-        told = attributes(task, self._expected[task.point], outcome)
-        by = {} if ticket is None else {_WORKER: ticket.owner.label}
-        return {**told, **by}
+            return TrialState.FAIL, None, {}
+        limits = constraints(self._expected[task.point], outcome, self._room_bytes)
+        system = {f"constraints:{name}": value for name, value in limits.items()}
+        if outcome.status is TrialStatus.PRUNED:
+            return TrialState.PRUNED, None, system
+        return TrialState.COMPLETE, values(outcome), system
 
     def _create(
         self,
@@ -284,13 +259,13 @@ class Ledger:
         task: Task,
         user_attrs: dict[str, Any],
         system_attrs: dict[str, Any],
-        outcome: Outcome | None = None,
+        numbers: list[float] | None = None,
     ) -> tuple[int, int]:
-        from optuna.trial import TrialState, create_trial
+        from optuna.trial import create_trial
 
         trial = create_trial(
             state=state,
-            values=values(outcome) if outcome and state is TrialState.COMPLETE else None,
+            values=numbers,
             params=task.point.params(),
             distributions=self._distributions,
             user_attrs=user_attrs,

@@ -20,6 +20,7 @@ from harness.calibration.bench.shapes import (
 from harness.calibration.efficiencies import (
     RESOURCES,
     Ramp,
+    Rates,
     Resource,
     by_shape,
     fit,
@@ -123,7 +124,7 @@ def test_next_to_nothing() -> None:
     rate = fit([one]).of[Resource.GEMM]
     assert rate.value == rate.low == rate.high == one.rate
     tiny = [Sample(case=Case(kind=CaseKind.ADD, sizes=(1, n)), seconds=5e-6) for n in range(1, 9)]
-    assert large(tiny, kernel=5e-6) == [], "all fixed cost"
+    assert large(tiny, costs=Rates(kernel_seconds=5e-6)) == [], "all fixed cost"
 
 
 def attention(variant: str, rate: float, lengths: range) -> list[Sample]:

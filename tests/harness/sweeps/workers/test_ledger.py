@@ -6,7 +6,13 @@ import pytest
 
 from harness.sweeps.history import Expected, Outcome, Task
 from harness.sweeps.space import Point
-from harness.sweeps.workers.ledger import attributes, constraints, covered_seconds, values
+from harness.sweeps.workers.ledger import (
+    constraints,
+    covered_seconds,
+    measured_attributes,
+    predicted_attributes,
+    values,
+)
 from harness.trial.result import TrialStatus
 
 
@@ -51,15 +57,14 @@ def test_a_point_is_infeasible_by_its_peak_measured_or_else_predicted() -> None:
 
 
 def test_predictions_stand_next_to_what_was_measured() -> None:
-    before = {
+    assert predicted_attributes(Task(POINT, 1), EXPECTED) == {
         "repeat": 1,
         "rank": 3,
         "predicted_step_seconds": 0.5,
         "predicted_peak_bytes": 3 * 2**30,
         "predicted_fit_probability": 0.9,
     }
-    assert attributes(Task(POINT, 1), EXPECTED) == before
-    assert attributes(Task(POINT, 1), EXPECTED, PRUNED) == before | {
+    assert measured_attributes(PRUNED) == {
         "status": "pruned",
         "result": "x-r0",
         "measured_step_seconds": 0.6,
@@ -68,4 +73,4 @@ def test_predictions_stand_next_to_what_was_measured() -> None:
         "wall_seconds": 7.0,
         "reason": "slower",
     }
-    assert attributes(Task(POINT), Expected()) == {"repeat": 0}
+    assert predicted_attributes(Task(POINT), Expected()) == {"repeat": 0}
