@@ -1,8 +1,13 @@
 """`harness` with stub trials, as a process of its own that a test can kill."""
 
+import json
+import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import harness.execution.launch
 from harness.cli.main import main
@@ -11,6 +16,34 @@ from harness.execution.runner import Runner
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=0.3)
+
+
+def started(folder: Path, faults: Mapping[str, str], *words: str) -> "subprocess.Popen[str]":
+    """The command at work in `folder`; its stub trials end as `faults` says."""
+    (folder / "faults.json").write_text(json.dumps(faults))
+    root = str(Path(__file__).parents[2])
+    environment = {
+        **os.environ,
+        "STUB_FAULTS": str(folder / "faults.json"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
+    }
+    return subprocess.Popen(
+        [sys.executable, __file__, *words],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """What marks each finished result of the run `x`, by trial name."""
+    files = (folder / "runs" / "x" / "trials").glob("*/result.json")
+    return {path.parent.name: json.loads(path.read_text())["environment"] for path in files}
+
 
 if __name__ == "__main__":
     setattr(harness.execution.launch, "Runner", stubbed)  # noqa: B010 (a partial is no type)

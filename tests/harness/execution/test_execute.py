@@ -74,13 +74,6 @@ def test_ends_without_a_result(tmp_path, trial: Trial, ended: Exit, status: str,
     assert json.loads(encode(found))["trial"] == found.trial
 
 
-def test_a_rank_that_the_kernel_ended_follows_from_its_count(tmp_path: Path, trial: Trial) -> None:
-    layout = replace(trial.workload.layout, data_parallel_size=2)
-    two = replace(trial, workload=replace(trial.workload, layout=layout))
-    found = conclude(TrialFolder(tmp_path), two, attempt(), Exit(code=1, host_oom=True))
-    assert found.status is TrialStatus.OOM
-
-
 def test_a_written_result_stands_whatever_came_after(tmp_path: Path, trial: Trial) -> None:
     folder = TrialFolder(tmp_path)
     folder.write_result(result())
@@ -92,6 +85,8 @@ def test_ranks_are_merged_once_all_are_there_or_one_failed(tmp_path: Path, trial
     layout = replace(trial.workload.layout, data_parallel_size=2)
     two = replace(trial, workload=replace(trial.workload, layout=layout))
     folder = TrialFolder(tmp_path)
+    killed = conclude(folder, two, attempt(), Exit(code=1, host_oom=True))
+    assert killed.status is TrialStatus.OOM, "a rank that the kernel ended follows from its count"
 
     def write(rank: int, given: TrialResult) -> None:
         with folder.reserve(rank) as reservation:
@@ -101,15 +96,11 @@ def test_ranks_are_merged_once_all_are_there_or_one_failed(tmp_path: Path, trial
     write(1, result(1))
     assert merged(folder, two) is None
     write(0, result(0))
-    found = merged(folder, two)
-    assert len(found.memory) == 2
+    assert len(merged(folder, two).memory) == 2
     (tmp_path / "rank0.json").unlink()
-    oom = result(
-        1, status=TrialStatus.OOM, evidence=Evidence(phase=Phase.FORWARD, message="", rank=1)
-    )
-    write(1, oom)
-    found = merged(folder, two)
-    assert found.status is TrialStatus.OOM
+    evidence = Evidence(phase=Phase.FORWARD, message="", rank=1)
+    write(1, result(1, status=TrialStatus.OOM, evidence=evidence))
+    assert merged(folder, two).status is TrialStatus.OOM
 
 
 def test_merging_takes_the_slowest_the_fullest_and_the_last() -> None:
@@ -119,12 +110,13 @@ def test_merging_takes_the_slowest_the_fullest_and_the_last() -> None:
     assert [peak.rank for peak in found.memory] == [0, 1]
     assert found.timeline[0].allocated == 1
     assert (found.loss, found.wall_seconds) == ((1.0,), 5.0)
-
-
-def test_ranks_of_unlike_length_give_the_slower_one() -> None:
-    slow = StepTimes(seconds=(3.0,), warmup_seconds=(), clock="host")
-    assert merge({0: result(0), 1: result(1, times=slow)}).times == slow
+    long = StepTimes(seconds=(3.0,), warmup_seconds=(), clock="host")
+    assert merge({0: result(0), 1: result(1, times=long)}).times == long
     assert merge({0: result(0, times=None)}).times is None
+    one = Concern(name="a", seen="", limit="", advice="")
+    two = replace(one, name="b")
+    found = merge({0: result(0, concerns=(one,)), 1: result(1, concerns=(one, two))})
+    assert found.concerns == (one, two), "each once"
 
 
 @pytest.mark.parametrize(
@@ -140,13 +132,6 @@ def test_ranks_of_unlike_length_give_the_slower_one() -> None:
 def test_causes_come_before_consequences(statuses: list[str], worst: str) -> None:
     ranks = {n: result(n, status=TrialStatus(status)) for n, status in enumerate(statuses)}
     assert merge(ranks).status == worst
-
-
-def test_concerns_of_all_ranks_once() -> None:
-    one = Concern(name="a", seen="", limit="", advice="")
-    two = replace(one, name="b")
-    found = merge({0: result(0, concerns=(one,)), 1: result(1, concerns=(one, two))})
-    assert found.concerns == (one, two)
 
 
 COMMAND = Command(

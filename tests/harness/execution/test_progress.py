@@ -100,8 +100,7 @@ def test_a_trial_that_is_broken_off_leaves_the_terminal_as_it_was(terminal: Term
 
 def test_a_terminal_that_cannot_rewrite_gets_plain_lines(terminal: Terminal, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    clock = Clock()
-    progress = Progress(1, terminal, clock)
+    progress = Progress(1, terminal, Clock())
     progress.begin(1, "none")
     progress.end(result())
     assert terminal.getvalue() == "trial 1/1  none  ok  0.0 s\n"
@@ -133,10 +132,7 @@ def test_the_cases_of_a_calibration_on_a_terminal(terminal: Terminal) -> None:
     watch.say("stopped")
     assert terminal.getvalue().endswith("harness calibrate: stopped\n")
 
-
-def test_the_cases_of_a_calibration_elsewhere() -> None:
-    """A plain line every thirty seconds."""
-    clock, stream = Clock(), StringIO()
+    clock, stream = Clock(), StringIO()  # elsewhere a plain line every thirty seconds
     watch = TimedCases(60.0, stream, clock)
     for timed in range(60):
         clock.now += 1.0

@@ -27,12 +27,8 @@ SMALL = (
 )
 
 
-TINY = (
-    lines.megatron(1, 3, ms=9000.0, loss=9.9)
-    + lines.megatron(2, 3, ms=1200.1, loss=9.8)
-    + lines.megatron_memory(0, 2, 55210.5, 58112.0)
-    + lines.megatron(3, 3, ms=1203.5, loss=9.7)
-)
+TINY = "".join(lines.megatron(n, 3, ms=ms) for n, ms in ((1, 9000.0), (2, 1200.1)))
+TINY += lines.megatron_memory(0, 2, 55210.5, 58112.0) + lines.megatron(3, 3, ms=1203.5)
 
 
 def seconds(parsed: ParsedLog) -> list[float | None]:
@@ -137,14 +133,10 @@ def test_a_run_that_began_again_counts_from_there(parse: Parse) -> None:
     assert seconds(parsed) == [1.003, 1.004, 1.005, 1.006]
     assert parsed.peaks == (Peak(number=4, rank=0, allocated=5 * 2**20, reserved=6 * 2**20),)
     assert parsed.restarts == 1
-
-
-def test_a_run_that_goes_on_from_its_checkpoint(parse: Parse) -> None:
-    """Its numbers rise, but rank 0 says that it began."""
+    one, two, three, four = (lines.megatron(number, 4) for number in range(1, 5))
     head = lines.megatron_header()
-    text = head + lines.megatron(1, 4) + lines.megatron(2, 4) + head
-    parsed = parse(text + lines.megatron(3, 4) + lines.megatron(4, 4))
-    assert [step.number for step in parsed.steps] == [3, 4]
+    parsed = parse(head + one + two + head + three + four)
+    assert [step.number for step in parsed.steps] == [3, 4], "rank 0 says that it began"
     assert parsed.restarts == 1
 
 
@@ -160,10 +152,6 @@ def test_ranks_of_torchtitan_are_streams_of_their_own(parse: Parse) -> None:
     assert [step.loss for step in parsed.steps] == [7.0] * 3
     assert [(p.rank, p.reserved) for p in parsed.peaks] == [(0, 53 * 2**30), (1, 60 * 2**30)]
     assert parsed.ended is True
-
-
-def test_torchtitan_says_when_it_is_done(parse: Parse) -> None:
-    assert parse(lines.titan(1) + lines.titan(2)).ended is False
 
 
 def test_bridge_rates_go_to_their_steps(parse: Parse) -> None:
@@ -195,7 +183,8 @@ def test_a_mean_of_the_whole_job_is_no_step(parse: Parse) -> None:
     assert parsed.whole_run == WholeRun(tflops_per_gpu=400.1)
 
 
-def test_of_ranks_that_all_write_steps_all_must_end(tmp_path: Path) -> None:
+def test_of_ranks_that_all_write_steps_all_must_end(tmp_path: Path, parse: Parse) -> None:
+    assert parse(lines.titan(1) + lines.titan(2)).ended is False, "torchtitan says when it is done"
     whole, cut = tmp_path / "rank0.log", tmp_path / "rank1.log"
     whole.write_text(lines.titan(1) + lines.titan_says("Training completed"))
     cut.write_text(lines.titan(1))
@@ -243,11 +232,8 @@ def test_one_framework_can_be_asked_for(parse: Parse) -> None:
 
 
 def test_a_trainers_losses_begin_again_with_their_epoch(parse: Parse) -> None:
-    text = "".join(
-        f"{{'loss': {loss}, 'epoch': {epoch}}}\n"
-        for loss, epoch in ((9, 0.1), (8, 0.2), (7, 0.1), (6, 0.2))
-    )
-    parsed = parse(text)
+    rows = ((9, 0.1), (8, 0.2), (7, 0.1), (6, 0.2))
+    parsed = parse("".join(f"{{'loss': {loss}, 'epoch': {epoch}}}\n" for loss, epoch in rows))
     assert [step.loss for step in parsed.steps] == [7.0, 6.0]
     assert (parsed.restarts, parsed.ended) == (1, False)
 

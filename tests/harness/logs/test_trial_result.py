@@ -65,22 +65,17 @@ def test_a_good_run(parse: Parse) -> None:
 
 
 def test_what_the_gate_compares(parse: Parse) -> None:
-    series = series_of(result_of(parse(run()), QUESTION))
+    parsed = parse(run())
+    series = series_of(result_of(parsed, QUESTION))
     assert list(series["step_time_seconds"].values) == list(range(5, 13))
     assert series["tflops_per_gpu"].finite == (412.3,) * 8
     assert series["tokens_per_second_per_gpu"].finite[0] == pytest.approx(4096 / 1.231, rel=1e-6)
     assert isinstance(series["loss"], Series)
-
-
-def test_a_workload_of_which_little_is_reported_has_no_tokens(parse: Parse) -> None:
     bare = replace(QUESTION, trial={"workload": {"model": {"name": "x"}, "layout": {}}})
-    series = series_of(result_of(parse(run()), bare))
-    assert set(series) == {"step_time_seconds", "tflops_per_gpu", "loss"}
-
-
-def test_so_many_steps_after_warm_up_count(parse: Parse) -> None:
-    result = result_of(parse(run()), replace(QUESTION, plan=MeasurementPlan(steps=6)))
-    assert result.times.steps == tuple(range(5, 11))
+    missing = set(series) - set(series_of(result_of(parsed, bare)))
+    assert missing == {"tokens_per_second_per_gpu"}, "little is known of the workload"
+    short = result_of(parsed, replace(QUESTION, plan=MeasurementPlan(steps=6)))
+    assert short.times.steps == tuple(range(5, 11))
 
 
 def test_a_line_every_tenth_step(parse: Parse) -> None:
@@ -133,20 +128,15 @@ def test_odd_files_of_ranks_are_reported(parse: Parse) -> None:
     assert result.concerns[0].seen == "rank1.log ends at step 3 of 12; b; c; and 1 more"
 
 
-def test_another_setting_than_was_asked_for(parse: Parse) -> None:
+def test_another_setting_or_batch_than_was_asked_for(parse: Parse) -> None:
+    """Each line has the batch, where nothing prints the arguments too."""
     text = lines.megatron_header(recompute_modules=["core_attn"]) + run()
-    result = result_of(parse(text), QUESTION)
-    assert result.status is TrialStatus.UNSTABLE
-    seen = "recompute is selective:core_attn in the log, selective:mlp in the request"
-    assert result.concerns[0].seen == seen
-
-
-def test_another_batch_than_was_asked_for(parse: Parse) -> None:
-    """Each line tells it, where nothing prints the arguments too."""
+    recompute = "recompute is selective:core_attn in the log, selective:mlp in the request"
     asked = replace(QUESTION, trial={"workload": {**WORKLOAD, "global_batch_size": 128}})
-    result = result_of(parse(run()), asked)
-    assert result.status is TrialStatus.UNSTABLE
-    assert result.concerns[0].seen == "global_batch_size is 32 in the log, 128 in the request"
+    batch = "global_batch_size is 32 in the log, 128 in the request"
+    for log, question, seen in ((text, QUESTION, recompute), (run(), asked, batch)):
+        result = result_of(parse(log), question)
+        assert (result.status, result.concerns[0].seen) == (TrialStatus.UNSTABLE, seen)
 
 
 @pytest.mark.parametrize(
@@ -178,24 +168,19 @@ def test_a_failure_has_no_numbers(parse: Parse) -> None:
 SEVENTH = lines.megatron(7, 12, ms=1231.0, loss=9.3)
 
 
-def test_a_loss_of_nan_is_a_failure_wherever_it_stands(parse: Parse) -> None:
-    text = run(12).replace(SEVENTH, lines.megatron(7, 12, ms=1231.0, loss=None, nans=1))
-    result = result_of(parse(text), QUESTION)
-    assert result.status is TrialStatus.NAN
-    assert result.evidence.message.startswith("loss of step 7 is nan")
+def test_one_line_that_is_unlike_the_others(parse: Parse) -> None:
+    def seventh(line: str) -> TrialResult:
+        return result_of(parse(run(12).replace(SEVENTH, line)), QUESTION)
 
-
-def test_a_skipped_iteration_takes_the_losses_not_the_times(parse: Parse) -> None:
-    text = run(12).replace(SEVENTH, lines.megatron(7, 12, ms=1231.0, loss=None, skipped=1))
-    result = result_of(parse(text), QUESTION)
-    assert (result.status, result.loss) == (TrialStatus.OK, ())
-    assert len(result.times.seconds) == 8
-
-
-def test_a_missing_line_keeps_the_others_in_their_place(parse: Parse) -> None:
-    result = result_of(parse(run(12).replace(SEVENTH, "torn\n")), QUESTION)
-    assert result.times.steps == (5, 6, 8, 9, 10, 11, 12)
-    assert names(result) == ["missing_lines"]
+    nan = seventh(lines.megatron(7, 12, ms=1231.0, loss=None, nans=1))
+    assert nan.status is TrialStatus.NAN, "wherever it stands"
+    assert nan.evidence.message.startswith("loss of step 7 is nan")
+    skipped = seventh(lines.megatron(7, 12, ms=1231.0, loss=None, skipped=1))
+    assert (skipped.status, skipped.loss) == (TrialStatus.OK, ()), "takes the losses, not the times"
+    assert len(skipped.times.seconds) == 8
+    torn = seventh("torn\n")
+    assert torn.times.steps == (5, 6, 8, 9, 10, 11, 12), "the others keep their place"
+    assert names(torn) == ["missing_lines"]
 
 
 def test_torchtitan_rates_become_times_by_the_work_of_a_step(parse: Parse) -> None:

@@ -12,7 +12,9 @@ from harness.logs.workload import (
 )
 from tests.harness.logs import lines
 
-TOLD = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_size": "32"}
+PRINTED = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_size": "32"}
+FULL = {"recompute_method": "block", "recompute_num_layers": "4"}
+FULL |= {"recompute_modules": "['core_attn']", "distribute_saved_activations": "True"}
 
 
 def test_everything_that_megatron_prints() -> None:
@@ -20,7 +22,7 @@ def test_everything_that_megatron_prints() -> None:
     degrees = {
         f"{name}_parallel_size": lines.ARGUMENTS[f"{name}_parallel_size"] for name in printed
     }
-    assert stated_workload(TOLD) == {
+    assert stated_workload(PRINTED) == {
         "layout": degrees | {"data_parallel_size": 2},
         "model": {"num_layers": 80, "hidden_size": 8192},
         "seq_length": 4096,
@@ -50,16 +52,7 @@ def test_deepspeed_prints_its_batch() -> None:
         ("selective", {}, "selective:core_attn"),
         ("selective", {"recompute_modules": "[]"}, "none"),
         ("selective", {"recompute_modules": "['mlp', 'core_attn']"}, "selective:core_attn,mlp"),
-        (
-            "full",
-            {
-                "recompute_method": "block",
-                "recompute_num_layers": "4",
-                "recompute_modules": "['core_attn']",
-                "distribute_saved_activations": "True",
-            },
-            "full:block:4+distribute_saved_activations",
-        ),
+        ("full", FULL, "full:block:4+distribute_saved_activations"),
         ("None", {"offload_modules": "['core_attn']"}, "none+offload=core_attn"),
         ("other", {}, None),
         ("full", {"recompute_method": "odd"}, None),
@@ -85,16 +78,16 @@ def test_settings_that_act_alike_are_spelt_alike(one: str, other: str) -> None:
 
 def test_contradictions() -> None:
     asked = {"layout": {"tensor_model_parallel_size": 4}, "recompute": "selective:mlp"}
-    assert contradictions(asked, TOLD) == ()
+    assert contradictions(asked, PRINTED) == ()
     wrong = {"layout": {"tensor_model_parallel_size": 8}, "recompute": "none", "seq_length": 4096}
-    assert contradictions(wrong, TOLD) == (
+    assert contradictions(wrong, PRINTED) == (
         "layout.tensor_model_parallel_size is 4 in the log, 8 in the request",
         "recompute is selective:mlp in the log, none in the request",
     )
-    assert contradictions({"recompute": "op:save_matmuls"}, TOLD) == ()
+    assert contradictions({"recompute": "op:save_matmuls"}, PRINTED) == ()
 
 
 def test_a_workload_that_nobody_named() -> None:
-    found = unknown_workload(TOLD, "train")
+    found = unknown_workload(PRINTED, "train")
     assert (found["model"]["name"], found["backend"]) == ("80x8192", "command")
     assert unknown_workload({}, "train")["model"] == {"name": "train"}

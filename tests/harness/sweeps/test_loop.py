@@ -1,10 +1,7 @@
 """A sweep with stub trials: every point one result, and nothing lost or run twice after a kill."""
 
-import json
-import os
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,31 +15,15 @@ from harness.cli.main import main
 from harness.trial.files import exclusive
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
+from tests.harness.drive import started, stored
 
-DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
-ROOT = Path(__file__).parents[3]
 SPACE = ("--no-report", "sweep=tiny_cpu", "name=x", "sweep.repeats=1")
 Harness = Callable[..., subprocess.CompletedProcess[str]]
 Finish = Callable[..., tuple[str, str]]
 
 
 def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None) -> Any:
-    (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
-    environment = {
-        **os.environ,
-        "STUB_FAULTS": str(tmp_path / "faults.json"),
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    return subprocess.Popen(
-        [*DRIVE, "sweep", *SPACE, *overrides],
-        env=environment,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return started(tmp_path, faults or {}, "sweep", *SPACE, *overrides)
 
 
 @pytest.fixture
@@ -61,12 +42,6 @@ def finish(sweep: Harness) -> Finish:
         return done.stdout, done.stderr
 
     return call
-
-
-def stored(tmp_path: Path) -> dict[str, Any]:
-    """What marks each finished result, by trial name."""
-    files = (tmp_path / "runs" / "x" / "trials").glob("*/result.json")
-    return {path.parent.name: json.loads(path.read_text())["environment"] for path in files}
 
 
 def journal(tmp_path: Path) -> list[optuna.trial.FrozenTrial]:
@@ -92,14 +67,19 @@ def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path, 
     assert talk.count("already run") == 6
 
 
-def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
+def test_more_trials_go_further_also_where_the_journal_was_lost(tmp_path, finish: Finish) -> None:
     finish("sweep.trials=2")
     seen = stored(tmp_path)
     assert len(seen) == 2
     _, talk = finish("sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
-    assert len(stored(tmp_path)) == 5
-    assert {name: stored(tmp_path)[name] for name in seen} == seen
+    more = stored(tmp_path)
+    assert len(more) == 5
+    assert {name: more[name] for name in seen} == seen
     assert talk.count("already run") == 2
+    (tmp_path / "runs" / "x" / "optuna.journal").unlink()
+    finish("sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
+    assert stored(tmp_path) == more
+    assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(more)
 
 
 def test_out_of_memory_is_a_result_and_what_is_illegal_is_not_run(tmp_path, finish: Finish) -> None:
@@ -139,15 +119,6 @@ def test_no_trial_starts_once_the_budget_is_spent(tmp_path: Path, finish: Finish
     out, _ = finish("--budget", "0.01s")  # a stub says that it took 20 ms
     assert len(stored(tmp_path)) == 1
     assert "The sweep.budget is used up." in out
-
-
-def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path, finish: Finish) -> None:
-    finish()
-    seen = stored(tmp_path)
-    (tmp_path / "runs" / "x" / "optuna.journal").unlink()
-    finish()
-    assert stored(tmp_path) == seen
-    assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
 
 
 def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path, finish) -> None:

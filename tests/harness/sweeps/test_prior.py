@@ -75,27 +75,15 @@ def test_what_nobody_predicts_is_taken_for_the_median_point_and_hardly_trusted()
     assert nothing[FULL].log == pytest.approx(math.log(3.0))
 
 
-def test_expected_improvement_and_probability() -> None:
+def test_expected_improvement_probability_and_kind() -> None:
     even = Belief(0.0, 0.1)
     assert even.below(0.0) == pytest.approx(0.5)
     assert even.improvement(0.0) == pytest.approx(0.1 / math.sqrt(2 * math.pi))
     assert Belief(-1.0, 0.01).improvement(0.0) == pytest.approx(1.0)
+    kinds = {"none": "none", "full:block:4": "full", "selective:core_attn,mlp": "selective"}
+    kinds["selective:mlp+offload=attn_norm"] = "selective+offload"
+    assert {spec: kind_of(spec) for spec in kinds} == kinds
 
-
-@pytest.mark.parametrize(
-    ("spec", "kind"),
-    [
-        ("none", "none"),
-        ("full:block:4", "full"),
-        ("selective:core_attn,mlp", "selective"),
-        ("selective:mlp+offload=attn_norm", "selective+offload"),
-    ],
-)
-def test_a_setting_s_kind(spec: str, kind: str) -> None:
-    assert kind_of(spec) == kind
-
-
-pytest.importorskip("numpy")
 
 SMALL, EDGE, LARGE = (Point(layout="dp1", micro_batch_size=n, recompute="none") for n in (1, 2, 4))
 ROOM = 1000

@@ -32,23 +32,20 @@ def policy(**rules: object) -> PriorPolicy:
 
 def as_predicted(*points: Point, factor: float = 1.0) -> Finished:
     """First processes that took what was predicted, times `factor`."""
-    told = {point: EXPECTED[point] for point in points}
     return {
-        point: {0: measured(point, factor * (one.step_seconds or 0.0), one.peak_bytes or 0)}
-        for point, one in told.items()
+        point: {
+            0: measured(point, factor * EXPECTED[point].step_seconds, EXPECTED[point].peak_bytes)
+        }
+        for point in points
     }
 
 
-def test_the_advisor_s_best_first_and_what_is_running_is_not_taken_again() -> None:
+def test_the_advisor_s_best_first_of_what_may_run_and_is_not_running() -> None:
     assert policy().next(History()) == Measure(task=Task(POINTS[0]))
     running = History(running=frozenset({Task(POINTS[0])}))
     assert policy().next(running) == Measure(task=Task(POINTS[1]))
-
-
-def test_what_may_not_run_is_never_taken() -> None:
     expected = EXPECTED | {POINTS[0]: Expected(skip="does not fit")}
-    action = PriorPolicy(expected, RULES).next(History())
-    assert action == Measure(task=Task(POINTS[1]))
+    assert PriorPolicy(expected, RULES).next(History()) == Measure(task=Task(POINTS[1]))
 
 
 def test_predictions_that_hold_settle_it_soon() -> None:
@@ -117,12 +114,9 @@ def test_another_sampler_is_asked_once_the_first_points_are_run() -> None:
     asked = policy(sampler=Sampler.TPE)
     assert isinstance(asked.next(History()), Measure)
     action = asked.next(History(finished=as_predicted(*POINTS[:2])))
-    assert action == Ask(otherwise=Measure(task=Task(POINTS[2]), limit_seconds=_limit(action)))
-
-
-def _limit(action: object) -> float | None:
     assert isinstance(action, Ask)
-    return action.otherwise.limit_seconds
+    limit = action.otherwise.limit_seconds
+    assert action == Ask(otherwise=Measure(task=Task(POINTS[2]), limit_seconds=limit))
 
 
 def test_points_without_any_prediction_are_all_measured() -> None:
