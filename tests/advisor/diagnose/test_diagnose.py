@@ -84,11 +84,8 @@ def test_symptoms_say_what_is_seen_and_are_no_patterns() -> None:
         assert symptom.symptom
         assert isinstance(symptom.evidence, Evidence)
         assert diagnose(symptom.symptom) == ()
-
-
-def test_every_level_of_evidence_has_words() -> None:
     assert [level.rank for level in Evidence] == list(range(len(Evidence)))
-    assert len({level.meaning for level in Evidence}) == len(Evidence)
+    assert len({level.meaning for level in Evidence}) == len(Evidence), "each has its words"
 
 
 @pytest.mark.parametrize(("failure", "case"), CASES)
@@ -247,13 +244,6 @@ def test_a_failure_between_two_blocks_is_found_with_its_line(tmp_path: Path) -> 
     assert diagnosis.num_lines == 2 * before + 1
 
 
-def test_binary_garbage_is_read_over(tmp_path: Path) -> None:
-    log = tmp_path / "garbage.log"
-    garbage = bytes(range(256)) * 64
-    log.write_bytes(garbage + b"\xff\xfe\n" + OTHER.encode() + b"\r\n" + garbage)
-    assert one(log).failure.id == "megatron_graphs_refuse_offload"
-
-
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     log = tmp_path / "bars.log"
     bar = b"\r 50%|#####     | 10/20"
@@ -261,6 +251,9 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     diagnosis = scan(log)
     assert diagnosis.num_lines == 1
     assert len(diagnosis.findings[0].excerpt) < LINE_BYTES
+    garbage = bytes(range(256)) * 64
+    log.write_bytes(garbage + b"\xff\xfe\n" + OTHER.encode() + b"\r\n" + garbage)
+    assert one(log).failure.id == "megatron_graphs_refuse_offload", "read over"
 
 
 def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path: Path) -> None:
@@ -291,14 +284,8 @@ def test_a_big_log_streams(tmp_path: Path) -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, found.num_lines,"
         " len(found.findings))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(log)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    grown_kib, num_lines, found = (int(word) for word in done.stdout.split())
+    printed = subprocess.check_output([sys.executable, "-c", code, str(log)], timeout=600)
+    grown_kib, num_lines, found = (int(word) for word in printed.split())
     assert grown_kib * 1024 < 24 * MIB
     assert (num_lines, found) == (repeat * CLEAN.count("\n") + 1, 1)
 
@@ -339,16 +326,16 @@ def test_oom_verdicts(numbers: tuple[str, str, str, str], when: str, word: str) 
     )
 
 
-def test_oom_of_torch_2_1_with_its_misspelling_is_fragmentation() -> None:
-    meaning = meaning_of(one(case_of("F162").message))
-    assert meaning.when == "fragmentation"
-    assert "10.61 GiB reserved but unallocated" in meaning.text
-
-
-def test_oom_of_torch_1_counts_the_cache_from_reserved() -> None:
-    finding = one(case_of("F012").message)
+def test_oom_of_older_releases_and_without_numbers() -> None:
+    misspelt = meaning_of(one(case_of("F162").message))  # torch 2.1
+    assert misspelt.when == "fragmentation"
+    assert "10.61 GiB reserved but unallocated" in misspelt.text
+    finding = one(case_of("F012").message)  # torch 1 counts the cache from reserved
     assert finding.number("reserved_bytes") == round(29.97 * GIB)
     assert "1.15 GiB reserved but unallocated" in meaning_of(finding).text
+    bare = meaning_of(one("torch.OutOfMemoryError: CUDA out of memory"))
+    assert "does not say how much memory" in bare.text
+    assert "recompute more" in bare.fix
 
 
 def test_oom_with_graph_pools() -> None:
@@ -359,12 +346,6 @@ def test_oom_with_graph_pools() -> None:
     finding = one(pooled)
     assert finding.failure.id == "cuda_out_of_memory_graph_pools"
     assert "9.50 GiB of the tensors sit in pools of CUDA graphs" in meaning_of(finding).text
-
-
-def test_oom_without_numbers_still_says_what_helps() -> None:
-    meaning = meaning_of(one("torch.OutOfMemoryError: CUDA out of memory"))
-    assert "does not say how much memory" in meaning.text
-    assert "recompute more" in meaning.fix
 
 
 def test_oom_shows_the_cases_of_its_verdict_only() -> None:
@@ -407,12 +388,9 @@ def test_metadata_picks_the_case_that_the_shapes_name() -> None:
     assert "key/value cache" not in page
 
 
-def test_a_sentence_without_its_numbers_is_left_out() -> None:
-    text = "A different number of tensors was saved during the original forward and recomputation."
-    assert meaning_of(one(text)).text == ""
-
-
 def test_versions_and_module_names_are_read() -> None:
     assert "Transformer Engine 2.4.0 is installed" in render(diagnose(case_of("F091").message))
     assert "does not accept {'bogus'}." in render(diagnose(case_of("M003").message))
     assert "from 1 to 8" in render(diagnose(case_of("F112").message))
+    text = "A different number of tensors was saved during the original forward and recomputation."
+    assert meaning_of(one(text)).text == "", "without its numbers it is left out"

@@ -36,10 +36,6 @@ def test_tiles_run_in_waves() -> None:
     assert matmul_seconds(PLAIN, 4 * 128, 256, 100) == pytest.approx(100.0)
     assert matmul_seconds(PLAIN, 8 * 128, 256, 100) == pytest.approx(200.0)
     assert matmul_seconds(PLAIN, 5 * 64, 64, 100) == pytest.approx(2 * 12.5)
-
-
-def test_a_row_more_is_a_tile_more() -> None:
-    """Of the smallest tiles: 64 x 64 are an eighth of the largest, 33 of them nine waves."""
     assert matmul_seconds(PLAIN, 4 * 128 + 1, 256, 100) > matmul_seconds(PLAIN, 4 * 128, 256, 100)
 
 
@@ -104,17 +100,18 @@ def test_experts_of_few_tokens_are_slower_than_one_layer_of_their_rows() -> None
 
 
 def test_experts_share_the_last_wave() -> None:
-    """Eight experts of half a wave each: four waves together, not eight."""
+    """Eight experts of half a wave each: four waves together, not eight. 64 experts of a row each:
+    64 tiles of 64 x 64, an eighth of a second a k."""
     gemm = Gemm(8 * 2 * 128, 256, 100, groups=8)
     assert forward_gemm_seconds(gemm, PLAIN) == pytest.approx(400.0)
+    assert forward_gemm_seconds(Gemm(64, 64, 100, groups=64), PLAIN) == pytest.approx(
+        100 / 8 * 64 / 4
+    )
+    assert forward_gemm_seconds(Gemm(0, 256, 128), H100) == 0.0
     slower = replace(PLAIN, grouped_share=0.5)
     assert forward_gemm_seconds(gemm, slower) == pytest.approx(800.0)
-
-
-def test_rows_of_an_expert_fill_tiles_of_their_own() -> None:
-    """64 experts of a row each: 64 tiles of 64 x 64, an eighth of a second a k."""
-    gemm = Gemm(64, 64, 100, groups=64)
-    assert forward_gemm_seconds(gemm, PLAIN) == pytest.approx(100 / 8 * 64 / 4)
+    assert matmul_seconds(slower, 4 * 128, 256, 100) == pytest.approx(100.0)
+    assert matmul_seconds(slower, 2 * 128, 256, 100, groups=2) == pytest.approx(200.0)
 
 
 def test_kernels_of_experts_are_queued_on_four_streams() -> None:
@@ -122,13 +119,3 @@ def test_kernels_of_experts_are_queued_on_four_streams() -> None:
     one = forward_gemm_seconds(gemm, H100)
     each = forward_gemm_seconds(replace(gemm, kernels=8), H100)
     assert each - one == pytest.approx(H100.kernel_seconds)
-
-
-def test_no_tokens_take_no_time() -> None:
-    assert forward_gemm_seconds(Gemm(0, 256, 128), H100) == 0.0
-
-
-def test_one_product_does_not_run_as_slowly_as_those_of_many_experts() -> None:
-    slow = replace(PLAIN, grouped_share=0.5)
-    assert matmul_seconds(slow, 4 * 128, 256, 100) == pytest.approx(100.0)
-    assert matmul_seconds(slow, 2 * 128, 256, 100, groups=2) == pytest.approx(200.0)

@@ -132,16 +132,13 @@ def test_a_setting_moves_nothing_but_the_replay() -> None:
 
 def test_a_distributed_checkpoint_gathers_its_input() -> None:
     shape = replace(SHAPE, sequence_parallel=False)
+    whole = Segment((DENSE,) * 2, whole=True)
     plain, shared = (
         chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)))
-        for segment in (
-            Segment((DENSE,) * 2, whole=True),
-            Segment((DENSE,) * 2, whole=True, shards_input=True),
-        )
+        for segment in (whole, replace(whole, shards_input=True))
     )
-    gather = collective_seconds(
-        CollectiveKind.ALL_GATHER, shape.hidden(LAYER_INPUT).num_bytes, 4, LINK
-    )
+    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
+    gather = collective_seconds(CollectiveKind.ALL_GATHER, num_bytes, 4, LINK)
     assert shared.recompute - plain.recompute == pytest.approx(gather)
 
 
@@ -202,15 +199,8 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     job = _job()
     evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(selective("mlp"))
     time = evaluation.time_seconds
-    parts = (
-        time.forward,
-        time.backward,
-        time.recompute,
-        time.exposed_communication,
-        time.pipeline_bubble,
-        time.optimizer,
-        time.offload,
-    )
+    names = "forward backward recompute exposed_communication pipeline_bubble optimizer offload"
+    parts = [getattr(time, name) for name in names.split()]
     assert time.total == pytest.approx(sum(parts))
     assert min(parts) >= 0.0
     low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
@@ -218,14 +208,8 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 
 def test_more_recompute_never_takes_less_time() -> None:
-    settings = [
-        NONE,
-        full(Method.BLOCK, 1),
-        full(Method.BLOCK, 2),
-        full(Method.BLOCK, 4),
-        full(Method.UNIFORM, 1),
-    ]
-    times = [_step(_job(), setting) for setting in settings]
+    blocks = (full(Method.BLOCK, number) for number in (1, 2, 4))
+    times = [_step(_job(), setting) for setting in (NONE, *blocks, full(Method.UNIFORM, 1))]
     assert times == sorted(times)
 
 
@@ -275,17 +259,29 @@ def test_what_works_on_the_host_leaves_the_gpu() -> None:
     assert half == pytest.approx((none + whole) / 2)
 
 
+SHARDED = ShardedWork(
+    groups=((10**9, 2, Link(bytes_per_second=1e9, latency_seconds=1.0)),),
+    gradient_itemsize=4,
+    microbatches=3,
+    reductions=3,
+    gathers_again=True,
+    hidden_fraction=0.5,
+)
+
+
+def test_each_block_that_fsdp_gathers_is_a_collective() -> None:
+    """Of 10 blocks, each way there is a latency of 1 s for each, and the bytes are what they were;
+    many ranks pay for it."""
+    whole = replace(SHARDED, gradient_itemsize=2, microbatches=1, reductions=1)
+    blocks = replace(whole, collectives=10)
+    added = blocks.exposed_seconds(0.0, 0.0) - whole.exposed_seconds(0.0, 0.0)
+    assert added == pytest.approx(3 * 9 * 1.0)
+
+
 def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
     joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
-    work = ShardedWork(
-        groups=((10**9, 2, joined),),
-        gradient_itemsize=4,
-        microbatches=3,
-        reductions=3,
-        gathers_again=True,
-        hidden_fraction=0.5,
-    )
+    work = replace(SHARDED, groups=((10**9, 2, joined),))
     assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
     assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) / 2)
     assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
@@ -303,23 +299,6 @@ def test_an_unfused_weight_gradient_is_added_to_main_grad() -> None:
     one, other = (layer_times(shape, MACHINE, NETWORK) for shape in (SHAPE, unfused))
     assert other.forward == one.forward
     assert 4 * elements / 2.5e12 < other.backward - one.backward <= 10 * elements / 2.5e12
-
-
-def test_each_block_that_fsdp_gathers_is_a_collective() -> None:
-    """Of 10 blocks, each way there is a latency of 1 s for each, and the bytes are what they were;
-    many ranks pay for it."""
-    joined = Link(bytes_per_second=1e9, latency_seconds=1.0)
-    whole = ShardedWork(
-        groups=((10**9, 2, joined),),
-        gradient_itemsize=2,
-        microbatches=1,
-        reductions=1,
-        gathers_again=True,
-        hidden_fraction=0.5,
-    )
-    blocks = replace(whole, collectives=10)
-    added = blocks.exposed_seconds(0.0, 0.0) - whole.exposed_seconds(0.0, 0.0)
-    assert added == pytest.approx(3 * 9 * 1.0)
 
 
 def test_weights_of_a_layer_are_cast_once_a_step() -> None:

@@ -1,6 +1,6 @@
 import importlib.util
 import shlex
-import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -24,15 +24,13 @@ BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
 NEMO_2 = resolve_revision(Framework.NEMO, "2")
 
 
+@cache
 def _arguments() -> ModuleType:
-    name = "megatron_arguments_under_test"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, Path(__file__).parent / "megatron_arguments.py"
-        )
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    path = Path(__file__).parent / "megatron_arguments.py"
+    spec = importlib.util.spec_from_file_location("megatron_arguments_under_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def parsed(flags: str, core: str = "0.19"):
@@ -138,30 +136,18 @@ def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None
     parsed(flags)
 
 
+ENGINE, WHOLE = "transformer_engine", "full_iteration"
+UNCHECKED = "--no-check-for-nan-in-loss-and-grad"
+
+
 @pytest.mark.parametrize(
     ("core", "impl", "modules", "flags"),
     [
         ("0.14", "local", (), "--enable-cuda-graph"),
-        ("0.14", "transformer_engine", ("attn",), "--external-cuda-graph --cuda-graph-scope attn"),
-        (
-            "0.15",
-            "transformer_engine",
-            ("attn",),
-            "--cuda-graph-impl transformer_engine --cuda-graph-scope attn",
-        ),
-        (
-            "0.16",
-            "full_iteration",
-            (),
-            "--cuda-graph-impl local --cuda-graph-scope full_iteration "
-            "--no-check-for-nan-in-loss-and-grad",
-        ),
-        (
-            "0.19",
-            "full_iteration",
-            (),
-            "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
-        ),
+        ("0.14", ENGINE, ("attn",), "--external-cuda-graph --cuda-graph-scope attn"),
+        ("0.15", ENGINE, ("attn",), f"--cuda-graph-impl {ENGINE} --cuda-graph-scope attn"),
+        ("0.16", WHOLE, (), f"--cuda-graph-impl local --cuda-graph-scope {WHOLE} {UNCHECKED}"),
+        ("0.19", WHOLE, (), f"--cuda-graph-impl {WHOLE} {UNCHECKED}"),
         ("0.19", "local", ("attn", "mlp"), "--cuda-graph-impl local --cuda-graph-modules attn mlp"),
         ("0.19", "none", ("attn",), ""),
     ],
@@ -239,10 +225,12 @@ def test_bridge_overrides_verbatim(spec, overrides, make_job) -> None:
     assert bridge_overrides(parse_setting(spec), make_job(), BRIDGE) == overrides
 
 
+CLEARED = dict.fromkeys(f"recompute_{name}" for name in ("granularity", "method", "num_layers"))
+CLEARED |= {"recompute_modules": None, "distribute_saved_activations": False}
 RECIPES = (
     {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
     {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
-    {"recompute_granularity": None, "recompute_modules": None},
+    {},
 )
 
 
@@ -250,14 +238,7 @@ RECIPES = (
 def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -> None:
     omegaconf = pytest.importorskip("omegaconf")
     job = make_job(tensor_model_parallel_size=2)
-    base = {
-        "recompute_granularity": None,
-        "recompute_method": None,
-        "recompute_num_layers": None,
-        "recompute_modules": None,
-        "distribute_saved_activations": False,
-        **recipe,
-    }
+    base = CLEARED | recipe
     for setting in enumerate_settings(job, BRIDGE):
         words = shlex.split(bridge_overrides(setting, job, BRIDGE))
         merged = omegaconf.OmegaConf.merge({"model": base}, omegaconf.OmegaConf.from_dotlist(words))
@@ -294,13 +275,12 @@ def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, 
 
 
 def test_overlap_of_tp_is_printed_where_megatron_takes_it(make_job) -> None:
-    for tp, sequence_parallel in ((1, False), (2, False), (2, True)):
-        job = make_job(
-            tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel, tp_comm_overlap=True
-        )
-        assert ("--tp-comm-overlap" in layout_flags(job, V19)) is sequence_parallel
+    for tp, split in ((1, False), (2, False), (2, True)):
+        layout = {"tensor_model_parallel_size": tp, "sequence_parallel": split}
+        job = make_job(**layout, tp_comm_overlap=True)
+        assert ("--tp-comm-overlap" in layout_flags(job, V19)) is split
         bridge = bridge_layout_overrides(job, BRIDGE)
-        assert ("comm_overlap.tp_comm_overlap=true" in bridge) is sequence_parallel
+        assert ("comm_overlap.tp_comm_overlap=true" in bridge) is split
 
 
 def test_deepep_is_switched_on_where_it_is_no_backend(make_job) -> None:
@@ -359,27 +339,24 @@ def test_the_recipe_that_the_optimizer_reads_without_fp8(recipe, flag, override,
     assert [word for word in reported if "fp8_recipe" in word] == [override] * bool(override)
 
 
+GATHERED = {"fp8_param_gather": True}
+
+
 @pytest.mark.parametrize(
     ("changes", "reported"),
     [
         ({"precision": "bf16"}, "=bf16_mixed"),
-        (
-            {"precision": "bf16", "main_grads_dtype": "bfloat16"},
-            ".fp8=null .grad_reduce_in_fp32=false",
-        ),
+        ({"main_grads_dtype": "bfloat16"}, ".fp8=null .grad_reduce_in_fp32=false"),
         (
             {"precision": "fp16"},
             ".fp8=null .fp16=true .bf16=false .params_dtype=torch.float16 "
             ".pipeline_dtype=torch.float16 .grad_reduce_in_fp32=true",
         ),
         ({"precision": "fp16", "main_grads_dtype": "bfloat16"}, "=fp16_mixed"),
-        (
-            {"precision": "fp8_delayed", "fp8_param_gather": True},
-            "=bf16_with_fp8_delayed_scaling_mixed",
-        ),
+        ({"precision": "fp8_delayed", **GATHERED}, "=bf16_with_fp8_delayed_scaling_mixed"),
         ({"precision": "fp8_blockwise"}, "=bf16_with_fp8_subchannel_scaling_mixed"),
         (
-            {"precision": "fp8_current", "fp8_param_gather": True},
+            {"precision": "fp8_current", **GATHERED},
             ".fp8=hybrid .fp8_recipe=tensorwise .fp8_param_gather=true "
             ".first_last_layers_bf16=false .grad_reduce_in_fp32=true",
         ),
