@@ -94,17 +94,12 @@ def _update(arguments: Namespace) -> None:
         print(change.path)
 
 
-def _list(arguments: Namespace) -> None:
-    print(list_page(load_goldens(arguments.paths or [FOLDER])), end="")
-
-
-def _show(arguments: Namespace) -> None:
-    print(golden_page(read_golden(arguments.file)), end="")
-
-
 _RUN: Final[dict[str, tuple[Callable[[Namespace], None], dict[str, str | None]]]] = {
     "update": (_update, {"results": "+"}),
-    "list": (_list, {"paths": "*"}),
-    "show": (_show, {"file": None}),
+    "list": (
+        lambda given: print(list_page(load_goldens(given.paths or [FOLDER])), end=""),
+        {"paths": "*"},
+    ),
+    "show": (lambda given: print(golden_page(read_golden(given.file)), end=""), {"file": None}),
 }
 """What runs each, and what stands between its flags."""

@@ -148,23 +148,41 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
         return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, _NO_END))
     steps = timed.steps[window]
     seen = SeenSteps(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
-    found = (*concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed))
-    return replace(
+    bare = replace(
         bare,
-        status=_status(found),
         times=StepTimes(
             seconds=seen.seconds,
             warmup_seconds=seen.warmup_seconds,
             clock=timed.clock,
             steps=tuple(step.number for step in steps),
         ),
-        memory=_memory(parsed, question.workload),
-        loss=_losses(steps),
-        concerns=_fatal_first(found),
         reported=Reported(
             tflops_per_gpu=_complete([step.tflops_per_gpu for step in steps]),
             tokens_per_second_per_gpu=_complete([s.tokens_per_second_per_gpu for s in steps]),
         ),
+    )
+    of_steps = concerns(seen, question.plan, question.device)
+    return _measured(
+        bare, parsed, question, steps, (*of_steps, *_concerns(parsed, question, timed))
+    )
+
+
+def _measured(
+    timed: TrialResult,
+    parsed: ParsedLog,
+    question: LoggedRun,
+    steps: Sequence[LoggedStep],
+    found: Sequence[Concern],
+) -> TrialResult:
+    """A result that has its times, with its memory, losses, and what speaks against it. No losses
+    where a step lacks one (a skipped iteration): they would be shifted."""
+    fatal = any(concern.fatal for concern in found)
+    return replace(
+        timed,
+        status=TrialStatus.UNSTABLE if fatal else TrialStatus.OK,
+        memory=_memory(parsed, question.workload),
+        loss=_complete([step.loss for step in steps]),
+        concerns=tuple(sorted(found, key=lambda concern: not concern.fatal)),
     )
 
 
@@ -251,15 +269,12 @@ def _of_whole_run(
     layout = question.workload.get("layout")
     if whole.tokens_per_second is not None and layout:
         tokens = whole.tokens_per_second / world_size(question.workload)
-    return replace(
+    timed = replace(
         bare,
-        status=TrialStatus.UNSTABLE,
-        times=StepTimes(seconds=(whole.seconds,), warmup_seconds=(), clock="log"),
+        times=StepTimes(seconds=(whole.seconds,), warmup_seconds=(), clock=LOG),
         reported=Reported(tokens_per_second_per_gpu=() if tokens is None else (tokens,)),
-        memory=_memory(parsed, question.workload),
-        loss=_losses(parsed.steps),
-        concerns=_fatal_first(found),
     )
+    return _measured(timed, parsed, question, parsed.steps, found)
 
 
 _ADVICE: Final = {
@@ -343,20 +358,6 @@ def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak,
     )
 
 
-def _losses(steps: Sequence[LoggedStep]) -> tuple[float, ...]:
-    """Losses of all steps; none where one lacks it (a skipped iteration): they would be shifted."""
-    return _complete([step.loss for step in steps])
-
-
 def _complete(values: Sequence[float | None]) -> tuple[float, ...]:
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else ()
-
-
-def _status(found: Sequence[Concern]) -> TrialStatus:
-    fatal = any(concern.fatal for concern in found)
-    return TrialStatus.UNSTABLE if fatal else TrialStatus.OK
-
-
-def _fatal_first(found: Sequence[Concern]) -> tuple[Concern, ...]:
-    return tuple(sorted(found, key=lambda concern: not concern.fatal))

@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -33,12 +34,13 @@ def fingerprint(device: Device) -> dict[str, Any]:
 
 
 def _software() -> dict[str, Any]:
+    cudnn: Any = torch.backends.cudnn
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": _cudnn(),
-        "nccl": _nccl(),
+        "cudnn": _version(cudnn.version),
+        "nccl": _version(_nccl),
         "transformer_engine": _installed("transformer-engine", "transformer_engine"),
         "harness": _installed("recompute-advisor"),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -79,17 +81,16 @@ def _gpus() -> list[dict[str, Any]]:
     return [known]
 
 
-def _cudnn() -> str | None:
-    with suppress(Exception):  # a CPU build has none, a broken installation raises
-        version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+def _version(ask: Callable[[], object]) -> str | None:
+    with suppress(Exception):  # a CPU build has neither, a broken installation raises
+        version = ask()
         return None if version is None else str(version)
     return None
 
 
-def _nccl() -> str | None:
-    with suppress(Exception):  # torch.cuda.nccl does not import in CPU builds
-        return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-    return None
+def _nccl() -> str:
+    nccl: Any = torch.cuda.nccl
+    return ".".join(map(str, nccl.version()))
 
 
 def _installed(*names: str) -> str | None:

@@ -68,11 +68,6 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
     return tuple(found[:MOST_BARS])
 
 
-def heights_of_bars(shown: Sequence[Bar]) -> Heights:
-    """Of the picture; on a phone its legend has more lines."""
-    return Heights(1.9 + 0.42 * len(shown), 2.8 + 0.42 * len(shown))
-
-
 def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
     """Predicted components laid end to end; a dark line over them reaches as far as what was
     measured, with a mark at each measured peak."""
@@ -241,7 +236,7 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
         yield (
             "memory_by_component",
             "Predicted memory by component, and the measured peaks over it",
-            heights_of_bars(memory),
+            Heights(1.9 + 0.42 * len(memory), 2.8 + 0.42 * len(memory)),  # a phone's legend is long
             partial(paint_memory, shown=memory),
         )
     timelines = step_timelines(facts)

@@ -256,7 +256,7 @@ def track_run(run: Path, name: TrackerName) -> int:
     path, count = run / _TRACKED, 0
     with in_turn(run / _LOCK):
         known: dict[str, dict[str, str]] = read_json(path) if path.exists() else {}
-        tracker, there = _tracker(name, run), known.setdefault(name, {})
+        tracker, there = _TRACKERS[name](run), known.setdefault(name, {})
         for trial in trials:
             key = f"{trial.tags['trial']} {trial.began:.0f}"
             if key not in there:
@@ -279,7 +279,8 @@ def track_and_say(run: Path, names: Sequence[TrackerName], say: Callable[[str], 
             say(f"sent {count} {'trial' if count == 1 else 'trials'} to {name}")
 
 
-def _tracker(name: TrackerName, run: Path) -> Tracker:
-    if name is TrackerName.MLFLOW:
-        return MlflowTracker(run.resolve().name)
-    return WandbTracker(run) if name is TrackerName.WANDB else TensorboardTracker(run)
+_TRACKERS: Final[dict[TrackerName, Callable[[Path], Tracker]]] = {
+    TrackerName.MLFLOW: lambda run: MlflowTracker(run.resolve().name),
+    TrackerName.WANDB: WandbTracker,
+    TrackerName.TENSORBOARD: TensorboardTracker,
+}

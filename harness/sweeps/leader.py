@@ -85,7 +85,10 @@ class Standing:
         leader."""
         assert self.leader is not None
         gap = math.log(self.seconds[point] / self.seconds[self.leader]) + margin
-        return _upper_tail(gap / self._error(point, self.leader), self._pooled[1])
+        processes = self.processes(point), self.processes(self.leader)
+        error = self.noise * math.sqrt(sum(1 / count for count in processes))
+        special = require("scipy.special", "harness sweep", "harness")
+        return float(special.stdtr(self._pooled[1], -gap / error))  # Student's t above the gap
 
     def rivals(self, margin: float, level: float) -> list[Point]:
         """The likeliest to be more than `margin` faster than the leader, as many as must be looked
@@ -112,18 +115,8 @@ class Standing:
             width * math.sqrt(1 + 1 / self.processes(self.leader))
         )
 
-    def _error(self, one: Point, other: Point) -> float:
-        """Standard error of the logarithm of the ratio of two points."""
-        return self.noise * math.sqrt(1 / self.processes(one) + 1 / self.processes(other))
-
 
 def _may_lead(outcomes: Mapping[int, Outcome], budget: int | None) -> bool:
     """Whether a point was measured, and every process that says something ran within the budget."""
     ended = [outcome for outcome in outcomes.values() if not outcome.failed]
     return bool(ended) and all(outcome.measured and outcome.within(budget) for outcome in ended)
-
-
-def _upper_tail(t: float, freedom: int) -> float:
-    """Probability that Student's t exceeds `t`."""
-    special = require("scipy.special", "harness sweep", "harness")
-    return float(special.stdtr(freedom, -t))

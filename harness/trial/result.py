@@ -305,7 +305,7 @@ def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
     ordered = [ranks[rank] for rank in sorted(ranks)]
     worst = min(ordered, key=lambda result: _WORST_FIRST.index(result.status))
     memory = tuple(peak for result in ordered for peak in result.memory)
-    fullest = max(ordered, key=_peak)
+    fullest = max(ordered, key=lambda result: most(result.memory, "allocated") or 0)
     return replace(
         worst,
         wall_seconds=max(result.wall_seconds for result in ordered),
@@ -316,10 +316,6 @@ def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
         loss=ordered[-1].loss,
         concerns=tuple(dict.fromkeys(c for result in ordered for c in result.concerns)),
     )
-
-
-def _peak(result: TrialResult) -> int:
-    return max((peak.allocated or 0 for peak in result.memory), default=0)
 
 
 def _times(times: list[StepTimes]) -> StepTimes | None:

@@ -67,7 +67,11 @@ class SweepWorker:
         self._folder = folder / _WORKERS
         self._folder.mkdir(parents=True, exist_ok=True)
         name = uuid.uuid4().hex[:12]
-        self.owner = Owner(worker=name, host=_host(), pid=os.getpid(), kernel=_kernel())
+        host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+        kernel = ""
+        with suppress(OSError):
+            kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self.owner = Owner(worker=name, host=host, pid=os.getpid(), kernel=kernel)
         self._lock = Lock(self._folder / name)
         while not self._lock.take():  # another worker looks whether we live
             time.sleep(0.001)
@@ -155,14 +159,3 @@ def _is_free(path: Path) -> bool:
         return True
     with exclusive(path) as free:
         return free
-
-
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
-
-
-def _kernel() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

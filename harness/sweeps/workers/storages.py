@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -80,8 +81,8 @@ class Storage(Struct, frozen=True, kw_only=True):
     ) -> T:
         """What `act` gives, tried again for as long as the storage cannot be reached; `lost` is
         called each time that it cannot, and `say` unless the next attempt helps."""
-        said = None
-        for number, pause in enumerate(_pauses()):
+        said, pause = None, _FIRST_PAUSE_SECONDS
+        for number in count():
             try:
                 return act()
             except Exception as error:
@@ -94,7 +95,8 @@ class Storage(Struct, frozen=True, kw_only=True):
                     said = now
                     say(f"{self.name} does not answer; results are on disk, trying again")
                 time.sleep(pause)
-        raise AssertionError  # the pauses do not end
+                pause = min(2 * pause, _PAUSE_SECONDS)
+        raise AssertionError  # numbers do not end
 
     def _unusable(self, error: Exception) -> Exception:
         """`error`, as one line where it is the database's."""
@@ -147,13 +149,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(2 * pause, _PAUSE_SECONDS)
 
 
 def _url(asked: str) -> "URL":
