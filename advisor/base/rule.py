@@ -131,6 +131,11 @@ class Rule(Struct, Generic[P], frozen=True, kw_only=True):
         group, _, name = field.partition(".")
         return getattr(values[group], name)
 
+    def applies(self, *subject: P.args, **named: P.kwargs) -> bool:
+        """Whether it applies anywhere, of a rule whose `when` returns no iterator."""
+        given = self.given is None or self.given(*subject, **named)
+        return bool(given and self.when(*subject, **named))
+
     def matches(self, *subject: P.args, **named: P.kwargs) -> Iterable[Match]:
         """Where it applies, with its texts filled in."""
         if self.given is not None and not self.given(*subject, **named):

@@ -2,12 +2,13 @@
 
 import re
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
+from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu, Vendor
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
@@ -230,83 +231,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
 
     def __post_init__(self) -> None:
-        for field in _POSITIVE:
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UserError(f"job.{field}", value, "must be at least 1")
-        version = self.transformer_engine_version
-        if version and not re.fullmatch(r"\d+\.\d+(\.\w+)*", version):
-            raise UserError(
-                "job.transformer_engine_version",
-                version,
-                "must be a release number",
-                f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
-            )
-        if not 1.0 <= self.moe_load_imbalance <= 1000.0:
-            raise UserError(
-                "job.moe_load_imbalance",
-                self.moe_load_imbalance,
-                "must be at least 1 (busiest rank / mean)",
-                "use 1",
-            )
-        self._check_dtypes()
-        self._check_fp8()
-        self._check_muon()
-        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
-            raise UserError(
-                "job.optimizer_offload_fraction",
-                self.optimizer_offload_fraction,
-                "must be between 0 and 1",
-            )
-
-    def _check_fp8(self) -> None:
-        """The recipe is that of the precision, and weights in 8 bits need one."""
-        recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
-        if self.fp8_recipe not in (None, recipe):
-            raise UserError(
-                "job.fp8_recipe", self.fp8_recipe, f"does not match job.precision={self.precision}"
-            )
-        if self.fp8_param_gather and not self.precision.is_fp8:
-            raise UserError(
-                "job.fp8_param_gather",
-                True,
-                f"needs FP8, but job.precision is {self.precision}",
-                "--precision fp8_current, or leave it out",
-            )
-
-    def _check_dtypes(self) -> None:
-        """Types of the optimizer's tensors other than fp32 need the precision-aware optimizer."""
-        for field in ("main_grads_dtype", "weights_dtype"):
-            value = getattr(self, field)
-            if value not in (None, DType.FP32, DType.BF16):
-                raise UserError(f"job.{field}", value, "must be fp32 or bf16")
-        for field, allowed in _OPTIMIZER_DTYPES.items():
-            value = getattr(self, field)
-            legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
-            if value not in legal:
-                raise UserError(
-                    f"job.{field}",
-                    value,
-                    f"must be {' or '.join(legal)}",
-                    "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
-                )
-
-    def _check_muon(self) -> None:
-        """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
-        if not self.optimizer.is_muon:
-            return
-        if self.precision is Precision.FP16:
-            raise UserError(
-                "job.optimizer", self.optimizer, "does not support fp16", "--precision bf16"
-            )
-        for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
-            if getattr(self, option):
-                raise UserError(
-                    f"job.{option}",
-                    True,
-                    f"works only with Adam, but job.optimizer is {self.optimizer}",
-                    f"leave it off, or use job.optimizer={Optimizer.ADAM}",
-                )
+        refuse(_CONFIG_RULES, self)
 
 
 _OPTIMIZER_DTYPES = {
@@ -320,7 +245,93 @@ _OPTIMIZER_DTYPES = {
 _NEWEST_TRANSFORMER_ENGINE = "2.20"
 """The newest release whose sources were read."""
 
-_POSITIVE = ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")
+
+class _ConfigRule(Rule[[JobConfig]], frozen=True, kw_only=True):
+    """A rule on the options of a job."""
+
+    names: ClassVar[tuple[str, ...]] = ("job",)
+
+
+_on = _ConfigRule.on
+
+
+def _positive(name: str) -> _ConfigRule:
+    def is_below(job: JobConfig) -> bool:
+        value = getattr(job, name)
+        return value is not None and value < 1
+
+    return _on(f"job.{name}", is_below, "must be at least 1")
+
+
+def _reduces_in(name: str) -> _ConfigRule:
+    legal = (None, DType.FP32, DType.BF16)
+    return _on(f"job.{name}", lambda job: getattr(job, name) not in legal, "must be fp32 or bf16")
+
+
+def _held_in(name: str, allowed: tuple[DType, ...]) -> _ConfigRule:
+    """Types of the optimizer's tensors other than fp32 need the precision-aware optimizer."""
+
+    def found(job: JobConfig) -> Match | None:
+        value = getattr(job, name)
+        legal = allowed if job.use_precision_aware_optimizer else (DType.FP32,)
+        switch = "set job.use_precision_aware_optimizer=true" if value in allowed else ""
+        return None if value in legal else Match(f"must be {' or '.join(legal)}", switch)
+
+    return _on(f"job.{name}", found, "")
+
+
+def _only_adams(name: str) -> _ConfigRule:
+    """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
+    return _on(
+        f"job.{name}",
+        lambda job: job.optimizer.is_muon and getattr(job, name),
+        "works only with Adam, but job.optimizer is {job.optimizer}",
+        f"leave it off, or use job.optimizer={Optimizer.ADAM}",
+    )
+
+
+_CONFIG_RULES: Final = (
+    *map(_positive, ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")),
+    _on(
+        "job.transformer_engine_version",
+        lambda job: not re.fullmatch(r"(\d+\.\d+(\.\w+)*)?", job.transformer_engine_version),
+        "must be a release number",
+        f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
+    ),
+    _on(
+        "job.moe_load_imbalance",
+        lambda job: not 1.0 <= job.moe_load_imbalance <= 1000.0,
+        "must be at least 1 (busiest rank / mean)",
+        "use 1",
+    ),
+    *map(_reduces_in, ("main_grads_dtype", "weights_dtype")),
+    *(_held_in(*row) for row in _OPTIMIZER_DTYPES.items()),
+    _on(
+        "job.fp8_recipe",
+        lambda job: (
+            job.fp8_recipe not in (None, RECIPES_OF_PRECISIONS.get(job.precision, job.fp8_recipe))
+        ),
+        "does not match job.precision={job.precision}",
+    ),
+    _on(
+        "job.fp8_param_gather",
+        lambda job: job.fp8_param_gather and not job.precision.is_fp8,
+        "needs FP8, but job.precision is {job.precision}",
+        "--precision fp8_current, or leave it out",
+    ),
+    _on(
+        "job.optimizer",
+        lambda job: job.optimizer.is_muon and job.precision is Precision.FP16,
+        "does not support fp16",
+        "--precision bf16",
+    ),
+    *map(_only_adams, ("optimizer_cpu_offload", "use_precision_aware_optimizer")),
+    _on(
+        "job.optimizer_offload_fraction",
+        lambda job: not 0.0 <= job.optimizer_offload_fraction <= 1.0,
+        "must be between 0 and 1",
+    ),
+)
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -1,14 +1,15 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from advisor.base.errors import UserError
+from advisor.base.rule import Match, Rule, refuse
 from advisor.base.units import divisors
 from advisor.models.layer_kinds import sharded_heads
 from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
@@ -230,139 +231,181 @@ def _two_factors(number: int) -> tuple[int, int]:
     return number // inner, inner
 
 
+_SHORT: Final = {
+    "TP": "tensor_model_parallel_size",
+    "CP": "context_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "ETP": "expert_tensor_degree",
+}
+
+
+class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
+    """A rule that a model does not fit a layout."""
+
+    names: ClassVar[tuple[str, ...]] = ("model", "layout")
+
+    def stands_in(self, field: str, values: Mapping[str, object]) -> object:
+        """See Rule; of ``layout EP x ETP`` the product."""
+        layout = values["layout"]
+        if field == _ETP:
+            assert isinstance(layout, ParallelLayout)
+            return layout.expert_tensor_degree
+        _, several, degrees = field.partition(" ")
+        if not several:
+            return super().stands_in(field, values)
+        return prod(getattr(layout, _SHORT[short]) for short in degrees.split(" x "))
+
+
+_on = _FitRule.on
+_ETP: Final = "layout.expert_tensor_parallel_size"
+
+
+def _has_experts(model: ModelSpec, _: ParallelLayout) -> bool:
+    return model.num_moe_experts is not None
+
+
+def _expert_ranks(layout: ParallelLayout) -> int:
+    return layout.expert_model_parallel_size * layout.expert_tensor_degree
+
+
+_of_experts = partial(_on, given=_has_experts)
+
+
+def _divides(field: str, degree: str, name: str, number: str = "") -> _FitRule:
+    """A degree must divide a size of experts, where the model has that."""
+
+    def rest(model: ModelSpec, layout: ParallelLayout) -> Match | None:
+        whole, ways = getattr(model, number or name), getattr(layout, degree)
+        return _undivided(name, whole, ways) if whole and whole % ways else None
+
+    return _of_experts(f"layout.{field}", rest, "")
+
+
+def _uneven_stage(_: ModelSpec, layout: ParallelLayout) -> Match | None:
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    ways = _expert_ranks(layout)
+    return _undivided("TP x CP x DP", stage, ways) if stage % ways else None
+
+
+def _undivided(name: str, number: int, ways: int) -> Match:
+    return Match(f"must divide {name} = {number}", f"nearest: {_nearest(divisors(number), ways)}")
+
+
+def _needs_experts(field: str) -> _FitRule:
+    return _on(
+        field,
+        lambda model, layout: (
+            model.num_moe_experts is None
+            and getattr(layout, field.partition(".")[2]) not in (None, 1)
+        ),
+        "needs a model with experts",
+        "use 1",
+    )
+
+
+def _exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
+    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A); that of eager torch
+    gives several the same key/value head (DeepSpeed ulysses_sp.py)."""
+    tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
+    heads, groups = model.num_attention_heads // tp, max(1, model.num_query_groups // tp)
+    copied = model.transformer_impl.is_eager and ranks % groups == 0
+    if heads % ranks == 0 and (groups % ranks == 0 or copied):
+        return None
+    eager = model.transformer_impl.is_eager
+    return Match(
+        f"splits heads over {ranks} ranks, but a rank of TP {tp} has {heads} query and {groups} "
+        "key/value heads",
+        "use fewer ranks" if eager else "use p2p or all_gather, or a2a+p2p over fewer ranks",
+    )
+
+
+def _sharded_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
+    ways = layout.tensor_model_parallel_size * layout.context_parallel_size
+    uneven = (named for named in sharded_heads(model) if named[1] % ways)
+    return next((_undivided(*named, ways) for named in uneven), None)
+
+
+def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
+    """The nearest that are legal."""
+    legal, tp = legal_tensor_parallel_sizes(model), layout.tensor_model_parallel_size
+    return "" if tp in legal else f"nearest: {_nearest(legal, tp)}"
+
+
+_HEADS: Final = (
+    _on("layout.cp_comm_type", _exchanged_heads, ""),
+    _on("layout TP x CP", _sharded_heads, ""),
+)
+_FITS: Final = (
+    *map(_needs_experts, ("layout.expert_model_parallel_size", _ETP)),
+    _divides("expert_model_parallel_size", "expert_model_parallel_size", "num_moe_experts"),
+    _divides(
+        "expert_tensor_parallel_size",
+        "expert_tensor_degree",
+        "moe_ffn_hidden_size",
+        "expert_ffn_hidden_size",
+    ),
+    _divides(
+        "tensor_model_parallel_size",
+        "tensor_model_parallel_size",
+        "moe_shared_expert_intermediate_size",
+    ),
+    _of_experts("layout EP x ETP", _uneven_stage, ""),
+    _of_experts(
+        "layout.sequence_parallel",
+        lambda _, layout: layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel,
+        "must be on: experts with tensor parallelism need it (MoELayer.forward)",
+        "use --sp",
+    ),
+    _of_experts(
+        "model.moe_token_dispatcher_type",
+        lambda model, layout: (
+            model.moe_token_dispatcher_type is TokenDispatcher.FLEX and _expert_ranks(layout) == 1
+        ),
+        "needs EP x ETP > 1",
+        "use alltoall",
+    ),
+    _of_experts(
+        _ETP,
+        lambda model, layout: model.add_bias_linear and layout.expert_tensor_degree > 1,
+        "cannot split experts that have biases",
+        "use 1",
+    ),
+    _on(
+        "layout.context_parallel_size",
+        lambda model, layout: (
+            layout.context_parallel_size > 1 and model.attn_logit_softcapping is not None
+        ),
+        "cannot be combined with model.attn_logit_softcapping",
+        "use 1",
+    ),
+    *_HEADS,
+    _on(
+        "layout.tensor_model_parallel_size",
+        _illegal_tensor_degree,
+        "must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
+        "{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or be a "
+        "multiple of it",
+        "{found}",
+    ),
+)
+"""What Megatron refuses: of experts parallel_state.py, moe_layer.py; TransformerConfig; and what is
+not computed (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py)."""
+
+
 def fits_layout(model: ModelSpec, layout: ParallelLayout) -> bool:
     """See check_model_fits_layout."""
-    return _passes(check_model_fits_layout, model, layout)
+    return not any(rule.applies(model, layout) for rule in _FITS)
 
 
 def has_whole_heads(model: ModelSpec, layout: ParallelLayout) -> bool:
     """Whether TP and CP give every rank whole heads."""
-    return _passes(_check_heads, model, layout)
-
-
-def _passes(
-    check: Callable[[ModelSpec, ParallelLayout], None], model: ModelSpec, layout: ParallelLayout
-) -> bool:
-    try:
-        check(model, layout)
-    except UserError:
-        return False
-    return True
+    return not any(rule.applies(model, layout) for rule in _HEADS)
 
 
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
-    """Raise UserError where the degrees do not divide the model's shape (TransformerConfig), or the
-    model is not computed under them (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py)."""
-    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
-    _check_experts(model, layout)
-    if cp > 1 and model.attn_logit_softcapping is not None:
-        raise UserError(
-            "layout.context_parallel_size",
-            cp,
-            "cannot be combined with model.attn_logit_softcapping",
-            "use 1",
-        )
-    _check_heads(model, layout)
-    legal = legal_tensor_parallel_sizes(model)
-    if tp not in legal:
-        raise UserError(
-            "layout.tensor_model_parallel_size",
-            tp,
-            f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size "
-            f"= {model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} "
-            "or be a multiple of it",
-            f"nearest: {_nearest(legal, tp)}",
-        )
-
-
-def _check_heads(model: ModelSpec, layout: ParallelLayout) -> None:
-    _check_exchanged_heads(model, layout)
-    ways = layout.tensor_model_parallel_size * layout.context_parallel_size
-    for name, heads in sharded_heads(model):
-        if heads % ways:
-            raise UserError(
-                "layout TP x CP",
-                ways,
-                f"must divide {name} = {heads}",
-                f"nearest: {_nearest(divisors(heads), ways)}",
-            )
-
-
-def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
-    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A); that of eager torch
-    gives several the same key/value head (DeepSpeed ulysses_sp.py)."""
-    tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
-    groups = max(1, model.num_query_groups // tp)
-    copied = model.transformer_impl.is_eager and ranks % groups == 0
-    if model.num_attention_heads // tp % ranks or (groups % ranks and not copied):
-        raise UserError(
-            "layout.cp_comm_type",
-            layout.cp_comm_type,
-            f"splits heads over {ranks} ranks, but a rank of TP {tp} has "
-            f"{model.num_attention_heads // tp} query and {groups} key/value heads",
-            "use fewer ranks"
-            if model.transformer_impl.is_eager
-            else "use p2p or all_gather, or a2a+p2p over fewer ranks",
-        )
-
-
-def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
-    """What Megatron refuses about expert parallelism (parallel_state.py, moe_layer.py)."""
-    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
-    if model.num_moe_experts is None:
-        for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
-            if getattr(layout, field) not in (None, 1):
-                raise UserError(
-                    f"layout.{field}", getattr(layout, field), "needs a model with experts", "use 1"
-                )
-        return
-    _check_divides("expert_model_parallel_size", ep, "num_moe_experts", model.num_moe_experts)
-    width = model.expert_ffn_hidden_size
-    _check_divides("expert_tensor_parallel_size", etp, "moe_ffn_hidden_size", width)
-    shared, tp = model.moe_shared_expert_intermediate_size, layout.tensor_model_parallel_size
-    if shared is not None:
-        _check_divides(
-            "tensor_model_parallel_size", tp, "moe_shared_expert_intermediate_size", shared
-        )
-    stage = layout.world_size // layout.pipeline_model_parallel_size
-    if stage % (ep * etp):
-        raise UserError(
-            "layout EP x ETP",
-            ep * etp,
-            f"must divide TP x CP x DP = {stage}",
-            f"nearest: {_nearest(divisors(stage), ep * etp)}",
-        )
-    _check_expert_cut(model, layout)
-
-
-def _check_expert_cut(model: ModelSpec, layout: ParallelLayout) -> None:
-    """What tensor parallelism and the dispatcher ask of each other."""
-    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
-    tp = layout.tensor_model_parallel_size
-    if tp > 1 and not layout.sequence_parallel:
-        raise UserError(
-            "layout.sequence_parallel",
-            False,
-            "must be on: experts with tensor parallelism need it (MoELayer.forward)",
-            "use --sp",
-        )
-    if model.moe_token_dispatcher_type is TokenDispatcher.FLEX and ep * etp == 1:
-        raise UserError(
-            "model.moe_token_dispatcher_type", "flex", "needs EP x ETP > 1", "use alltoall"
-        )
-    if model.add_bias_linear and etp > 1:
-        raise UserError(
-            "layout.expert_tensor_parallel_size",
-            etp,
-            "cannot split experts that have biases",
-            "use 1",
-        )
-
-
-def _check_divides(field: str, degree: int, name: str, number: int) -> None:
-    if number % degree:
-        near = f"nearest: {_nearest(divisors(number), degree)}"
-        raise UserError(f"layout.{field}", degree, f"must divide {name} = {number}", near)
+    """Raise UserError where the degrees do not divide the model's shape, or the model is not
+    computed under them."""
+    refuse(_FITS, model, layout)
 
 
 def _nearest(legal: tuple[int, ...], wanted: int) -> str:
