@@ -10,7 +10,7 @@ from msgspec import Struct
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, override_all, parse, read_fields, read_record, show
-from advisor.models.spec import ModelSpec
+from tests.advisor.toys import LLAMA
 
 
 class Shade(StrEnum):
@@ -67,10 +67,7 @@ def test_every_kind_of_field_is_read() -> None:
         ({"shade": 3}, "shade = 3: must be one of dark-blue, Light"),
         ({"inner": 3}, "inner = 3: must be a mapping of keys to values"),
         ({"inner": {"dept": 3}}, "inner.dept = 3: is not a known key; did you mean depth?"),
-        (
-            {"inner": {"depth": "3"}},
-            "inner.depth = 3: must be an integer; write 3 without quotes",
-        ),
+        ({"inner": {"depth": "3"}}, "inner.depth = 3: must be an integer; write 3 without quotes"),
         ({"inner": {"depth": 0}}, "inner.depth = 0: must be at least 1"),
         ({"with": 1}, "with = 1: is not a known key; did you mean width"),
     ],
@@ -88,13 +85,10 @@ def test_a_field_without_a_default_is_missing() -> None:
     assert str(error.value).startswith("f.yaml: width = (none): is missing and has no default")
 
 
-def test_read_fields_needs_no_complete_set() -> None:
+def test_an_enum_is_named_by_value_or_by_member_and_fields_need_no_complete_set() -> None:
+    for text in ("bf16", "bfloat16"):
+        assert convert(text, DType, "", "job.main_grads_dtype") is DType.BF16
     assert read_fields(Outer, {"shade": "DARK"}, "f.yaml") == {"shade": Shade.DARK}
-
-
-def test_an_enum_is_named_by_value_or_by_member() -> None:
-    assert convert("bf16", DType, "", "job.main_grads_dtype") is DType.BF16
-    assert convert("bfloat16", DType, "", "job.main_grads_dtype") is DType.BF16
 
 
 @pytest.mark.parametrize(
@@ -135,9 +129,9 @@ def test_parse_refuses_the_rest(text: str, annotation: type, line: str) -> None:
     assert str(error.value) == line
 
 
-def test_override_replaces_fields(toy: ModelSpec) -> None:
+def test_override_replaces_fields() -> None:
     texts = {"num_layers": "12", "transformer_impl": "local"}
-    changed = override_all(toy, texts, "model.")
+    changed = override_all(LLAMA, texts, "model.")
     assert (changed.num_layers, changed.transformer_impl) == (12, "local")
 
 
@@ -149,25 +143,10 @@ def test_override_replaces_fields(toy: ModelSpec) -> None:
         ("num_layers", "x", "model.num_layers = x: is not an integer"),
     ],
 )
-def test_override_names_the_field(toy: ModelSpec, key: str, text: str, line: str) -> None:
+def test_override_names_the_field(key: str, text: str, line: str) -> None:
     with pytest.raises(UserError) as error:
-        override_all(toy, {key: text}, "model.")
+        override_all(LLAMA, {key: text}, "model.")
     assert str(error.value).startswith(line)
-
-
-@pytest.fixture
-def toy() -> ModelSpec:
-    return ModelSpec(
-        name="toy",
-        num_layers=2,
-        hidden_size=64,
-        ffn_hidden_size=128,
-        num_attention_heads=4,
-        num_query_groups=2,
-        kv_channels=16,
-        vocab_size=100,
-        max_position_embeddings=32,
-    )
 
 
 @pytest.mark.slow

@@ -277,9 +277,7 @@ def test_a_script_says_its_fusions(tmp_path: Path) -> None:
     assert (model.apply_rope_fusion, model.moe_router_fusion) == (False, True)
 
 
-def page_of(
-    folder: Path, capsys: pytest.CaptureFixture[str], text: str, gpus: str, *words: str
-) -> str:
+def page_of(folder: Path, capsys, text: str, gpus: str, *words: str) -> str:
     """What is printed of a script, on one line."""
     (folder / "train.sh").write_text(f"{text}\n")
     cli.main(["--from", str(folder / "train.sh"), "--gpus", gpus, *words])
@@ -323,24 +321,27 @@ def test_what_is_not_known_is_said_with_what_is_assumed(tmp_path, capsys) -> Non
     assert (read["file"], read["line"], read["recompute"]) == (str(file), 1, None)
     assert [(one["option"], one["value"]) for one in read["not_taken"]] == [("--clip-grad", "0.0")]
     unknown = {one["key"]: one["assumed"] for one in read["not_known"]}
-    assert unknown == {
-        "job.cuda_graph_impl": "none",
-        "layout.tensor_model_parallel_size": "1",
-        "--recompute": None,
-        "": None,
-    }
+    assumed = {"job.cuda_graph_impl": "none", "layout.tensor_model_parallel_size": "1"}
+    assert unknown == {**assumed, "--recompute": None, "": None}
     given = ["--tp", "2", "--recompute", "none", "job.cuda_graph_impl=local"]
     cli.main([*asked, *given, "--format", "json"])
     read = json.loads(capsys.readouterr().out)["read_from"]
     assert [one["value"] for one in read["not_known"]] == ["${EXTRA_ARGS}"]
 
 
+GIVEN = {"model": "llama3_8b", "gpus": "8xH100"}
+
+
+def read_text(folder: Path, text: str, name: str = "train.sh"):
+    """The job of a file with this text, of Llama 3 8B on eight GPUs."""
+    (folder / name).write_text(f"{text}\n")
+    return read_job(str(folder / name), GIVEN)
+
+
 def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     """`--bf16` is Megatron's and a Trainer's."""
-    file = tmp_path / "train.sh"
     options = "--bf16 True --gradient_checkpointing True --torch_compile True"
-    file.write_text(f"accelerate launch train.py {options}\n")
-    found = read_job(str(file), {"model": "llama3_8b", "gpus": "8xH100"})
+    found = read_text(tmp_path, f"accelerate launch train.py {options}")
     assert found.request.framework == "huggingface"
     assert found.configuration.recompute.startswith("full")
 
@@ -359,9 +360,8 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_without_settings_says_what_was_read(tmp_path, text: str, says: str) -> None:
-    (tmp_path / "train.sh").write_text(f"{text}\n")
     with pytest.raises(UserError, match=says):
-        read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
+        read_text(tmp_path, text)
 
 
 JOBS = CORRECT.parent / "jobs"
@@ -389,24 +389,15 @@ def test_a_realistic_file_is_the_job_that_its_framework_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "says"),
+    ("options", "path", "says"),
     [
-        ("python train.py --output_dir o --bf16 --gradient_checkpointing", FSDP, "no fsdp"),
-        (
-            "python train.py --output_dir o --fsdp full_shard",
-            "job.precision",
-            "neither bf16 nor fp16",
-        ),
-        (
-            "python train.py --output_dir o --bf16 --deepspeed no.json --gradient_checkpointing",
-            FSDP,
-            "--deepspeed",
-        ),
+        ("--bf16 --gradient_checkpointing", FSDP, "no fsdp"),
+        ("--fsdp full_shard", "job.precision", "neither bf16 nor fp16"),
+        ("--bf16 --deepspeed no.json --gradient_checkpointing", FSDP, "--deepspeed"),
     ],
 )
-def test_a_trainers_job_that_is_not_modelled_is_named(tmp_path, text, path, says) -> None:
-    (tmp_path / "train.sh").write_text(f"{text}\n")
-    read = read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
+def test_a_trainers_job_that_is_not_modelled_is_named(tmp_path, options, path, says) -> None:
+    read = read_text(tmp_path, f"python train.py --output_dir o {options}")
     assert [(one.path, one.written) for one in read.configuration.unknown] == [(path, says)]
 
 
@@ -414,7 +405,7 @@ def test_files_lie_next_to_a_script_or_where_it_is_run(tmp_path, monkeypatch) ->
     (tmp_path / "scripts").mkdir()
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
-    script, given = tmp_path / "scripts" / "t.sh", {"model": "llama3_8b", "gpus": "8xH100"}
+    script, given = tmp_path / "scripts" / "t.sh", GIVEN
     text = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     script.write_text(
         "accelerate launch --config_file a.yaml train.py --output_dir o --bf16 "
@@ -449,36 +440,29 @@ def test_files_lie_next_to_a_script_or_where_it_is_run(tmp_path, monkeypatch) ->
     ],
 )
 def test_a_named_file_that_is_missing_is_not_known(tmp_path, command, framework, unknown) -> None:
-    file, given = tmp_path / "train.sh", {"model": "llama3_8b", "gpus": "8xH100"}
-    file.write_text(f"{command} --output_dir o --bf16 --gradient_checkpointing True\n")
-    read = read_job(str(file), given)
+    read = read_text(tmp_path, f"{command} --output_dir o --bf16 --gradient_checkpointing True")
     assert read.request.framework == framework
     assert [one.written for one in read.configuration.unknown] == unknown
     assert resolve(read.request).config.framework == framework
 
 
+MICRO_BATCH_4 = '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
+
+
 def test_accelerates_file_has_fsdp1_by_default_and_deepspeeds_stages(tmp_path: Path) -> None:
-    given = {"model": "llama3_8b", "gpus": "8xH100"}
-    file = tmp_path / "a.yaml"
-    file.write_text(
-        "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
-    )
-    found = resolve(read_job(str(file), given).request)
-    assert found.config.flat_parameters
-    assert found.layout.data_parallel_sharding == "gradients"
-    file.write_text(
-        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
-        "  offload_optimizer_device: cpu\n"
-    )
-    found = resolve(read_job(str(file), given).request)
-    assert (found.config.framework, found.config.optimizer_cpu_offload) == ("deepspeed", True)
-    assert found.layout.data_parallel_sharding == "gradients"
-    (tmp_path / "ds.json").write_text(
-        '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
-    )
-    found = resolve(read_job(str(tmp_path / "ds.json"), given).request)
-    assert found.layout.data_parallel_sharding == "no_shard"  # stage 0
-    assert found.config.global_batch_size == 32
+    def found(text: str, name: str = "a.yaml"):
+        return resolve(read_text(tmp_path, text, name).request)
+
+    fsdp = found("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}")
+    assert fsdp.config.flat_parameters
+    assert fsdp.layout.data_parallel_sharding == "gradients"
+    stages = "{zero_stage: 2, offload_optimizer_device: cpu}"
+    zero = found(f"distributed_type: DEEPSPEED\ndeepspeed_config: {stages}")
+    assert (zero.config.framework, zero.config.optimizer_cpu_offload) == ("deepspeed", True)
+    assert zero.layout.data_parallel_sharding == "gradients"
+    plain = found(MICRO_BATCH_4, "ds.json")
+    assert plain.layout.data_parallel_sharding == "no_shard"  # stage 0
+    assert plain.config.global_batch_size == 32
 
 
 TRAINER = "train.py --output_dir o --bf16 --fsdp full_shard --gradient_checkpointing True"
@@ -503,12 +487,9 @@ TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train"
 )
 def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, name: str) -> None:
     (tmp_path / "tt.yaml").write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n")
-    (tmp_path / "tt.toml").write_text(
-        "[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode = 'full'\n"
-    )
-    (tmp_path / "ds.json").write_text(
-        '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}}'
-    )
+    full = "[activation_checkpoint]\nmode = 'full'\n"
+    (tmp_path / "tt.toml").write_text(f"[training]\nlocal_batch_size = 1\n{full}")
+    (tmp_path / "ds.json").write_text(MICRO_BATCH_4)
     for value in (True, False):
         text = f"export {name}=max_split_size_mb:512,expandable_segments:{value}\n{command}"
         found = resolved(tmp_path, text, model="llama3_8b")
@@ -518,6 +499,12 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
     assert str(unknown.origins["job.expandable_segments"]) != "given"
 
 
+PEFT = "--per_device_train_batch_size 1 --gradient_checkpointing 1 --use_peft"
+ARGS = "args = TrainingArguments('o', bf16=True, gradient_checkpointing=True)"
+SFT = "args=SFTConfig('o', gradient_checkpointing=True)"
+LORA = "peft LoraConfig in line 1"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -525,27 +512,13 @@ def test_the_allocators_option_of_a_script_is_the_jobs(tmp_path, command: str, n
         ("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n", "finetuning_type lora in line 2"),
         ("f.yaml", "cutoff_len: 512\nbf16: true\n", "finetuning_type by default lora in line 1"),
         ("f.yaml", "cutoff_len: 512\nfinetuning_type: full\n", ""),
-        (
-            "t.sh",
-            "python t.py --per_device_train_batch_size 1 --gradient_checkpointing 1 --use_peft\n",
-            "--use_peft True in line 1",
-        ),
-        (
-            "t.py",
-            "model = get_peft_model(model, LoraConfig(r=8))\n"
-            "args = TrainingArguments('o', bf16=True, gradient_checkpointing=True)\n",
-            "peft LoraConfig in line 1",
-        ),
-        (
-            "t.py",
-            "trainer = SFTTrainer(args=SFTConfig('o', gradient_checkpointing=True),"
-            " peft_config=peft.LoraConfig())\n",
-            "peft LoraConfig in line 1",
-        ),
+        ("t.sh", f"python t.py {PEFT}\n", "--use_peft True in line 1"),
+        ("t.py", f"model = get_peft_model(model, LoraConfig(r=8))\n{ARGS}\n", LORA),
+        ("t.py", f"SFTTrainer({SFT}, peft_config=peft.LoraConfig())\n", LORA),
     ],
 )
 def test_adapters_are_not_modelled_and_the_verdict_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
+    tmp_path, capsys, name: str, text: str, says: str
 ) -> None:
     (tmp_path / name).write_text(text)
     words = ["--from", str(tmp_path / name), "--model", "llama3_8b", "--gpus", "8xH100"]

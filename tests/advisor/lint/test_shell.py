@@ -18,10 +18,7 @@ def last(text: str) -> Command:
     [
         ("run --m mlp 2>&1 | tee log.txt", [("run", "--m", "mlp"), ("tee", "log.txt")]),
         ("for i in 1; do run --m mlp; done", [("run", "--m", "mlp")]),
-        (
-            "run --a; fi_le --b && x || y > log &",
-            [("run", "--a"), ("fi_le", "--b"), ("x",), ("y",)],
-        ),
+        ("run --a; fi --b && x || y > log &", [("run", "--a"), ("fi", "--b"), ("x",), ("y",)]),
         ("run --b 1 \\\n  --c 2", [("run", "--b", "1", "--c", "2")]),
         ("run --b '1 2' # --c", [("run", "--b", "1 2")]),
         ("run --b 1 `# one` \\\n --c", [("run", "--b", "1", "--c")]),
@@ -69,11 +66,8 @@ x $A
 def test_branches_are_never_added_together() -> None:
     assert commands(BRANCHES) == [("x", "--n", "32"), ("x", "--n", "80", "--tp", "4")]
     assert read_shell(BRANCHES, "a.sh").commands[0].branch == ('[ "$SIZE" = 8b ]',)
-
-
-def test_a_command_that_no_branch_changes_stands_there_once() -> None:
     (command,) = read_shell("if [ $A = 1 ]; then B=2; fi\nx", "a.sh").commands
-    assert command.branch == ()
+    assert command.branch == (), "no branch changes it"
 
 
 def test_what_the_script_decides_is_decided() -> None:
@@ -85,11 +79,9 @@ def test_what_the_script_decides_is_decided() -> None:
 def test_a_case_takes_its_patterns_one_by_one() -> None:
     text = "case $V in a) O=1;; b|c) O=2;; *) exit;; esac\nx $O\ncase $V in a) y;; esac"
     assert commands(text) == [("x", "1"), ("x", "2"), ("y",)]
-
-
-def test_a_loop_over_arguments_leaves_the_default_likely() -> None:
     text = "TP=2\nwhile [ $# -gt 0 ]; do case $1 in --tp) TP=$2; shift;; esac; shift; done\nx $TP"
-    assert commands(text)[-1] == ("x", "2")
+    assert commands(text)[-1] == ("x", "2"), "a loop over arguments leaves the default likely"
+    assert commands('ARGS="--a 1"\nB=2') == [("--a", "1")], "no command uses it"
 
 
 def test_the_environment_of_a_command() -> None:
@@ -99,12 +91,8 @@ def test_the_environment_of_a_command() -> None:
 
 def test_places_are_those_of_the_text_after_a_variable() -> None:
     words = last('O="--a 1 \\\n  --bb 2"\nsrun sh -c "run $O"\nrun $O').words
-    assert [(w.text, w.place.line, w.place.column) for w in words[1:]] == [
-        ("--a", 1, 4),
-        ("1", 1, 8),
-        ("--bb", 2, 3),
-        ("2", 2, 8),
-    ]
+    places = [(w.text, w.place.line, w.place.column) for w in words[1:]]
+    assert places == [("--a", 1, 4), ("1", 1, 8), ("--bb", 2, 3), ("2", 2, 8)]
 
 
 def test_here_documents_become_files_with_places() -> None:
@@ -129,10 +117,6 @@ def test_what_cannot_be_read_is_a_note_with_its_line() -> None:
 def test_directives_of_slurm() -> None:
     script = read_shell("#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node 8\nx\n", "a.sh")
     assert [w.text for w in script.directives] == ["--nodes=4", "--gpus-per-node", "8"]
-
-
-def test_options_that_no_command_uses_are_read_as_they_stand() -> None:
-    assert commands('ARGS="--a 1"\nB=2') == [("--a", "1")]
 
 
 def test_many_conditions_do_not_take_forever() -> None:

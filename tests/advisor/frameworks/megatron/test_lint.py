@@ -7,7 +7,9 @@ from advisor.frameworks.megatron.lint.settings import field_of
 from advisor.frameworks.names import Framework
 from advisor.lint.target import LintReport, lint_target
 
-SELECTIVE = "--recompute-granularity selective --recompute-modules"
+PROMOTED = "--recompute-granularity selective"
+SELECTIVE = f"{PROMOTED} --recompute-modules"
+LOCAL_GRAPHS = f"{SELECTIVE} mlp --cuda-graph-impl local"
 FULL = "--recompute-granularity full --recompute-method"
 
 
@@ -29,10 +31,7 @@ def found(report: LintReport) -> str:
         (f"{SELECTIVE} moe --num-experts 8", ""),
         (f"{SELECTIVE} core_attn", "WARNING core_attn_under_flash"),
         (f"{SELECTIVE} core_attn --attention-backend unfused", ""),
-        (
-            "--recompute-granularity selective --attention-backend unfused",
-            "WARNING promoted_core_attn",
-        ),
+        (f"{PROMOTED} --attention-backend unfused", "WARNING promoted_core_attn"),
         ("--recompute-activations --recompute-modules mlp", "NOTE recompute_activations"),
         ("--checkpoint-activations", "ERROR checkpoint_activations"),
         ("--recompute-modules mlp", "WARNING modules_without_selective"),
@@ -67,11 +66,8 @@ def found(report: LintReport) -> str:
             "ERROR deterministic_loss_fusion, ERROR deterministic_tp_overlap",
         ),
         ("--cuda-graph-impl local --cuda-graph-scope attn", "NOTE cuda_graph_spelling"),
-        (
-            f"{SELECTIVE} mlp --cuda-graph-impl local",
-            "ERROR cuda_graph_hidden_dropout",
-        ),  # dropouts default to 0.1
-        (f"{SELECTIVE} mlp --cuda-graph-impl local --hidden-dropout 0.0", ""),
+        (LOCAL_GRAPHS, "ERROR cuda_graph_hidden_dropout"),  # dropouts default to 0.1
+        (f"{LOCAL_GRAPHS} --hidden-dropout 0.0", ""),
     ],
 )
 def test_findings_on_flags(flags: str, findings: str) -> None:
@@ -137,20 +133,11 @@ def test_a_variable_that_the_script_does_not_set_is_said_and_not_guessed() -> No
     assert "--recompute-method" in report.findings[0].reason
 
 
-@pytest.mark.parametrize(
-    ("option", "field"),
-    [
-        ("--recompute-modules", "recompute_modules"),
-        ("--fp8-format", "fp8"),
-        ("--num-experts", "num_moe_experts"),
-        ("--cuda-graph-scope", "cuda_graph_modules"),
-        ("--lr", None),
-        ("--recompute_modules", None),
-        ("recompute-modules", None),
-    ],
-)
-def test_options_and_their_fields(option: str, field: str | None) -> None:
-    assert field_of(option) == field
+def test_options_and_their_fields() -> None:
+    fields = {"--recompute-modules": "recompute_modules", "--fp8-format": "fp8", "--lr": None}
+    fields |= {"--num-experts": "num_moe_experts", "--cuda-graph-scope": "cuda_graph_modules"}
+    fields |= {"--recompute_modules": None, "recompute-modules": None}
+    assert {option: field_of(option) for option in fields} == fields
 
 
 def test_bridge_overrides() -> None:
@@ -186,13 +173,15 @@ MODEL_ARGS:
 """
 
 
-def test_model_args_of_megatron_lm(tmp_path: Path) -> None:
+def test_model_args_of_megatron_lm_and_plain_fields(tmp_path: Path) -> None:
     file = tmp_path / "model_config.yaml"
     file.write_text(MODEL_ARGS)
     report = lint_target(str(file))
     assert found(report) == "WARNING layernorm_on_te, NOTE graph_register_environment"
     assert report.checked[0].settings.num_layers == 12
     assert not report.checked[0].settings.distribute_saved_activations
+    file.write_text("language_model:\n  recompute_granularity: partial\nmicro_batch_size: 1\n")
+    assert found(lint_target(str(file))) == "ERROR recompute_granularity"
 
 
 CONTAINER = """
@@ -234,16 +223,8 @@ def test_a_configuration_that_bridge_dumped(sequence_parallel, findings, tmp_pat
     assert report.checked[0].release.label == "Megatron Bridge 0.6 (megatron-core 0.19)"
     assert found(report) == findings
     assert report.checked[0].settings.attention_backend == "flash"
-    assert (report.checked[0].settings.fp8, report.checked[0].settings.fp8_recipe) == (
-        "hybrid",
-        "tensorwise",
-    )
-
-
-def test_plain_fields_and_the_language_model_section(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("language_model:\n  recompute_granularity: partial\nmicro_batch_size: 1\n")
-    assert found(lint_target(str(file))) == "ERROR recompute_granularity"
+    read = report.checked[0].settings
+    assert (read.fp8, read.fp8_recipe) == ("hybrid", "tensorwise")
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,12 @@ def test_no_table_takes_the_id_of_another_s_rule() -> None:
     assert set(ids) == {*RULES, *HARDWARE_RULES}
 
 
-def test_every_rule_says_what_it_is() -> None:
+def test_every_rule_says_what_it_is_and_none_fires_on_the_defaults() -> None:
     for name, rule in RULES.items():
         assert rule.says.endswith("."), name
         assert "{" not in rule.says
+    for revision in (*MEGATRON_CORE, bridge()):
+        assert find(RawSettings(), revision) == ()
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -94,11 +96,6 @@ def test_a_rule_fires_on_its_example_and_not_on_what_mends_it(name: str) -> None
 
 def test_the_page_shows_every_rule_as_it_is() -> None:
     assert PAGE.read_text(encoding="utf-8") == rules_page()
-
-
-def test_no_rule_fires_on_the_defaults() -> None:
-    for revision in (*MEGATRON_CORE, bridge()):
-        assert find(RawSettings(), revision) == ()
 
 
 @pytest.mark.parametrize(
@@ -199,12 +196,23 @@ def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(numb
     assert block == {"block_without_layers": Verdict.NO_EFFECT}
 
 
-def test_more_layers_than_the_chunk_has(make_job) -> None:
-    job = make_job(pipeline_model_parallel_size=4)
-    assert notes(parse_setting("full:block:99"), job, lm("0.16")) == (
-        "recompute_num_layers = 99 exceeds the 6 layers of a model chunk, so it means 6",
-    )
-    assert notes(parse_setting("full:block:6"), job, lm()) == ()
+@pytest.mark.parametrize(
+    ("spec", "plain", "changes", "words"),
+    [
+        (
+            *("full:block:99", "full:block:6", {"pipeline_model_parallel_size": 4}),
+            "recompute_num_layers = 99 exceeds the 6 layers of a model chunk, so it means 6",
+        ),
+        (
+            *("selective", "selective:core_attn", {"attention_backend": "unfused"}),
+            "recompute_modules is unset: Megatron then recomputes core_attn",
+        ),
+    ],
+)
+def test_what_megatron_makes_of_it_is_noted(spec, plain, changes, words, make_job) -> None:
+    job = make_job(**changes)
+    assert notes(parse_setting(spec), job, lm("0.16")) == (words,)
+    assert notes(parse_setting(plain), job, lm()) == ()
 
 
 # Labels that act on nothing, or buy nothing
@@ -232,14 +240,6 @@ def test_core_attn_buys_nothing_where_no_scores_are_kept(backend, says, make_job
     found = notes(parse_setting("selective:core_attn"), job, lm())
     assert len(found) == says
     assert all("softmax statistics" in note for note in found)
-
-
-def test_unset_modules_are_said_to_be_core_attn(make_job) -> None:
-    job = make_job(attention_backend="unfused")
-    assert notes(parse_setting("selective"), job, lm()) == (
-        "recompute_modules is unset: Megatron then recomputes core_attn",
-    )
-    assert notes(parse_setting("selective:core_attn"), job, lm()) == ()
 
 
 @pytest.mark.parametrize("spec", ["selective:moe", "selective:mlp,shared_experts"])
@@ -453,13 +453,11 @@ def test_options_without_effect(raw, rule) -> None:
     assert list(rules_of(lm(), **{**experts, **raw})) == ([rule] if rule else [])
 
 
-def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:
-    job = make_job(cuda_graph_impl="local")
-    assert rejected_by("none", job, bridge()) == ["bridge_local_graphs"]
-    assert rejected_by("none", job, lm()) == []
-
-
-def test_query_groups_below_tp_need_0_16(make_job) -> None:
+def test_what_one_release_refuses_and_another_takes(make_job) -> None:
+    """Bridge takes local graphs for the whole iteration only; groups below TP need 0.16."""
+    graphed = make_job(cuda_graph_impl="local")
+    assert rejected_by("none", graphed, bridge()) == ["bridge_local_graphs"]
+    assert rejected_by("none", graphed, lm()) == []
     job = make_job(num_query_groups=2, tensor_model_parallel_size=4)
     assert rejected_by("none", job, lm("0.15")) == ["query_groups_match_tp"]
     assert rejected_by("none", job, lm("0.16")) == []
@@ -471,13 +469,8 @@ def test_a_label_that_the_release_lacks_names_those_that_have_it(make_job) -> No
     assert "megatron-core 0.16" in rejection.reason
     assert rejection.fix == "gdn_norm_out needs --framework-version 0.19 or main"
     assert rejection.source == "megatron-core 0.16.1 transformer_config.py:1207"
-
-
-def test_a_misspelt_label_is_answered_with_the_nearest() -> None:
-    found = find(
-        RawSettings(recompute_granularity="selective", recompute_modules=("layer_norm",)), lm()
-    )
-    assert "layernorm" in found[0].fix
+    misspelt = RawSettings(recompute_granularity="selective", recompute_modules=("layer_norm",))
+    assert "layernorm" in find(misspelt, lm())[0].fix
 
 
 @pytest.mark.parametrize(

@@ -122,11 +122,7 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (LLAMA3_8B, {"attention_bias": True}, "attention_bias = True: needs mlp_bias = true too"),
         (LLAMA3_8B, {"mlp_bias": True}, "mlp_bias = True: needs attention_bias = true too"),
         (LLAMA3_8B, {"auto_map": {"AutoModel": "x.y"}}, "auto_map = {'AutoModel': 'x.y'}: points"),
-        (
-            LLAMA3_8B,
-            {"sliding_window": 4096},
-            "sliding_window = 4096: this family has no sliding-window",
-        ),
+        (LLAMA3_8B, {"sliding_window": 9}, "sliding_window = 9: this family has no sliding-window"),
         (LLAMA3_8B, {"my_extra_layers": 3}, "my_extra_layers = 3: is unknown"),
         (LLAMA3_8B, {"kv_lora_rank": 512}, "kv_lora_rank = 512: is unknown"),
         (LLAMA3_8B, {"output_hidden_states": True}, "output_hidden_states = True: returns every"),
@@ -139,11 +135,7 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (LLAMA3_8B, {"vocab_size": None}, "vocab_size = None: is missing"),
         (LLAMA3_8B, {"head_dim": -1}, "head_dim = -1: must be at least 1"),
         (LLAMA3_8B, {"num_key_value_heads": 5}, "model.num_query_groups = 5: must divide"),
-        (
-            LLAMA3_8B,
-            {"attention_dropout": 1.5},
-            "model.attention_dropout = 1.5: must be at least 0 and below 1",
-        ),
+        (LLAMA3_8B, {"attention_dropout": 1.5}, "dropout = 1.5: must be at least 0 and below 1"),
         (LLAMA3_8B, {"tie_word_embeddings": "no"}, "tie_word_embeddings = no: must be true or"),
         (LLAMA3_8B, {"model_type": "dbrx"}, "model_type = dbrx: is not a supported model family"),
         (LLAMA3_8B, {"model_type": None}, "model_type = None: is not a supported model family"),
@@ -211,16 +203,13 @@ def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
 )
 def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "config.json"
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        load_config_json(path)
     path.write_bytes(content)
     with pytest.raises(UserError) as error:
         load_config_json(path)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read: No such file"):
-        load_config_json(tmp_path / "config.json")
 
 
 @given(
