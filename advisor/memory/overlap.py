@@ -26,15 +26,15 @@ from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 
 class _Layer(Struct, frozen=True):
     """Bytes of a layer, one microbatch: what its first half keeps, up to where tokens leave; the
-    most that its passes have; gradients between its halves; that of the experts' output, which the
-    schedule holds while they go back; and what their weight gradients hold when put off."""
+    most that its forward has; what its backward has at its highest without that half and gradients
+    between the halves; and what is held next to the other's first half: the gradient of the
+    experts' output, which the schedule has while they go back, and what weight gradients put off
+    are made of."""
 
     first_half: int
     forward: int
     backward: int
-    between: int
     held: int
-    put_off: int
 
 
 def more_in_turns(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed: bool) -> int:
@@ -42,20 +42,12 @@ def more_in_turns(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed
     runs in turns with it, in the layers of any of `plans`: what that has kept up to its exchange
     while the experts go back, or all that its experts need where these have gone. delayed: weight
     gradients wait for the exchange, with what they are made of."""
-    layers = {
-        _layer(shape, segment) for plan in plans for segment in plan.segments if not segment.whole
-    }
-    if not layers:
-        return 0
-    first = max(layer.first_half for layer in layers)
-    running = max(layer.forward for layer in layers)
-    return max(
-        max(
-            first + layer.held + (layer.put_off if delayed else 0),
-            running - (layer.backward - layer.first_half - layer.between),
-        )
-        for layer in layers
-    )
+    segments = {segment for plan in plans for segment in plan.segments if not segment.whole}
+    layers = [_layer(shape, segment, delayed) for segment in segments]
+    first = max((layer.first_half for layer in layers), default=0)
+    running = max((layer.forward for layer in layers), default=0)
+    each = (max(first + layer.held, running - layer.backward) for layer in layers)
+    return max(each, default=0)
 
 
 def overlapped(
@@ -88,26 +80,24 @@ def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bo
 
 
 @lru_cache(maxsize=1024)
-def _layer(shape: RankShape, segment: Segment) -> _Layer:
+def _layer(shape: RankShape, segment: Segment, delayed: bool) -> _Layer:
     (kind,) = segment.layers
-    operators = transformer_layer(shape, kind)
-    unit = unit_of(shape, segment)
+    operators, unit = transformer_layer(shape, kind), unit_of(shape, segment)
     cut = _cut(operators, moe=kind.feed_forward is FeedForward.MOE)
-    here = {
-        tensor.storage.name
-        for operator in operators[:cut]
-        for tensor in (*operator.inputs, *operator.saved)
-    }
-    kept = kept_tensors(operators, segment.runs)
-    experts = [operator for operator in operators if operator.module is Module.EXPERT_FC2]
+    first = [tensor for one in operators[:cut] for tensor in (*one.inputs, *one.saved)]
+    here, kept = {tensor.storage.name for tensor in first}, kept_tensors(operators, segment.runs)
+    first_half = sum(tensor.num_bytes for name, tensor in kept.items() if name in here)
     leaving = operators[cut].inputs if cut < len(operators) else ()
+    between = total_bytes((*leaving, *operators[-1].outputs))
+    experts = [operator for operator in operators if operator.module is Module.EXPERT_FC2]
+    held = sum(total_bytes(operator.outputs) for operator in experts)
+    if delayed:
+        held += sum(total_bytes(operator.saved) for operator in experts)
     return _Layer(
-        first_half=sum(tensor.num_bytes for name, tensor in kept.items() if name in here),
+        first_half=first_half,
         forward=unit.highest_forward,
-        backward=unit.highest_backward,
-        between=total_bytes((*leaving, *operators[-1].outputs)),
-        held=sum(total_bytes(operator.outputs) for operator in experts),
-        put_off=sum(total_bytes(operator.saved) for operator in experts),
+        backward=unit.highest_backward - first_half - between,
+        held=held,
     )
 
 

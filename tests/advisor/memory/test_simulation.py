@@ -37,18 +37,20 @@ def one_layer(forward: int, backward: int) -> ChunkTrace:
     return ChunkTrace(((0, ((0, forward),)),), ((0, ((1, backward), (1, 0))), (0, ((0, 0),))))
 
 
+def run(
+    rank: Held, *traces: ChunkTrace, expandable: bool = False, graphs: GraphTraces | None = None
+) -> SimulatedPeaks:
+    """One chunk and one microbatch."""
+    return simulate(rank, traces, (0,), 1, 0, 1, expandable_segments=expandable, graphs=graphs)
+
+
 def test_states_of_the_first_step_take_the_place_of_what_the_passes_left() -> None:
     """By hand: 30 of main parameters, 40 kept and 60 to go back are a segment each. The moments,
     30 each, go into those of 40 and 60: the second step needs 40 and 60 anew."""
     states = replace(NOTHING, optimizer=90 * MIB)
-    found = simulate(
+    found = run(
         held(static=states, weights=(90,)),
-        (one_layer(40 * MIB, 60 * MIB),),
-        (0,),
-        1,
-        0,
-        1,
-        expandable_segments=False,
+        one_layer(40 * MIB, 60 * MIB),
     )
     assert found.allocated == (90 + 40 + 60) * MIB
     assert found.reserved == (30 + 40 + 60 + 40 + 60) * MIB
@@ -60,14 +62,9 @@ def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() ->
     weights had."""
     weights = replace(NOTHING, weights=100 * MIB)
     found = [
-        simulate(
+        run(
             held(static=weights, weights=(1,), in_buffers=moved),
-            (one_layer(50 * MIB, 20 * MIB),),
-            (0,),
-            1,
-            0,
-            1,
-            expandable_segments=False,
+            one_layer(50 * MIB, 20 * MIB),
         )
         for moved in (False, True)
     ]
@@ -85,19 +82,15 @@ def test_copies_of_a_group_make_room_for_those_of_the_next() -> None:
     """By hand: two weights' copies of 40 each, one after the other, next to moments that stay: 40
     are taken twice, and of each weight two moments of 20."""
     together, apart = (
-        simulate(
+        run(
             held(
                 static=replace(NOTHING, optimizer=120 * MIB),
                 weights=(1, 1),
                 step=80 * MIB,
                 stepped_together=number,
             ),
-            (one_layer(0, 0),),
-            (0,),
-            1,
-            0,
-            1,
-            expandable_segments=True,
+            one_layer(0, 0),
+            expandable=True,
         )
         for number in (0, 1)
     )
@@ -109,14 +102,9 @@ def test_gradients_grow_when_the_first_backward_has_ended() -> None:
     """By hand: 50 of gradients are there from the first pass on, or come then and get the 60 that
     the backward has left, so that the next one needs 60 anew."""
     grown, made = (
-        simulate(
+        run(
             held(static=replace(NOTHING, gradients=50 * MIB), grown_gradients=grown),
-            (one_layer(40 * MIB, 60 * MIB),),
-            (0,),
-            1,
-            0,
-            1,
-            expandable_segments=False,
+            one_layer(40 * MIB, 60 * MIB),
         )
         for grown in (True, False)
     )
@@ -195,14 +183,9 @@ def test_a_pool_of_graphs_serves_nobody_else() -> None:
     """By hand: the first step needs 40 kept and 60 to go back. What is free then goes to the
     driver; the graphs have 30 and 50 in a pool of their own, 16 of inputs stay, and the passes
     next to them need 10 and 10."""
-    found = simulate(
+    found = run(
         held(),
-        (one_layer(40 * MIB, 60 * MIB),),
-        (0,),
-        1,
-        0,
-        1,
-        expandable_segments=False,
+        one_layer(40 * MIB, 60 * MIB),
         graphs=GraphTraces(
             pool=(one_layer(30 * MIB, 50 * MIB),),
             outside=(one_layer(10 * MIB, 10 * MIB),),
@@ -216,5 +199,5 @@ def test_a_pool_of_graphs_serves_nobody_else() -> None:
 def test_where_graphs_need_less_the_first_steps_decide() -> None:
     traces = (one_layer(40 * MIB, 60 * MIB),)
     graphs = GraphTraces(pool=(), outside=(one_layer(10 * MIB, 10 * MIB),), inputs=0)
-    found = simulate(held(), traces, (0,), 1, 0, 1, expandable_segments=True, graphs=graphs)
+    found = run(held(), *traces, expandable=True, graphs=graphs)
     assert found.allocated == 100 * MIB
