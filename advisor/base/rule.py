@@ -197,6 +197,7 @@ def findings(
                 reason=match.reason,
                 fix=match.fix,
                 source=match.source or (rule.source if isinstance(rule.source, str) else ""),
+                place=match.place,
             )
 
 

@@ -7,18 +7,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base import rule
 from advisor.base.place import Place
-from advisor.base.rule import Finding, Level, Verdict
-from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
+from advisor.base.rule import Finding, Level
+from advisor.frameworks.megatron.lint.read_rules import DEPRECATED, READ_RULES, silenced
 from advisor.frameworks.megatron.lint.settings import Given, ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.engine import find
 from advisor.frameworks.names import Framework
 from advisor.models.presets import load_preset
-
-_NEW_SPELLING: Final = "--cuda-graph-modules"
-_OLD_SPELLING: Final = "--cuda-graph-scope"
 
 
 def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
@@ -38,10 +36,9 @@ def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
     """Everything to be said of the settings, worst first."""
     settings = launched(read.given, revision, read.model)
     found = [
-        *_unknown(read),
         *read.faults,
-        *_spellings(read, revision),
-        *environment_findings(read, settings, revision),
+        *rule.findings(READ_RULES, read, settings, revision),
+        *rule.findings(DEPRECATED, read, settings, revision),
         *_of_rules(read, settings, revision),
     ]
     order = list(Level)
@@ -91,59 +88,6 @@ def _causes(
         ):
             causes.append(name)
     return causes
-
-
-def _unknown(read: ReadSettings) -> Iterator[Finding]:
-    found = [
-        (
-            "shell_variable",
-            f"the value of {where} is a variable that is not set here, so it is not checked",
-            read.unresolved.get(where, read.place),
-        )
-        for where in read.given.unresolved
-    ]
-    found += [
-        ("shell_words", f"{text} is not set here, so options in it are not checked", place)
-        for text, place in read.unknown
-    ]
-    fix = "lint the command with its variables replaced by their values"
-    for rule, reason, place in found:
-        yield Finding(verdict=Verdict.NOTE, rule=rule, reason=reason, fix=fix, place=place)
-
-
-def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
-    if revision.framework != Framework.MEGATRON_LM:
-        return
-    source = f"megatron-core {revision.read_at} training/arguments.py"
-    given = read.given
-    if given.values.get("sequence_parallel") and not launched(given, revision).sequence_parallel:
-        yield Finding(
-            verdict=Verdict.NOTE,
-            rule="sequence_parallel_disabled",
-            reason="sequence_parallel is switched off: tensor_model_parallel_size is 1",
-            fix="drop --sequence-parallel",
-            source=source,
-            place=read.places["sequence_parallel"],
-        )
-    renamed = revision.at_least(0, 18)
-    place = read.places.get("cuda_graph_modules", read.place)
-    if _NEW_SPELLING in given.spellings and not renamed:
-        yield Finding(
-            rule="cuda_graph_spelling",
-            reason=f"{revision.label} has no {_NEW_SPELLING}",
-            fix=f"write {_OLD_SPELLING}",
-            source=source,
-            place=place,
-        )
-    elif _OLD_SPELLING in given.spellings and renamed:
-        yield Finding(
-            verdict=Verdict.NOTE,
-            rule="cuda_graph_spelling",
-            reason=f"{_OLD_SPELLING} is deprecated in {revision.label}",
-            fix=f"write {_NEW_SPELLING}",
-            source=source,
-            place=place,
-        )
 
 
 def understood(settings: RawSettings) -> str:

@@ -211,28 +211,18 @@ def _put_unknown(command: Command, read: ReadSettings) -> None:
 
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
-_NUMBERS: Final = {
+_DEGREES: Final = {
     "-tp": "tensor_model_parallel_size",
-    "--tensor_model_parallel_size": "tensor_model_parallel_size",
     "-pp": "pipeline_model_parallel_size",
-    "--pipeline_model_parallel_size": "pipeline_model_parallel_size",
     "-vp": "virtual_pipeline_model_parallel_size",
-    "--virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
     "-cp": "context_parallel_size",
-    "--context_parallel_size": "context_parallel_size",
     "-ep": "expert_model_parallel_size",
-    "--expert_model_parallel_size": "expert_model_parallel_size",
     "-et": "expert_tensor_parallel_size",
-    "--expert_tensor_parallel_size": "expert_tensor_parallel_size",
 }
-_BATCH: Final = {
-    "-mb": "micro_batch_size",
-    "--micro_batch_size": "micro_batch_size",
-    "-gb": "global_batch_size",
-    "--global_batch_size": "global_batch_size",
-    "-sl": "seq_length",
-    "--seq_length": "seq_length",
-}
+_SIZES: Final = {"-mb": "micro_batch_size", "-gb": "global_batch_size", "-sl": "seq_length"}
+_NUMBERS, _BATCH = (
+    short | {f"--{name}": name for name in short.values()} for short in (_DEGREES, _SIZES)
+)
 _PRECISIONS: Final = ("-c", "--compute_dtype")
 _MIXED: Final = {
     "bf16": PRECISION_NAMES[Precision.BF16],

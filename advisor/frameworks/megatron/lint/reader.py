@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from advisor.frameworks.megatron.lint.checks import findings, launched, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
-from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.job_values import (
     CHUNKS,
     RECOMPUTE,
@@ -17,6 +16,7 @@ from advisor.frameworks.megatron.lint.job_values import (
 )
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
+from advisor.frameworks.megatron.lint.read_rules import put_environment
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree

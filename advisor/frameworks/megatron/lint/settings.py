@@ -58,7 +58,6 @@ class Given(Struct):
     releases it is written for, where the keys tell.
 
     spellings: options as written, for those whose spelling changed between releases.
-    stray: a switch with the word after it, which the program takes for an unknown argument.
     unresolved: fields whose value is a shell variable that the text does not set.
     layers_per_virtual_stage: --num-layers-per-virtual-pipeline-stage, which becomes VPP.
     """
@@ -67,7 +66,6 @@ class Given(Struct):
     version: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     spellings: set[str] = field(default_factory=set)
-    stray: list[str] = field(default_factory=list)
     unresolved: list[str] = field(default_factory=list)
     layers_per_virtual_stage: int | None = None
 

@@ -1,0 +1,153 @@
+"""Rules on how settings are written: variables of the environment, spellings, words of a shell.
+
+Source: megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126; 0.19.2
+training/arguments.py:1854-1887.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+from advisor.base.place import Place
+from advisor.base.rule import Match, Rule, Verdict
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.names import Framework
+from advisor.reading.read_configuration import expandable_segments
+
+_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+_BACKENDS: Final = {
+    "flash": ("1", "0", "0"),
+    "fused": ("0", "1", "0"),
+    "unfused": ("0", "0", "1"),
+    "local": ("0", "0", "0"),
+    "auto": ("1", "1", "1"),
+}
+_SWITCHES: Final = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+_ASSERTED: Final = (
+    "megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126"
+)
+_SETTLES: Final = {
+    "graph_register_environment": ("NCCL_GRAPH_REGISTER", "0"),
+    "offload_environment": ("NVTE_CPU_OFFLOAD_V1", "1"),
+    "bridge_offload_environment": ("NVTE_CPU_OFFLOAD_V1", "1"),
+}
+
+
+def put_environment(read: ReadSettings) -> None:
+    """The allocator's option becomes a field that the rules read."""
+    found = expandable_segments(read.environment)
+    if found is not None:
+        read.put("expandable_segments", found.value, found.written, found.place)
+
+
+def silenced(rule: str, read: ReadSettings) -> bool:
+    """Whether a rule asks for a variable that is set as it asks."""
+    if rule not in _SETTLES:
+        return False
+    name, value = _SETTLES[rule]
+    return read.environment.get(name, ("", None))[0] == value
+
+
+class _ReadRule(Rule[[ReadSettings, RawSettings, Revision]], frozen=True, kw_only=True):
+    """A rule on settings as they are written and launched in a release."""
+
+    names: ClassVar[tuple[str, ...]] = ("read", "settings", "revision")
+
+
+def _arguments(revision: Revision, place: Place) -> Match:
+    return Match(source=f"megatron-core {revision.read_at} training/arguments.py", place=place)
+
+
+def _switched_off(read: ReadSettings, settings: RawSettings, revision: Revision) -> Match | None:
+    asked = revision.framework == Framework.MEGATRON_LM and read.given.values.get(_SP)
+    return (
+        _arguments(revision, read.places[_SP]) if asked and not settings.sequence_parallel else None
+    )
+
+
+def _spelling(flag: str, *, renamed: bool, **rest: Any) -> _ReadRule:
+    """A spelling of the modules of CUDA graphs, before or after they were renamed."""
+
+    def found(read: ReadSettings, _: RawSettings, revision: Revision) -> Match | None:
+        launched = revision.framework == Framework.MEGATRON_LM and flag in read.given.spellings
+        if not launched or revision.at_least(0, 18) != renamed:
+            return None
+        return _arguments(revision, read.places.get("cuda_graph_modules", read.place))
+
+    return _ReadRule(when=found, **rest)
+
+
+def _contradicted(read: ReadSettings, settings: RawSettings, _: Revision) -> Iterator[Match]:
+    """What an exported variable contradicts."""
+    expected = _BACKENDS.get(settings.attention_backend)
+    for name, value in zip(_SWITCHES, expected or (), strict=False):
+        text, place = read.environment.get(name, ("", read.place))
+        if text in ("0", "1") and text != value:
+            yield Match(found={"name": name, "text": text, "value": value}, place=place)
+
+
+def _several_connections(read: ReadSettings, settings: RawSettings, _: Revision) -> Match | None:
+    """TP and CP want one connection before Blackwell, so that kernels start in their order."""
+    text, place = read.environment.get(_CONNECTIONS, ("1", read.place))
+    parallel = settings.tensor_model_parallel_size > 1 or settings.context_parallel_size > 1
+    applies = parallel and not settings.overlap_moe_expert_parallel_comm
+    several = text.isdigit() and text != "1"
+    return Match(found=text, place=place) if applies and several else None
+
+
+_SP: Final = "sequence_parallel"
+_NEW: Final = "--cuda-graph-modules"
+_OLD: Final = "--cuda-graph-scope"
+_REPLACED: Final = "lint the command with its variables replaced by their values"
+
+READ_RULES: Final = {
+    "shell_variable": _ReadRule(
+        when=lambda read, _, __: (
+            Match(found=where, place=read.unresolved.get(where, read.place))
+            for where in read.given.unresolved
+        ),
+        reason="the value of {found} is a variable that is not set here, so it is not checked",
+        fix=_REPLACED,
+        verdict=Verdict.NOTE,
+    ),
+    "shell_words": _ReadRule(
+        when=lambda read, _, __: (Match(found=text, place=place) for text, place in read.unknown),
+        reason="{found} is not set here, so options in it are not checked",
+        fix=_REPLACED,
+        verdict=Verdict.NOTE,
+    ),
+    "sequence_parallel_disabled": _ReadRule(
+        when=_switched_off,
+        reason="sequence_parallel is switched off: tensor_model_parallel_size is 1",
+        fix="drop --sequence-parallel",
+        verdict=Verdict.NOTE,
+    ),
+    "cuda_graph_spelling": _spelling(
+        _NEW, renamed=False, reason=f"{{revision.label}} has no {_NEW}", fix=f"write {_OLD}"
+    ),
+    "attention_environment": _ReadRule(
+        when=_contradicted,
+        reason="{name}={text} contradicts attention_backend = {settings.attention_backend}, which "
+        "expects {value}",
+        fix="unset {name}, and choose with --attention-backend",
+        source=_ASSERTED,
+    ),
+    "device_max_connections": _ReadRule(
+        when=_several_connections,
+        reason=f"Megatron-LM refuses {_CONNECTIONS}={{found}} with tensor or context parallelism "
+        "on Hopper and older GPUs",
+        fix=f"export {_CONNECTIONS}=1",
+        verdict=Verdict.NO_EFFECT,
+        source="Megatron-LM training/arguments.py validate_args",
+    ),
+}
+DEPRECATED: Final = {
+    "cuda_graph_spelling": _spelling(
+        _OLD,
+        renamed=True,
+        reason=f"{_OLD} is deprecated in {{revision.label}}",
+        fix=f"write {_NEW}",
+        verdict=Verdict.NOTE,
+    ),
+}
