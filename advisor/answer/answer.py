@@ -247,7 +247,7 @@ class MemoryLine(Struct, frozen=True, kw_only=True):
         return round(self.unit_bytes * self.count)
 
 
-class TimeLine(Struct, frozen=True, kw_only=True):
+class TimeLine(Struct, frozen=True):
     """One line of `--explain`: seconds of one step spent on one operator in one phase."""
 
     phase: str

@@ -126,12 +126,13 @@ def _side(advice: Advice, name: str) -> Side:
     )
     if best is None:
         return about
-    return replace(about, **_figures(best), flags=_options(advice, best))
-
-
-def _figures(best: Candidate) -> dict[str, Any]:
-    found = {name: getattr(best, name) for name in _FIGURES}
-    return found | {"recompute": best.recompute.spec, "memory_bytes": best.peak.memory_bytes}
+    return replace(
+        about,
+        **{name: getattr(best, name) for name in _FIGURES},
+        recompute=best.recompute.spec,
+        memory_bytes=best.peak.memory_bytes,
+        flags=_options(advice, best),
+    )
 
 
 def _options(advice: Advice, best: Candidate) -> tuple[str, ...]:

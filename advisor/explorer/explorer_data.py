@@ -1,6 +1,6 @@
 """The explorer's page: what it knows of a grid, its job in words, jobs, settings and rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from string import Template
@@ -142,9 +142,10 @@ class _Page(Struct, frozen=True):
         cells = layout_cells(job)
         first = rows[0]
         held = [stage.memory_bytes for stage in first.stages]
+        options = {k: v for k, v in options_apart(job, self.grid.own).items() if k != _LENGTH}
         return {
             **{axis: self.pool.number(cells[axis]) for axis in AXES},
-            OPTIONS: self.pool.number(self._options(job)),
+            OPTIONS: self.pool.number(join_key_values(options) or "the answer's"),
             "DP": job.layout.data_parallel_size,
             "seq": job.config.seq_length,
             "pp": job.layout.pipeline_model_parallel_size,
@@ -161,10 +162,6 @@ class _Page(Struct, frozen=True):
             "measure": self.pool.number(self._measuring_command(job)),
             "schedule": schedule_numbers(self.pool, job),
         }
-
-    def _options(self, job: Job) -> str:
-        own = options_apart(job, self.grid.own)
-        return join_key_values({k: v for k, v in own.items() if k != _LENGTH}) or "the answer's"
 
     def _measuring_command(self, job: Job) -> list[str]:
         """``harness run …`` before and after its settings, and which options it sets otherwise;
@@ -214,7 +211,7 @@ class _Page(Struct, frozen=True):
         """Its figures, with those of every stage."""
         clear, sigma = clearance(evaluation)
         stages = evaluation.stages
-        pool = self.pool
+        pool, remarks = self.pool, parts_of(evaluation.job.config.framework).settings
         return {
             "job": job,
             "setting": self.setting(evaluation.setting),
@@ -230,13 +227,9 @@ class _Page(Struct, frozen=True):
             "phases": pool.number([pool.number(stage.peak_phase) for stage in stages]),
             "flags": pool.number(list(all_flags(evaluation).values())),
             "environment": pool.number(environment_words(evaluation)),
-            "notes": pool.number(self._notes(evaluation)),
+            "notes": pool.number(list(remarks.notes(evaluation.setting, evaluation.job))),
             "measured": pool.number(measured_note(evaluation)),
         }
-
-    def _notes(self, evaluation: Evaluation) -> Sequence[str]:
-        stack = parts_of(evaluation.job.config.framework)
-        return list(stack.settings.notes(evaluation.setting, evaluation.job))
 
 
 _HERE: Final = Path(__file__).parent

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.job.job import Job
 from advisor.learning.learned import KindResiduals, Learned, LearnedCalibration, plain_job
-from advisor.learning.memory_residual import Shift
 from advisor.learning.time_residual import BAND, JobTimes, Known, setting_sigma, shares
 from advisor.memory.allocator import Reserved
 from advisor.memory.resident import NamedBytes
@@ -66,7 +65,9 @@ class Applied(Struct, frozen=True):
             (memory.unused, width.unused, reserved.allocated),
             (memory.outside, width.outside, context),
         )
-        variance = reserved.spread**2 + sum(_change(*part) for part in parts)
+        # a term's width becomes that of its shift
+        changes = ((shift.sigma**2 - width**2) * of**2 for shift, width, of in parts)
+        variance = reserved.spread**2 + sum(changes)
         allocated, unused, outside = (int(shift.mean * of) for shift, _, of in parts)
         return replace(
             reserved,
@@ -88,11 +89,6 @@ class Applied(Struct, frozen=True):
             return 1.0
         taken = ran.peak_reserved_bytes
         return predicted if taken is None else float(taken <= budget_bytes)
-
-
-def _change(shift: Shift, width: float, of: int) -> float:
-    """Of a variance in bytes, where a term's width becomes that of `shift`."""
-    return float((shift.sigma**2 - width**2) * of**2)
 
 
 def _terms(unused: int, outside: int) -> tuple[NamedBytes, ...]:

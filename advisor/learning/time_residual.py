@@ -250,11 +250,8 @@ class JobTimes(Struct, frozen=True, kw_only=True):
     def least_factor(self) -> float:
         """What no estimate of any setting is below, as a factor."""
         base, *terms, job = self.posterior.mean
-        least = base + job + min(0.0, *terms)
-        return exp(min([least, *map(self._of_row, self.rows.values())]))
-
-    def _of_row(self, row: TimeRow) -> float:
-        return self.estimate(row.setting, row.words, row.shares).log_factor
+        rows = (self.estimate(row.setting, row.words, row.shares) for row in self.rows.values())
+        return exp(min([base + job + min(0.0, *terms), *(row.log_factor for row in rows)]))
 
     @property
     def widths(self) -> Widths:

@@ -222,7 +222,9 @@ def _merged(
 ) -> ReadConfiguration | None:
     """Both as one job, unless a value differs, or neither framework takes the other's jobs over. A
     command goes before the files that it names."""
-    owner = next((own for own, its in ((one, other), (other, one)) if _takes(own, its)), None)
+    pairs = ((one, other), (other, one))
+    takes = (own for own, its in pairs if its.framework in (own.framework, *own.takes_over))
+    owner = next(takes, None)
     if owner is None or (one.model and other.model and one.model != other.model):
         return None
     swapped = one.names_files is None and other.names_files is not None
@@ -233,8 +235,8 @@ def _merged(
         return None
     joined = reader.over(first, second) if over and one.framework == other.framework else None
     if joined is not None:
-        values = {**_exported(first), **joined.values}
-        return replace(joined, model=reader.model(joined), values=values)
+        exported = {k: v for k, v in first.values.items() if k == EXPANDABLE_SEGMENTS}
+        return replace(joined, model=reader.model(joined), values={**exported, **joined.values})
     if not over and not _agree(first, second):
         return None
     return replace(
@@ -255,20 +257,16 @@ def _merged(
     )
 
 
-def _exported(command: ReadConfiguration) -> dict[str, ReadValue]:
-    """What the environment of a command says, which no options hold."""
-    return {path: found for path, found in command.values.items() if path == EXPANDABLE_SEGMENTS}
-
-
 def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
     """Whether two documents say nothing that differs; of two commands, whether they say the same,
     for what one does not say is its default."""
     if other.names_files is not None:
-        first, second = ({k: v.value for k, v in part.values.items()} for part in (one, other))
-        return first == second and one.recompute == other.recompute
-    both = one.values.keys() & other.values.keys()
-    if any(_differ(one.values[path], other.values[path]) for path in both):
-        return False
+        mine, theirs = ({k: v.value for k, v in part.values.items()} for part in (one, other))
+        return mine == theirs and one.recompute == other.recompute
+    for path in one.values.keys() & other.values.keys():
+        first, second = one.values[path], other.values[path]
+        if first.value != second.value and not (first.omitted or second.omitted):
+            return False
     return len({one.recompute, other.recompute} - {None}) < 2
 
 
@@ -280,14 +278,6 @@ def _said_first(
     said = {path: value for path, value in second.items() if not value.omitted}
     said |= {path: value for path, value in first.items() if not value.omitted}
     return {**second, **first, **said}
-
-
-def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
-    return other.framework in (own.framework, *own.takes_over)
-
-
-def _differ(one: ReadValue, other: ReadValue) -> bool:
-    return bool(one.value != other.value) and not (one.omitted or other.omitted)
 
 
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST, MOST_DEPTH, MOST_HELD, MOST_STEPS
@@ -67,14 +68,8 @@ class Way(Struct, kw_only=True):
 
     def copy(self) -> "Way":
         """A way that parts from this one here."""
-        return Way(
-            name=self.name,
-            place=self.place,
-            names=dict(self.names),
-            assigned=dict(self.assigned),
-            calls=list(self.calls),
-            branch=self.branch,
-            parameters=self.parameters,
+        return replace(
+            self, names=dict(self.names), assigned=dict(self.assigned), calls=list(self.calls)
         )
 
 
@@ -180,10 +175,6 @@ class _Reader:
             self._spend(len(self._texts[node]) // 10)
         return self._texts[node]
 
-    def _copied(self, way: Way) -> Way:
-        self._spend((len(way.names) + len(way.assigned) + len(way.calls) + len(way.branch)) // 50)
-        return way.copy()
-
     def place(self, node: ast.AST) -> Place:
         """Where a node begins."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
@@ -255,8 +246,8 @@ class _Reader:
         if isinstance(known, bool) and not names & way.parameters:
             return self._block(body if known else orelse, [way])
         self._visit(test, way)
-        other = self._copied(way)
-        text = self._text(test)
+        self._spend((len(way.names) + len(way.assigned) + len(way.calls) + len(way.branch)) // 50)
+        other, text = way.copy(), self._text(test)
         way.branch, other.branch = (*way.branch, text), (*other.branch, f"not {text}")
         return self._block(body, [way]) + self._block(orelse, [other])
 

@@ -318,12 +318,6 @@ def _layout(
 
 def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
     """UserError on what positions, tensor cores or memory do not allow."""
-    _check_positions(model, config)
-    check_precision(config.precision, gpu)
-    check_budget(config.memory_budget_bytes, gpu, "--memory-budget")
-
-
-def _check_positions(model: ModelSpec, config: JobConfig) -> None:
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
     if learned and config.seq_length > model.max_position_embeddings:
         raise UserError(
@@ -333,3 +327,5 @@ def _check_positions(model: ModelSpec, config: JobConfig) -> None:
             "learned positions",
             f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
         )
+    check_precision(config.precision, gpu)
+    check_budget(config.memory_budget_bytes, gpu, "--memory-budget")

@@ -271,7 +271,7 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
         return RecipeChoice()
     layout_fields = dict(given.layout_fields)
     preset = find_experiment(wanted, complete=not layout_fields)
-    if preset is not None and runs and _too_short(preset, wanted):
+    if preset is not None and runs and (wanted.seq_length or 0) >= LONG_CONTEXT:
         preset = _for_context(wanted, preset)
     if preset is not None or not runs:
         return _choice_of(preset, given, wanted)
@@ -282,15 +282,11 @@ def _chosen(given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool) -> Re
     return replace(_choice_of(nearest, given, wanted), left_open=left_open, borrowed=True)
 
 
-def _too_short(preset: Experiment, wanted: Wanted) -> bool:
-    """Whether a preset for short sequences stands in for one of long context."""
-    asked = wanted.seq_length or 0
-    return asked >= LONG_CONTEXT and log2(asked / preset.config.seq_length) >= _FAR
-
-
 def _for_context(wanted: Wanted, preset: Experiment) -> Experiment:
-    """A recipe for the sequence length that is asked for, on any number of these GPUs; else
-    `preset`."""
+    """A recipe for the sequence length that is asked for, on any number of these GPUs, where
+    `preset` is for short sequences and there is one; else `preset`."""
+    if log2((wanted.seq_length or 0) / preset.config.seq_length) < _FAR:
+        return preset
     other = nearest_experiment(wanted)
     if other is None or other.config.seq_length != wanted.seq_length:
         return preset

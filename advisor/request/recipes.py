@@ -23,7 +23,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import (
-    Document,
     Group,
     config_folders,
     config_names,
@@ -226,7 +225,8 @@ def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
 
 def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
     """A job preset by name; UserError with the nearest names where there is none."""
-    return _read(load_config(Group.EXPERIMENT, name, config_dir, "experiment"))
+    document = load_config(Group.EXPERIMENT, name, config_dir, "experiment")
+    return read_experiment(document.name, document.values, str(document.path))
 
 
 def named_experiment(name: str, config_dir: Path | None = None) -> Experiment:
@@ -290,10 +290,6 @@ def is_job(preset: Experiment, config_dir: Path | None) -> bool:
     except UserError:
         return False
     return True
-
-
-def _read(document: Document) -> Experiment:
-    return read_experiment(document.name, document.values, str(document.path))
 
 
 def read_experiment(name: str, values: Mapping[str, object], where: str) -> Experiment:

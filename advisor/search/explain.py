@@ -39,13 +39,15 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     simulated = evaluation.requests is not None
     detail = evaluator.stage_details(evaluation.setting, simulated=simulated)[stage]
     static, words = detail.fixed.static, detail.fixed.words
+    more, source = detail.reserved.measured_more, "runs given with --calibration"
+    measured = _term("activations", "measured beyond the prediction", more, source)
     weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
     return (
         _term("weights", weights[0], static.weights, weights[1]),
         _term("gradients", gradients[0], static.gradients, gradients[1]),
         _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
-        *_measured_more(detail),
+        *([measured] if more else []),
         _term(
             "transient",
             evaluation.peak.peak_phase,
@@ -57,14 +59,6 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
             for term in (*detail.fixed.buffers, *detail.reserved.terms)
         ),
     )
-
-
-def _measured_more(detail: StageDetail) -> Iterator[MemoryLine]:
-    more = detail.reserved.measured_more
-    if more:
-        yield _term(
-            "activations", "measured beyond the prediction", more, "runs given with --calibration"
-        )
 
 
 def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:
@@ -85,7 +79,7 @@ def _kept_lines(
         readers |= _readers(shape, chunk)
         for tensor, copies in _layer_tensors(shape, plan):
             counts[tensor] += copies * microbatches
-        for tensor in _end_tensors(shape, chunk):
+        for tensor in kept_tensors(_end_operators(shape, chunk), ()).values():
             counts[tensor] += microbatches
     package = family_of(shape.model).source
     lines = [
@@ -101,14 +95,8 @@ def _kept_lines(
     ]
     rest = detail.activations.kept - sum(line.num_bytes for line in lines)
     if rest:
-        lines.append(
-            _term(
-                "activations",
-                "checkpoint arguments and attention masks",
-                rest,
-                "kept by checkpoints",
-            )
-        )
+        name = "checkpoint arguments and attention masks"
+        lines.append(_term("activations", name, rest, "kept by checkpoints"))
     return tuple(lines)
 
 
@@ -132,8 +120,7 @@ def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
     """By tensor: the submodule whose backward reads it."""
     kinds = dict.fromkeys(chunk.layers)
     operators = [op for kind in kinds for op in transformer_layer(shape, kind)]
-    operators += embedding_operators(shape) if chunk.embedding else ()
-    operators += head_operators(shape) if chunk.head else ()
+    operators += _end_operators(shape, chunk)
     return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
 
 
@@ -145,11 +132,10 @@ def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
     return Tensor("layer_input shard", (-(-elements // shape.tp),), hidden.dtype)
 
 
-def _end_tensors(shape: RankShape, chunk: ModelChunk) -> Iterator[Tensor]:
-    if chunk.embedding:
-        yield from kept_tensors(embedding_operators(shape), ()).values()
-    if chunk.head:
-        yield from kept_tensors(head_operators(shape), ()).values()
+def _end_operators(shape: RankShape, chunk: ModelChunk) -> tuple[Operator, ...]:
+    """Of the ends of the model that a chunk holds."""
+    first = embedding_operators(shape) if chunk.embedding else ()
+    return (*first, *(head_operators(shape) if chunk.head else ()))
 
 
 def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
@@ -167,27 +153,18 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     for key in exchanges if whole else ():
         passes[key] *= evaluator.time.slowest(plans).exchange_seconds / whole
     lines = [
-        TimeLine(phase=phase, operator=name, seconds=seconds, bound_by=bound)
-        for (phase, name, bound), seconds in passes.items()
+        TimeLine(phase, name, seconds, bound) for (phase, name, bound), seconds in passes.items()
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
+    gathered, rest = _gathered(evaluator, evaluation), time.exposed_communication - exposed
+    others = "DP and pipeline communication; wait for the slowest GPU"
     lines += [
-        _line(
-            "recompute",
-            "all-gather of checkpoint inputs",
-            _gathered(evaluator, evaluation),
-            "network",
-        ),
-        _line(
-            "exposed communication",
-            "DP and pipeline communication; wait for the slowest GPU",
-            time.exposed_communication - exposed,
-            "network",
-        ),
-        _line("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
-        _line("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
-        _line("offload", "host transfers", time.offload, "host link"),
-        _line("waiting", "kernel launches", time.host, "host processor"),
+        TimeLine("recompute", "all-gather of checkpoint inputs", gathered, "network"),
+        TimeLine("exposed communication", others, rest, "network"),
+        TimeLine("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
+        TimeLine("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
+        TimeLine("offload", "host transfers", time.offload, "host link"),
+        TimeLine("waiting", "kernel launches", time.host, "host processor"),
     ]
     if evaluator.learned is not None:
         lines = [_as_measured(line, time, evaluation.time_seconds) for line in lines]
@@ -227,10 +204,6 @@ def _gathered(evaluator: Evaluator, evaluation: Evaluation) -> float:
     return inputs * evaluator.job.num_microbatches * gather_seconds(evaluator.shape, network)
 
 
-def _line(phase: str, operator: str, seconds: float, bound: str) -> TimeLine:
-    return TimeLine(phase=phase, operator=operator, seconds=seconds, bound_by=bound)
-
-
 def _stage_operators(
     evaluator: Evaluator, evaluation: Evaluation
 ) -> Iterator[tuple[Operator, int, int]]:
@@ -245,10 +218,7 @@ def _stage_operators(
                 again = (operator.name in replayed) + (operator.name in tiled)
                 yield operator, count, count * again
     for chunk in _slowest_chunks(evaluator, evaluation):
-        if chunk.embedding:
-            yield from ((operator, 1, 0) for operator in embedding_operators(shape))
-        if chunk.head:
-            yield from ((operator, 1, 0) for operator in head_operators(shape))
+        yield from ((operator, 1, 0) for operator in _end_operators(shape, chunk))
 
 
 def _add_operator(

@@ -1,7 +1,9 @@
 """Jobs that differ from another one in one thing, a degree, the micro batch or an option."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,52 +30,56 @@ class Neighbour(Struct, frozen=True):
 
 def neighbours(job: Job) -> Iterator[Neighbour]:
     """Jobs with one change each; a framework may refuse them."""
-    for words, why, variant in _variants(job):
+    parts = ((words, why, partial(replace, job, **part)) for words, why, part in _variants(job))
+    options = ((change.words, change.why, change.make) for change in changes(job))
+    made: Iterable[tuple[str, str, Callable[[], Job]]] = chain(parts, options)
+    for words, why, make in made:
         try:
-            yield Neighbour(words, why, variant())
-        except UserError:
-            continue
-    for change in changes(job):
-        try:
-            other = change.make()
+            other = make()
         except UserError:
             continue
         if other != job:
-            yield Neighbour(change.words, change.why, other)
+            yield Neighbour(words, why, other)
 
 
-def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+def _variants(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Words, why, and the part of the job that is another one."""
     layout, config = job.layout, job.config
-    vpp = layout.virtual_pipeline_model_parallel_size
-    for other in _other_chunk_counts(job):
-        yield (
-            f"VPP {other} instead of {vpp}",
-            "changes the microbatches in flight and the pipeline bubble",
-            partial(replace, job, layout=_on_chunks(job, layout, other)),
-        )
-    degrees = (*_wider_layouts(job), *_narrower_layouts(job), *_more_expert_parallel(job))
-    for words, why, other_layout in degrees:
-        yield words, why, partial(replace, job, layout=other_layout)
+    degrees = (
+        *_other_chunk_counts(job),
+        *_wider_layouts(job),
+        *_narrower_layouts(job),
+        *_more_expert_parallel(job),
+    )
+    for words, why, other in degrees:
+        yield words, why, {"layout": other}
     for size in _other_micro_batches(job):
         yield (
             f"micro batch {size} instead of {config.micro_batch_size}",
             "changes activations and the size of kernels",
-            partial(replace, job, config=replace(config, micro_batch_size=size)),
+            {"config": replace(config, micro_batch_size=size)},
         )
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         yield (
             "layout.sequence_parallel=true",
             "activations of norm and dropout are split over TP",
-            partial(replace, job, layout=replace(layout, sequence_parallel=True)),
+            {"layout": replace(layout, sequence_parallel=True)},
         )
     if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
         full = DataParallelSharding.FULL
         yield (
             "shard everything (ZeRO-3, reshard after forward)",
             "parameters are gathered again for the backward",
-            partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
+            {"layout": replace(layout, data_parallel_sharding=full)},
         )
-    yield from _attention_variants(job)
+    if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.A2A_P2P:
+        for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
+            if kind is not layout.cp_comm_type:
+                yield (
+                    f"layout.cp_comm_type={kind}",
+                    "changes buffers and how much communication is hidden",
+                    {"layout": replace(layout, cp_comm_type=kind)},
+                )
 
 
 def _other_micro_batches(job: Job) -> Iterator[int]:
@@ -83,20 +89,6 @@ def _other_micro_batches(job: Job) -> Iterator[int]:
         yield size // 2
     if job.num_microbatches % 2 == 0:
         yield 2 * size
-
-
-def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
-    """Other ways across the ranks of context parallelism."""
-    layout = job.layout
-    if layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.A2A_P2P:
-        return
-    for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
-        if kind is not layout.cp_comm_type:
-            yield (
-                f"layout.cp_comm_type={kind}",
-                "changes buffers and how much communication is hidden",
-                partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
-            )
 
 
 def _narrower_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
@@ -191,9 +183,11 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]
         )
 
 
-def _other_chunk_counts(job: Job) -> list[int]:
+def _other_chunk_counts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     """The legal VPP next below and above the job's."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     legal = virtual_degrees(job.model, pp)
-    return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]
+    for other in [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]:
+        why = "changes the microbatches in flight and the pipeline bubble"
+        yield f"VPP {other} instead of {vpp}", why, _on_chunks(job, layout, other)

@@ -2,9 +2,10 @@
 which layers of a chunk keep what."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -194,7 +195,9 @@ def _places(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dic
     """By storage: the operator that it is drawn at, the first to save it, else to make or read
     it; of what a compiler alone names, the first that is replayed."""
     found: dict[str, str] = {}
-    for group in (_saved, made, _inputs):
+    groups: tuple[Callable[[Operator], Iterable[Tensor]], ...]
+    groups = attrgetter("saved"), made, attrgetter("inputs")
+    for group in groups:
         for operator in operators:
             for tensor in group(operator):
                 found.setdefault(tensor.storage.name, operator.name)
@@ -203,14 +206,6 @@ def _places(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dic
         for tensor in run.kept or ():
             found.setdefault(tensor.storage.name, members[0])
     return found
-
-
-def _saved(operator: Operator) -> tuple[Tensor, ...]:
-    return operator.saved
-
-
-def _inputs(operator: Operator) -> tuple[Tensor, ...]:
-    return operator.inputs
 
 
 def _computed(operator: Operator) -> Iterator[str]:

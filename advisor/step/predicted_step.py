@@ -8,15 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
-from advisor.job.pipeline_split import ModelChunk
-from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.events import Peak
 from advisor.memory.resident import NamedBytes
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.job_time import StepTail
 from advisor.time.passes import PassTimes
-from advisor.time.stage_times import Directions
 
 
 class PassSeconds(Struct, frozen=True, kw_only=True):
@@ -141,7 +138,22 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
             StageStep(
                 stage=number,
                 static=tuple(_static(detail)),
-                chunks=tuple(_chunks(chunks, times, footprints, factors)),
+                chunks=tuple(
+                    ChunkPass(
+                        layers=chunk.num_layers,
+                        embedding=chunk.embedding,
+                        head=chunk.head,
+                        forward=_seconds(there, factors),
+                        backward=_seconds(back, factors),
+                        kept=footprint.kept,
+                        most_forward=footprint.forward,
+                        most_backward=footprint.backward,
+                        left=footprint.left,
+                    )
+                    for chunk, (there, back), footprint in zip(
+                        chunks, times, footprints, strict=True
+                    )
+                ),
                 sent=found.memory.sent_bytes,
                 optimizer=found.memory.optimizer_step(number),
             )
@@ -149,32 +161,6 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
         ),
         pipeline_seconds=evaluation.step_time_seconds - tail.total,
         tail=tail,
-    )
-
-
-def _chunks(
-    chunks: tuple[ModelChunk, ...],
-    times: list[Directions],
-    footprints: tuple[ChunkFootprint, ...],
-    factors: TimeBreakdown,
-) -> Iterator[ChunkPass]:
-    for chunk, (there, back), footprint in zip(chunks, times, footprints, strict=True):
-        yield _chunk(chunk, footprint, _seconds(there, factors), _seconds(back, factors))
-
-
-def _chunk(
-    chunk: ModelChunk, footprint: ChunkFootprint, forward: PassSeconds, backward: PassSeconds
-) -> ChunkPass:
-    return ChunkPass(
-        layers=chunk.num_layers,
-        embedding=chunk.embedding,
-        head=chunk.head,
-        forward=forward,
-        backward=backward,
-        kept=footprint.kept,
-        most_forward=footprint.forward,
-        most_backward=footprint.backward,
-        left=footprint.left,
     )
 
 

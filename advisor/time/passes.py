@@ -83,8 +83,7 @@ class PassTimes(Struct, frozen=True):
     @property
     def total(self) -> float:
         """Sum of all."""
-        kernels = self.forward + self.backward + self.recompute
-        return kernels + self.exposed + self.offload + self.exchange + self.host
+        return self.kernels + self.exposed + self.offload + self.exchange + self.host
 
 
 _MLP = (Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2)
@@ -319,13 +318,11 @@ def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: P
     """Host transfers of one checkpoint's input that `work`, its own, does not hide, if any."""
     if not segment.input.offloaded:
         return 0.0
-    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
-    copy = (
-        -(-num_bytes // (shape.tp if segment.shards_input else 1)) / machine.host_bytes_per_second
-    )
+    ranks = shape.tp if segment.shards_input else 1
+    num_bytes = -(-shape.hidden(LAYER_INPUT).num_bytes // ranks)
     if not segment.input.overlapped:
-        return 2 * copy
-    return max(0.0, copy - work.forward) + max(0.0, copy - work.backward)
+        return 2 * (num_bytes / machine.host_bytes_per_second)
+    return copy_seconds(num_bytes, machine, work)
 
 
 @lru_cache(maxsize=16384)

@@ -49,16 +49,12 @@ def fastest_per_stage(branch: Branch, below: float) -> Split | None:
         return None
     stages = _Stages(branch, below)
     while True:
-        split = problem_of(branch.table, stages.choices()).best(_anything, below)
+        split = problem_of(branch.table, stages.choices()).best(lambda *_: True, below)
         if split is None:
             return None
         settled = [stages.settles(stage, choice) for stage, choice in enumerate(split.choices)]
         if all(settled):
             return split
-
-
-def _anything(stage: int, choice: Choice) -> bool:
-    return True
 
 
 class _Stages:
