@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
@@ -63,14 +63,9 @@ def read_fields(
     return converted
 
 
-def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
-    """`instance` with fields replaced by the values that a command line spells, all at once: only
-    their sum must be legal. `prefix` is the path of the fields, e.g. ``model.``."""
-    return replace(instance, **parse_all(type(instance), texts, prefix))
-
-
 def parse_all(cls: type[Struct], texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    """Values of fields of `cls` that a command line spells; `prefix` as in override_all."""
+    """Values of fields of `cls` that a command line spells; `prefix`: the path of the fields, e.g.
+    ``model.``."""
     hints, values = field_types(cls), {}
     for key, text in texts.items():
         if key not in hints:

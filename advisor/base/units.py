@@ -201,7 +201,7 @@ def nearest_divisors(number: int, wanted: int, more: int = 0) -> str:
     return " or ".join(str(d + more) for d in below + above)
 
 
-def whole(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
     """The number that at most `MOST_COUNT_DIGITS` ASCII digits write; None for any other text."""
     digits = text.isascii() and text.isdigit() and len(text) <= MOST_COUNT_DIGITS
     return int(text) if digits else None

@@ -35,7 +35,7 @@ class _SearchBar:
         if now < self._next:
             return
         self._next, self._written = now + _BETWEEN_SECONDS, True
-        self._stream.write("\r" + line(progress).ljust(_WIDTH))
+        self._stream.write("\r" + progress_line(progress).ljust(_WIDTH))
         self._stream.flush()
 
     def wipe(self) -> None:
@@ -44,7 +44,7 @@ class _SearchBar:
             self._stream.flush()
 
 
-def line(progress: "Progress") -> str:
+def progress_line(progress: "Progress") -> str:
     """``[####      ] 41 %, 2,311 settings; best so far 12.44 s: TP 1, DP 8, full``."""
     done = min(_BAR, max(0, int(progress.share * _BAR)))
     bar = f"[{'#' * done}{' ' * (_BAR - done)}] {100 * done // _BAR} %"

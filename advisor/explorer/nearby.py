@@ -28,7 +28,7 @@ from advisor.search.changed_options import CHOSEN
 from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Watch
 from advisor.search.layouts import groups, of_group
-from advisor.search.measured_rows import whole
+from advisor.search.measured_rows import corrected
 from advisor.search.ranking import memory_and_time, order
 
 _NEAR, _MOST_ROWS = 3, 1500
@@ -88,7 +88,7 @@ def _rows(job: Job, calibration: Calibration) -> list[Evaluation]:
     settings = parts_of(job.config.framework).settings.candidates(job)
     found: Iterable[Evaluation] = map(evaluator.evaluate, settings)
     if isinstance(calibration, LearnedCalibration):
-        found = (whole(row, calibration) for row in found)
+        found = (corrected(row, calibration) for row in found)
     ranked = sorted(found, key=order)
     if not ranked:
         return []

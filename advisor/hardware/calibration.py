@@ -29,7 +29,7 @@ class Layers(StrEnum):
     LATENT_EXPERTS = "experts and latent attention"
 
     @classmethod
-    def of(cls, model: ModelSpec) -> "Layers":
+    def of_model(cls, model: ModelSpec) -> "Layers":
         """Those of a model."""
         if model.num_moe_experts is None:
             return cls.DENSE
@@ -47,7 +47,7 @@ class JobClass(Struct, frozen=True, kw_only=True):
     exposed_tensor_parallelism: bool = False
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """``experts in bf16 on GB200-186GB``."""
         exposed = ", TP 8 or more without overlap" if self.exposed_tensor_parallelism else ""
         layers = f"{self.layers} of plain torch" if self.eager else self.layers
@@ -65,7 +65,7 @@ class KnownError(Struct, frozen=True, kw_only=True):
     high: float
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """``25 % too fast in the mean, 20 to 32 %``."""
         mean, *ends = (abs(error) * 100 for error in (self.mean, self.low, self.high))
         side = "slow" if self.mean > 0 else "fast"

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_divisors, whole
+from advisor.base.units import nearest_divisors, whole_number
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.layer_kinds import hybrid_segments
@@ -326,7 +326,7 @@ _MOST_LAYERS = 100_000
 
 def _repeated(found: re.Match[str]) -> str:
     """A repeat written out, though no further than it takes to be refused."""
-    count = whole(found[2])
+    count = whole_number(found[2])
     count = _MOST_LAYERS + 1 if count is None else min(count, _MOST_LAYERS + 1)
     return str(found[1]) * count
 

@@ -104,7 +104,7 @@ def _terms(unused: int, outside: int) -> tuple[NamedBytes, ...]:
 def applied(calibration: LearnedCalibration, job: Job) -> Applied:
     """What `calibration` has learned for `job`."""
     learned = calibration.learned
-    kind = learned.of(job)
+    kind = learned.residuals_of(job)
     return Applied(job, learned, kind, kind.times.of_job(plain_job(job)) if kind else None)
 
 

@@ -18,7 +18,7 @@ class Posterior(Struct, frozen=True):
     covariance: tuple[Vector, ...]
     misfit: float = 0.0
 
-    def of(self, design: Sequence[float]) -> tuple[float, float]:
+    def mean_and_variance(self, design: Sequence[float]) -> tuple[float, float]:
         """Mean and variance of the sum of the unknowns, weighed by `design`."""
         mean = sum(map(_product, design, self.mean))
         spread = sum(

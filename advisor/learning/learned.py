@@ -14,7 +14,7 @@ from advisor.learning.time_residual import TimeResidual
 from advisor.plan.recompute_plan import Setting
 
 _KINDS: Final[Mapping[str, Callable[[Job], object]]] = {
-    "layers": lambda job: Layers.of(job.model),
+    "layers": lambda job: Layers.of_model(job.model),
     "transformer_impl": lambda job: job.model.transformer_impl,
     "attention_backend": lambda job: job.model.attention_backend,
     "precision": lambda job: job.config.precision,
@@ -76,7 +76,7 @@ class MeasuredRange(Struct, frozen=True):
         return ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """``dense layers, bf16, TP 2, PP 1 to 4, …``; degrees of one are left out."""
         said = [kind for name, kind in self.kinds if name in _ALWAYS_SAID]
         said += [f"{name} {of}" for name, of in self.sizes if of.most > 1]
@@ -149,7 +149,7 @@ class Learned(Struct, frozen=True, kw_only=True, dict=True):
         rows = sum(count for _, count in known)
         return sum(base * count for base, count in known) / rows if rows else 0.0
 
-    def of(self, job: Job) -> KindResiduals | None:
+    def residuals_of(self, job: Job) -> KindResiduals | None:
         """What holds for a job; None where it lies outside of what was measured."""
         return next((kind for kind in self.kinds if not kind.range.outside(job)), None)
 

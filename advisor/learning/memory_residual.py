@@ -100,7 +100,7 @@ class MemoryResidual(Struct, frozen=True, kw_only=True, dict=True):
     def allocated(self, fixed: int, allocated: int) -> Shift:
         """Of allocated bytes of which so many are `fixed`."""
         share = fixed / allocated
-        mean, variance = self.states.of((share, 1 - share))
+        mean, variance = self.states.mean_and_variance((share, 1 - share))
         return Shift(mean, self.scatter * sqrt(variance + _ROW_SIGMA**2))
 
 

@@ -142,7 +142,7 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
         return sqrt(max(_LEAST_BASE_SIGMA**2, (self.band / BAND) ** 2 - apart**2))
 
     @cached_property
-    def words(self) -> frozenset[str]:
+    def setting_words(self) -> frozenset[str]:
         """What the settings that were run do."""
         return frozenset().union(*(row.words for row in self.rows))
 
@@ -169,7 +169,7 @@ class TimeResidual(Struct, frozen=True, kw_only=True, dict=True):
         return JobTimes(
             rows={row.setting: row for row in rows},
             posterior=self._posterior(job) if rows else self.posterior,
-            words=self.words,
+            words=self.setting_words,
             prior_sigmas=self._prior_sigmas,
             scatter=self.scatter,
         )
@@ -217,7 +217,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
         that was run has the rest of its own error."""
         unknown = _WORDS_TERMS if words - self.words else ()
         design = [0.0 if n in unknown else share for n, share in enumerate((*of, 1.0))]
-        mean, variance = self.posterior.of(design)
+        mean, variance = self.posterior.mean_and_variance(design)
         variance += sum((of[n] * self.prior_sigmas[n]) ** 2 for n in unknown)
         row, own = self.rows.get(setting), setting_sigma(words) ** 2
         if row is None:

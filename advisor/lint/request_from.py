@@ -233,7 +233,7 @@ def _merged(
     named = first.names_files or ()
     if over and not reads(named, first.place.file, second.place.file):
         return None
-    joined = reader.over(first, second) if over and one.framework == other.framework else None
+    joined = reader.merged(first, second) if over and one.framework == other.framework else None
     if joined is not None:
         exported = {k: v for k, v in first.values.items() if k == EXPANDABLE_SEGMENTS}
         return replace(joined, model=reader.model(joined), values={**exported, **joined.values})

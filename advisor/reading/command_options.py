@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from advisor.base.place import Place
-from advisor.base.units import whole
+from advisor.base.units import whole_number
 from advisor.reading.shell.script import Command
 from advisor.reading.words import Word
 
@@ -80,7 +80,7 @@ def num_gpus(command: Command, directives: Sequence[Word]) -> int | None:
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
     for option in (*options(directives), *options(before)):
-        number = whole(option.text.rpartition(":")[2])
+        number = whole_number(option.text.rpartition(":")[2])
         if number is not None:
             found[option.name] = number
     if "--num_processes" in found:

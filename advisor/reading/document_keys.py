@@ -49,7 +49,7 @@ class Keys(Struct, kw_only=True):
 
     def number(self, key: str) -> int | None:
         """The value as a whole number; None where it is none."""
-        return whole(self.get(key))
+        return as_whole_number(self.get(key))
 
     def under(self, section: str) -> Iterator[str]:
         """Names directly below a section; of no section those at the top."""
@@ -88,7 +88,7 @@ def truth(value: Any) -> bool | None:
     return True if text in _TRUE else False if text in _FALSE else None
 
 
-def whole(value: Any) -> int | None:
+def as_whole_number(value: Any) -> int | None:
     """A whole number, written as such or as text."""
     if isinstance(value, bool):
         return None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from advisor.base.rule import NOWHERE, Finding, Match, Rule, Verdict
-from advisor.reading.document_keys import Keys, near, truth, whole
+from advisor.reading.document_keys import Keys, as_whole_number, near, truth
 
 
 class KeyRule(Rule[[Keys]], frozen=True, kw_only=True):
@@ -142,12 +142,12 @@ def is_section(value: Any) -> bool:
 
 def is_whole(value: Any) -> bool:
     """A whole number."""
-    return whole(value) is not None
+    return as_whole_number(value) is not None
 
 
 def is_count(value: Any) -> bool:
     """A whole number of at least one."""
-    return (whole(value) or 0) >= 1
+    return (as_whole_number(value) or 0) >= 1
 
 
 def or_auto(legal: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -111,7 +111,9 @@ class Reader(Protocol):
         release, None for the one that the document tells or the newest."""
         ...
 
-    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration | None:
+    def merged(
+        self, command: ReadConfiguration, file: ReadConfiguration
+    ) -> ReadConfiguration | None:
         """A command over a file of the same framework that it names, read as one; None where they
         are read apart."""
         ...

@@ -62,7 +62,8 @@ def _known_error(job: Job, calibration: Calibration) -> str:
     found = known_error(job, calibration)
     if found is None:
         return ""
-    return f"{found.rows} published runs like this ({found.of.words}) were predicted {found.words}"
+    runs = f"{found.rows} published runs like this ({found.of.description})"
+    return f"{runs} were predicted {found.description}"
 
 
 def notes_on(
@@ -166,7 +167,7 @@ def job_class(job: Job) -> JobClass:
     return JobClass(
         gpu=job.gpu.name,
         precision=job.config.precision,
-        layers=Layers.of(model),
+        layers=Layers.of_model(model),
         eager=model.transformer_impl.is_eager,
         exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
     )

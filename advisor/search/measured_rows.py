@@ -46,7 +46,7 @@ def with_measured(answer: Answer, calibration: LearnedCalibration) -> Answer:
 
 
 def _row(row: RankedEvaluation, calibration: LearnedCalibration) -> RankedEvaluation:
-    row = replace(row, evaluation=whole(row.evaluation, calibration))
+    row = replace(row, evaluation=corrected(row.evaluation, calibration))
     its = row.evaluation
     ran = calibration.learned.measured(its.job, its.setting)
     if ran is not None:
@@ -66,7 +66,7 @@ def measured_note(evaluation: Evaluation) -> str:
     return "" if ran is None else _words(_measured(ran))
 
 
-def whole(evaluation: Evaluation, calibration: LearnedCalibration) -> Evaluation:
+def corrected(evaluation: Evaluation, calibration: LearnedCalibration) -> Evaluation:
     """`evaluation` with what runs say of all times alike."""
     factor = applied(calibration, evaluation.job).common_factor
     time = evaluation.time_seconds
@@ -133,7 +133,7 @@ def _note(answer: Answer, its: Applied) -> CalibrationNote:
         band = f"step time of row 1 ±{error * 100:.0f} %"
     note = replace(
         note,
-        within=kind.range.words,
+        within=kind.range.description,
         step_time=_step_terms(kind),
         memory=_memory_terms(kind),
         scatter={"step_time": kind.times.scatter, "memory": kind.memory.scatter},
@@ -146,7 +146,7 @@ def _note(answer: Answer, its: Applied) -> CalibrationNote:
 
 def _of_some_row(answer: Answer, learned: Learned) -> KindResiduals | None:
     """What holds for the first row that rests on runs."""
-    found = (learned.of(row.evaluation.job) for row in answer.candidates)
+    found = (learned.residuals_of(row.evaluation.job) for row in answer.candidates)
     return next((kind for kind in found if kind is not None), None)
 
 

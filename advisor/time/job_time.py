@@ -135,7 +135,7 @@ class JobTime:
 
     def slowest(self, plans: list[RecomputePlan]) -> SlowestStage:
         """The stage that sets the pace, the first of equals."""
-        stages = self._stage_times.of(plans)
+        stages = self._stage_times.of_each_stage(plans)
         totals = [stage.total for stage in stages]
         number = totals.index(max(totals))
         return SlowestStage(
@@ -181,7 +181,7 @@ class JobTime:
                 reduced_seconds(self._reductions[stage], pace) + self._accumulated(stage, pace),
                 self._optimizers[stage],
             )
-            for stage, pace in enumerate(self._stage_times.of(plans))
+            for stage, pace in enumerate(self._stage_times.of_each_stage(plans))
         ]
 
     def combined(self, slowest: StagePart, microbatch: float, optimizer: float) -> float:
@@ -200,7 +200,7 @@ class JobTime:
         transfers only add to what a stage does, more than the exchange that replays hide, and
         the gradients' reduction is hidden behind passes that they leave as they are; but which
         stage is the slowest may change. host: False counts no waiting for the processor."""
-        stages = self._stage_times.of(none)
+        stages = self._stage_times.of_each_stage(none)
         if not host:
             stages = [replace(stage, host=0.0) for stage in stages]
         totals = [stage.total for stage in stages]
@@ -218,7 +218,7 @@ class JobTime:
     def most_replay(self, none: list[RecomputePlan], stage: int, seconds: float) -> float:
         """Seconds that replays of one microbatch may take on a stage, at most, in a step of so many
         seconds; from the plans of `none`. What the gradients' reduction takes is left out."""
-        stages = self._stage_times.of(none)
+        stages = self._stage_times.of_each_stage(none)
         totals = [one.total - one.host for one in stages]
         passes = (seconds - self.optimizer_seconds) / (1.0 + self._waiting)
         bubble = (sum(totals) - totals[stage]) / self._vpp

@@ -62,7 +62,7 @@ def flex_dispatcher(
     if backend is FlexBackend.DEEPEP:
         inside = min(inside, sms * calibration.deepep_sm_bytes_per_second)
     on_network, on_nvlink = copies_of_a_token(
-        Routing.of(model), layout.expert_model_parallel_size, max(1, near // etp)
+        Routing.of_model(model), layout.expert_model_parallel_size, max(1, near // etp)
     )
     return Dispatcher(
         seconds_per_byte=max(on_network / outside, etp * on_nvlink / inside),
@@ -80,7 +80,7 @@ class Routing(Struct, frozen=True):
     group_topk: int = 1
 
     @classmethod
-    def of(cls, model: ModelSpec) -> "Routing":
+    def of_model(cls, model: ModelSpec) -> "Routing":
         """That of a model, which may limit a token to some groups of experts."""
         experts, topk = model.num_moe_experts or 1, model.moe_router_topk
         if model.moe_router_group_topk is None:

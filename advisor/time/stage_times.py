@@ -74,7 +74,7 @@ class StageTimes:
         self._sent = self._transfer.times(0.5 / job.layout.virtual_pipeline_model_parallel_size)
         self._ends = pipeline.of_each_stage(self._end_times)
 
-    def of(self, plans: list[RecomputePlan]) -> list[PassTimes]:
+    def of_each_stage(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
         next; chunks of a stage run one after another."""
         passes = [chunk_times(self._shape, *self._rates, plan) for plan in plans]
@@ -90,7 +90,7 @@ class StageTimes:
     def directions(self, plans: list[RecomputePlan], shown: float) -> list[list[Directions]]:
         """Of every stage, one microbatch through each of its chunks, with what it sends to the
         next; of the experts' exchange the part `shown`, which no other pass hides. Where nothing
-        hides any of it, the chunks of a stage sum to `of`."""
+        hides any of it, the chunks of a stage sum to `of_each_stage`."""
         layers = dict(zip(self._pipeline.groups, plans, strict=True))
 
         def of_stage(stage: int) -> list[Directions]:

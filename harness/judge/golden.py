@@ -33,7 +33,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.limits import LARGEST
 from advisor.base.record import as_dict
-from advisor.base.units import significant, whole
+from advisor.base.units import significant, whole_number
 from harness.base.collections import flatten
 from harness.judge.identity import Place, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
@@ -198,7 +198,7 @@ def golden_text(golden: Golden) -> str:
 
 def _sorted(value: Any) -> Any:
     def order(key: str) -> tuple[int, str]:
-        step = whole(key)
+        step = whole_number(key)
         return (-1 if step is None else step, key)
 
     if not isinstance(value, Mapping):

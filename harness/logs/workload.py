@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import whole
+from advisor.base.units import whole_number
 from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.options.training import Batch
@@ -120,7 +120,7 @@ def _enter(found: dict[str, Any], path: str, value: int) -> None:
 
 
 def _size(text: str) -> int | None:
-    return whole(text) or None
+    return whole_number(text) or None
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.record import defaults
-from advisor.base.units import parse_bytes, whole
+from advisor.base.units import parse_bytes, whole_number
 from harness.base.duration import duration
 
 
@@ -74,7 +74,7 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
     def endpoint(self) -> tuple[str, int]:
         """Host and port of `rendezvous`; UserError where it is neither."""
         host, _, port = self.rendezvous.rpartition(":")
-        legal = bool(host) and 0 < (whole(port) or 0) < 2**16
+        legal = bool(host) and 0 < (whole_number(port) or 0) < 2**16
         wanted = "must be HOST:PORT of node 0, with a free port"
         _check("rendezvous", self.rendezvous or "(none)", legal, wanted)
         return host.strip("[]"), int(port)

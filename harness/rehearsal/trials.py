@@ -15,7 +15,7 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
 from advisor.base.key_value import split_key_values
-from advisor.base.units import nearest_names, whole
+from advisor.base.units import nearest_names, whole_number
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -131,7 +131,7 @@ def parse_layout(text: str) -> dict[str, Any]:
 def _stage(text: str) -> int | None:
     if text == "all":
         return None
-    number = whole(text)
+    number = whole_number(text)
     if number is None:
         raise UserError("stage", show(text), "must be all or a number", "write stage=0")
     return number

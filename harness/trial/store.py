@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.units import whole
+from advisor.base.units import whole_number
 from harness.trial.codec import decode, decode_result, encode
 from harness.trial.files import Reservation, in_turn, remove_temporaries, tail, write_atomic
 from harness.trial.result import Phase, TrialResult
@@ -134,7 +134,7 @@ class TrialFolder(Struct, frozen=True):
         """Readable results of single ranks by rank."""
         found = {}
         for path in self.rank_files():
-            rank = whole(path.stem.removeprefix("rank"))
+            rank = whole_number(path.stem.removeprefix("rank"))
             if rank is not None:
                 with suppress(UserError):
                     found[rank] = decode_result(path)

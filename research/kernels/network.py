@@ -124,7 +124,7 @@ def _dispatch(row: dict[str, str]) -> Measured:
     )
     value, num_bytes = float(row["value"]), float(row["token_bytes"])
     parts = ranks // ranks_of_a_node(gpu, ranks, 1) if "nodes" in row["unit"] else ranks
-    copies = parts * reached(Routing.of(model), parts)
+    copies = parts * reached(Routing.of_model(model), parts)
     seconds = value / 1e6 if row["unit"] == "us" else num_bytes * copies / (value * 1e9)
     return Measured(
         gpu=gpu,

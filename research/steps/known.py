@@ -27,7 +27,7 @@ def known_errors(targets: Sequence[Target], errors: Iterable[float]) -> Iterator
     for target, error in zip(targets, errors, strict=True):
         if tells(target):
             classes[job_class(target.job)].append(error)
-    for of in sorted(classes, key=lambda of: of.words):
+    for of in sorted(classes, key=lambda of: of.description):
         found = classes[of]
         mean, low, high = fmean(found), min(found), max(found)
         if len(found) >= LEAST_ROWS and low * high > 0 and abs(mean) >= LEAST_ERROR:

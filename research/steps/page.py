@@ -195,7 +195,9 @@ def _known_classes(done: Report) -> Iterator[str]:
     )
     for error in (error for name in GENERATIONS for error in done.known_errors[name]):
         rows = f"{error.rows} rows: {', '.join(models[error.of])}"
-        yield fill(f"- {error.of.words}: {error.words}; {rows}", 98, subsequent_indent="  ")
+        yield fill(
+            f"- {error.of.description}: {error.description}; {rows}", 98, subsequent_indent="  "
+        )
     yield "\nOther known errors:\n"
 
 

@@ -18,7 +18,7 @@ from advisor.frameworks.huggingface.options import (
     RESHARD,
 )
 from advisor.frameworks.option import names_in
-from advisor.reading.document_keys import Keys, known, whole
+from advisor.reading.document_keys import Keys, as_whole_number, known
 from advisor.reading.key_rules import (
     did_you_mean,
     illegal_values,
@@ -161,7 +161,7 @@ RULES: Final = (
     ),
     illegal_values(
         _VERSION,
-        lambda value: (whole(value) or 1) in (1, 2),
+        lambda value: (as_whole_number(value) or 1) in (1, 2),
         "fsdp_version = {value} is neither 1 nor 2",
         "2",
         fault="fsdp_version",
@@ -197,7 +197,7 @@ RULES: Final = (
     ),
     illegal_values(
         _ZERO_STAGE,
-        lambda value: whole(value) in (0, 1, 2, 3),
+        lambda value: as_whole_number(value) in (0, 1, 2, 3),
         "zero_stage = {value} must be 0, 1, 2 or 3",
         "use one of these; 3 shards everything",
         fault="zero_stage",

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names, whole
+from advisor.base.units import nearest_names, whole_number
 from advisor.plan.recompute_plan import Setting
 
 
@@ -205,7 +205,7 @@ def _parse_method(text: str, method: str) -> Method:
 
 
 def _parse_number(text: str, number: str) -> int:
-    if not whole(number):
+    if not whole_number(number):
         raise UserError(
             "--recompute",
             text,

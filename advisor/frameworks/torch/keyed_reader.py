@@ -123,7 +123,7 @@ class KeyedReader(ABC):
         for keys in self.find(document):
             yield self._configuration(keys)
 
-    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration:
+    def merged(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration:
         """The options of a command over the keys of a file that it names."""
         above, below = command.settings, file.settings
         both = replace(

@@ -18,7 +18,7 @@ from advisor.frameworks.torchtitan.options import (
     RESHARD,
     SECTIONS,
 )
-from advisor.reading.document_keys import Keys, near, whole
+from advisor.reading.document_keys import Keys, as_whole_number, near
 from advisor.reading.key_rules import (
     illegal_values,
     is_boolean,
@@ -194,7 +194,7 @@ RULES: Final = (
     ),
     illegal_values(
         _SHARD,
-        lambda value: whole(value) in (None, -1) or is_count(value),
+        lambda value: as_whole_number(value) in (None, -1) or is_count(value),
         "{name} = {value}: dp_shard must be -1 or >= 1",
         _LEFT,
         **_degree,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from advisor.base.limits import MOST_COMMAND, MOST_VALUE
 from advisor.base.place import Place
-from advisor.base.units import whole
+from advisor.base.units import whole_number
 from advisor.reading.shell.state import State, Variable, scalar
 from advisor.reading.words import Piece, Word, split_words
 
@@ -95,7 +95,7 @@ class Expander:
         self.source = source
         self.state = state
 
-    def words(self, nodes: Sequence["Node"]) -> list[Word]:
+    def expanded(self, nodes: Sequence["Node"]) -> list[Word]:
         """The words that `nodes` become; none of a variable that is empty, several of an array."""
         return list(split_words(bounded(self._ended(nodes), MOST_COMMAND)))
 
@@ -330,7 +330,7 @@ def _elements(variable: Variable, index: str) -> Sequence[Word]:
     values = variable.values or ()
     if index in _ALL or not variable.array:
         return values
-    number = whole(index.strip("[]") or "0")
+    number = whole_number(index.strip("[]") or "0")
     return values[number : number + 1] if number is not None else ()
 
 

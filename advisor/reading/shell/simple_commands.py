@@ -80,7 +80,7 @@ class Commands:
         if value is None:
             return scalar([Piece(text="", place=self.source.place(node))])
         if value.type == "array":
-            array = Variable(values=tuple(expander.words(value.named_children)), array=True)
+            array = Variable(values=tuple(expander.expanded(value.named_children)), array=True)
             check_length(array)
             return array
         return scalar(expander.scalar(value))
@@ -156,7 +156,9 @@ class Commands:
         self.record.spend([content])
         if not content.pieces or not content.text.strip():
             return
-        words = expander.words(body.children) if body is not None and body.type == "command" else []
+        words = (
+            expander.expanded(body.children) if body is not None and body.type == "command" else []
+        )
         texts = [w.text for w in words]
         program = texts[0] if texts else ""
         if program == "read" and len(texts) > 1:
@@ -178,7 +180,7 @@ class Commands:
         for child in (*node.children, *document.children):
             target = child.child_by_field_name("destination")
             if child.type == "file_redirect" and target is not None:
-                return "".join(w.text for w in expander.words([target]))
+                return "".join(w.text for w in expander.expanded([target]))
         return ""
 
     def command(self, node: "Node", state: State) -> list[State]:
@@ -199,7 +201,7 @@ class Commands:
             if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
         ]
         self.record.uses(self.source.text(node))
-        words = expander.words(nodes)
+        words = expander.expanded(nodes)
         self.record.spend(words, len(own) // 10)
         if not words:
             return [state]

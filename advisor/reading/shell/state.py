@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.base.units import whole
+from advisor.base.units import whole_number
 from advisor.reading.words import Piece, Word
 
 Values = tuple[Word, ...]
@@ -145,7 +145,7 @@ def set_positional(state: State, words: Sequence[Word]) -> None:
 def shift(state: State, words: Sequence[Word]) -> None:
     """`shift 2`; of a script's own parameters nothing is known before or after it."""
     known = state.variables.get("@")
-    given = whole(words[0].text) if words else None
+    given = whole_number(words[0].text) if words else None
     count = 1 if given is None else given
     for name in positional(state):
         del state.variables[name]

@@ -168,7 +168,7 @@ class Walk(Commands):
     def _case(self, node: "Node", state: State) -> list[State]:
         subject = node.child_by_field_name("value")
         expander = Expander(self.source, state)
-        words = expander.words([subject]) if subject is not None else []
+        words = expander.expanded([subject]) if subject is not None else []
         known = "".join(w.text for w in words) if all(w.certain for w in words) else None
         results: list[State] = []
         matched = False
@@ -209,7 +209,7 @@ class Walk(Commands):
         variable = node.child_by_field_name("variable")
         body = node.child_by_field_name("body")
         name = self.source.text(variable) if variable is not None else ""
-        values = Expander(self.source, state).words(node.children_by_field_name("value"))
+        values = Expander(self.source, state).expanded(node.children_by_field_name("value"))
         known = values and not any(value.unknown or "*" in value.text for value in values)
         rounds = values[:_MOST_ROUNDS] if known else [None]
         states = [state]
@@ -320,7 +320,7 @@ def _binary(left: "Node", sign: str, right: "Node", expander: Expander) -> bool 
 
 def _text(node: "Node", expander: Expander) -> str | None:
     """What one side stands for, None where that is not certain."""
-    words = expander.words([node])
+    words = expander.expanded([node])
     return "".join(w.text for w in words) if all(w.certain for w in words) else None
 
 

@@ -71,7 +71,7 @@ def chrome_trace(row: RankedEvaluation, origin: Origin) -> dict[str, Any]:
     for stage in range(len(step.stages)):
         events += [*_names(stage), *_passes(found, stage), *_phases(found, stage)]
         events += _memory(found, stage)
-    said = {**origin.words, "notes": _NOTES, "step_time_seconds": step.seconds}
+    said = {**origin.by_name, "notes": _NOTES, "step_time_seconds": step.seconds}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": said}
 
 
@@ -80,7 +80,7 @@ def _whole(found: _Step, origin: Origin) -> Iterator[Event]:
     yield _named("process_name", _WHOLE, 0, f"predicted step: {origin.row}")
     yield _sorted("process_sort_index", _WHOLE, 0, _WHOLE)
     yield _named("thread_name", _WHOLE, PASSES, "step")
-    args = {**origin.words, "notes": _NOTES}
+    args = {**origin.by_name, "notes": _NOTES}
     yield from _span((_WHOLE, PASSES), "training step", (0.0, found.step.seconds), args)
 
 

@@ -19,7 +19,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     version: str
 
     @property
-    def words(self) -> dict[str, str]:
+    def by_name(self) -> dict[str, str]:
         """All of it, by name."""
         return {
             "what": PREDICTED,

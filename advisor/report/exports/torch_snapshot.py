@@ -88,7 +88,7 @@ def torch_snapshot(row: RankedEvaluation, origin: Origin) -> Plain:
         details.append(detail)
         traces.append(trace)
         segments.append(segment)
-    said = {**origin.words, "device": "pipeline stage", "blocks": _words(details, worst)}
+    said = {**origin.by_name, "device": "pipeline stage", "blocks": _words(details, worst)}
     return {"segments": segments, "device_traces": traces, "allocator_settings": said}
 
 

@@ -44,7 +44,8 @@ class Branch(Struct, frozen=True, dict=True):
     def num_points(self) -> int:
         """Settings times the splits that they are legal with."""
         return sum(
-            len(group.settings) * (self.of(group).splits.number) for group in self.decisions.groups
+            len(group.settings) * (self.table_of(group).splits.number)
+            for group in self.decisions.groups
         )
 
     def may_take(self, seconds: float) -> bool:
@@ -53,14 +54,14 @@ class Branch(Struct, frozen=True, dict=True):
 
     def bound(self, group: SettingGroup, below: float) -> float:
         """No setting of the group takes less; right where that is less than `below`."""
-        return problem_of(self.of(group), self.fastest(group, below)).bound
+        return problem_of(self.table_of(group), self.fastest(group, below)).bound
 
     def fastest(self, group: SettingGroup, below: float) -> tuple[tuple[Choice, ...], ...]:
         """What stages may hold under the fastest setting of a group, in a step below so many
         seconds: all that they may hold under any other."""
         key = group.fastest, group.any_split, below
         if key not in self._fastest:
-            table = self.of(group)
+            table = self.table_of(group)
             most = table.own.time.most_microbatch_seconds(below)
             choices = table.choices(group.fastest, most_seconds=most)
             self._fastest[key] = worth_it(choices, table.splits.num_layers)
@@ -70,7 +71,7 @@ class Branch(Struct, frozen=True, dict=True):
     def _fastest(self) -> dict[tuple[Setting, bool, float], tuple[tuple[Choice, ...], ...]]:
         return {}
 
-    def of(self, group: SettingGroup) -> StageTable:
+    def table_of(self, group: SettingGroup) -> StageTable:
         """The table of what the group's settings are legal with."""
         return self.table if group.any_split else self.fixed
 
@@ -135,7 +136,7 @@ class PointSearch:
     def _first(self) -> Evaluation | None:
         for branch in self._branches:
             for group in branch.decisions.groups:
-                node = _Node(branch=branch, table=branch.of(group), group=group)
+                node = _Node(branch=branch, table=branch.table_of(group), group=group)
                 self._waiting.add(branch.bound(group, self._below), node)
         for bound, node in self._waiting:
             self._last = bound, node

@@ -64,7 +64,7 @@ class _Stages:
     def __init__(self, branch: Branch, below: float) -> None:
         self._table = branch.table
         self._most = self._table.own.time.most_microbatch_seconds(below)
-        self._groups = [g for g in branch.decisions.groups if branch.of(g) is branch.table]
+        self._groups = [g for g in branch.decisions.groups if branch.table_of(g) is branch.table]
         self._rows: dict[tuple[Setting, int], list[Choice]] = {}
         self._first: dict[tuple[int, int], Choice | None] = {}
         self._left: dict[tuple[int, int], Iterator[Choice]] = {}

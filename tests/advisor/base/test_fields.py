@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, override_all, parse, read_fields, read_record, show
+from advisor.base.fields import convert, parse, parse_all, read_fields, read_record, show
+from advisor.models.spec import ModelSpec
 from tests.advisor.toys import LLAMA
 
 
@@ -131,7 +133,7 @@ def test_parse_refuses_the_rest(text: str, annotation: type, line: str) -> None:
 
 def test_override_replaces_fields() -> None:
     texts = {"num_layers": "12", "transformer_impl": "local"}
-    changed = override_all(LLAMA, texts, "model.")
+    changed = replace(LLAMA, **parse_all(ModelSpec, texts, "model."))
     assert (changed.num_layers, changed.transformer_impl) == (12, "local")
 
 
@@ -145,7 +147,7 @@ def test_override_replaces_fields() -> None:
 )
 def test_override_names_the_field(key: str, text: str, line: str) -> None:
     with pytest.raises(UserError) as error:
-        override_all(LLAMA, {key: text}, "model.")
+        replace(LLAMA, **parse_all(ModelSpec, {key: text}, "model."))
     assert str(error.value).startswith(line)
 
 

@@ -5,7 +5,7 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, parse
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
-from advisor.base.units import parse_bytes, parse_gpus, whole
+from advisor.base.units import parse_bytes, parse_gpus, whole_number
 
 
 @pytest.mark.parametrize(
@@ -13,12 +13,12 @@ from advisor.base.units import parse_bytes, parse_gpus, whole
     [("0", 0), ("012", 12), ("9" * MOST_COUNT_DIGITS, 10**MOST_COUNT_DIGITS - 1)],
 )
 def test_numbers(text: str, number: int) -> None:
-    assert whole(text) == number
+    assert whole_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "²", "१", "1_0", "9" * 19, "9" * 5000])
 def test_no_numbers(text: str) -> None:
-    assert whole(text) is None
+    assert whole_number(text) is None
 
 
 @pytest.mark.parametrize("kind", [int, float])

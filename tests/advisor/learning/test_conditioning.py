@@ -15,14 +15,14 @@ def test_one_unknown_is_the_mean_weighed_with_the_prior() -> None:
     after = found.posterior()
     assert after.mean == pytest.approx((16.0 / 8.25,))
     assert after.covariance == ((pytest.approx(1 / 8.25),),)
-    assert after.of([2.0]) == (pytest.approx(32.0 / 8.25), pytest.approx(4 / 8.25))
+    assert after.mean_and_variance([2.0]) == (pytest.approx(32.0 / 8.25), pytest.approx(4 / 8.25))
 
 
 def test_nothing_seen_is_the_prior() -> None:
     after = prior([0.5, 2.0]).posterior()
     assert after.mean == (0.0, 0.0)
     assert after.sigma(0) == pytest.approx(0.5)
-    assert after.of([1.0, 1.0])[1] == pytest.approx(0.25 + 4.0)
+    assert after.mean_and_variance([1.0, 1.0])[1] == pytest.approx(0.25 + 4.0)
 
 
 def test_several_unknowns_as_numpy_solves_them() -> None:

@@ -27,7 +27,7 @@ def test_another_kind_is_outside_whatever_its_size() -> None:
 
 
 def test_the_range_in_words_leaves_degrees_of_one_out() -> None:
-    words = range_of([JOB]).words
+    words = range_of([JOB]).description
     assert words.startswith("dense layers, bf16, hidden size 8,192")
     assert "CP" not in words
 

@@ -17,7 +17,7 @@ from advisor.learning.runs import read_runs
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
 from advisor.search.learn import calibration_from
-from advisor.search.measured_rows import whole
+from advisor.search.measured_rows import corrected
 
 MEASURED = Path(__file__).parents[3] / "results" / "measured"
 H100, H200 = load_gpu("H100"), load_gpu("H200")
@@ -125,7 +125,7 @@ def test_real_runs_of_two_settings_predict_the_others(tmp_path: Path) -> None:
     assert len(held_out) == 2
     for run in held_out:
         before = Evaluator(run.job, shipped).evaluate(run.setting)
-        after = whole(Evaluator(run.job, learned).evaluate(run.setting), learned)
+        after = corrected(Evaluator(run.job, learned).evaluate(run.setting), learned)
         assert abs(after.step_time_seconds / run.seconds - 1) < 0.01
         assert abs(before.step_time_seconds / run.seconds - 1) > 0.04
         assert after.step_time_low_seconds < run.seconds < after.step_time_high_seconds

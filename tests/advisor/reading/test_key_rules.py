@@ -2,7 +2,7 @@
 
 from advisor.base.place import Place
 from advisor.base.rule import Level
-from advisor.reading.document_keys import Keys, whole
+from advisor.reading.document_keys import Keys, as_whole_number
 from advisor.reading.key_rules import (
     illegal_values,
     key_findings,
@@ -41,7 +41,7 @@ def test_names_at_the_top_are_those_of_sections() -> None:
 def test_values_that_are_not_known_are_not_judged() -> None:
     keys, at = keys_of(a="$A", b=None, c="x"), ("section.a", "section.b", "section.c", "section.d")
     reason = "{key} {name} {value!r}"
-    rule = illegal_values(at, lambda value: whole(value) is not None, reason, "1")
+    rule = illegal_values(at, lambda value: as_whole_number(value) is not None, reason, "1")
     assert [f.reason for f in key_findings((rule,), keys)] == ["section.c c 'x'"]
 
 

@@ -80,7 +80,7 @@ def points(space: list[Branch]) -> Iterator[tuple[Job, Setting]]:
     """Every point, one by one."""
     for branch in space:
         for group in branch.decisions.groups:
-            splits = branch.of(group).splits
+            splits = branch.table_of(group).splits
             numbers = (range(len(choices)) for choices in splits.choices)
             for chosen in product(*numbers):
                 counts = (splits.choices[k][number] for k, number in enumerate(chosen))
@@ -164,7 +164,7 @@ def test_bounds_never_exceed_what_they_bound() -> None:
         calibration = load_calibration(job.gpu)
         for branch in branches(job, calibration):
             for group in branch.decisions.groups:
-                table, least = branch.of(group), branch.bound(group, inf)
+                table, least = branch.table_of(group), branch.bound(group, inf)
                 of_setting = {
                     setting: problem_of(table, table.choices(setting)).bound
                     for setting in group.settings

@@ -40,12 +40,12 @@ def test_it_is_known_of_its_own_class_alone(tight: Answer, off: Calibration) -> 
 
 
 def test_words() -> None:
-    assert OFF.words == "25 % too fast on average (20 to 32 %)"
+    assert OFF.description == "25 % too fast on average (20 to 32 %)"
     slow = replace(OFF, mean=0.18, low=0.145, high=0.207)
-    assert slow.words == "18 % too slow on average (14 to 21 %)"
-    assert OFF.of.words == "dense layers in bf16 on H100-SXM-80GB"
+    assert slow.description == "18 % too slow on average (14 to 21 %)"
+    assert OFF.of.description == "dense layers in bf16 on H100-SXM-80GB"
     wide = replace(DENSE, eager=True, exposed_tensor_parallelism=True)
-    assert wide.words == (
+    assert wide.description == (
         "dense layers of plain torch in bf16 on H100-SXM-80GB, TP 8 or more without overlap"
     )
 

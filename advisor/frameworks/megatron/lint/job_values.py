@@ -25,7 +25,7 @@ from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
-from advisor.reading.document_keys import known, truth, whole
+from advisor.reading.document_keys import as_whole_number, known, truth
 from advisor.reading.read_configuration import (
     EXPANDABLE_SEGMENTS,
     ReadValue,
@@ -81,7 +81,7 @@ def read_values(
     found = dict(_layout(read, settings)) | field_values(said, shape=False)
     for name, field in BATCH.items():
         given = read.loose.get(name)
-        number = whole(given.value) if given is not None else None
+        number = as_whole_number(given.value) if given is not None else None
         if given is not None and number is not None and number > 0:
             found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
@@ -108,7 +108,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
         if "bool" in types[field]:
             value = truth(given.value)
         elif "int" in types[field] and "tuple" not in types[field]:
-            value = whole(given.value)
+            value = as_whole_number(given.value)
         if value is not None:
             yield f"layout.{field}", given.meaning(value)
     per_stage = read.loose.get("num_layers_per_virtual_pipeline_stage")
@@ -267,7 +267,7 @@ def num_gpus(read: ReadSettings) -> int | None:
         return None
     for one, other in (("ng", ""), ("num_gpus", ""), ("num_nodes", "num_gpus_per_node")):
         factors = [read.loose.get(name) for name in (one, other) if name]
-        numbers = [whole(factor.value) for factor in factors if factor is not None]
+        numbers = [as_whole_number(factor.value) for factor in factors if factor is not None]
         if len(numbers) == len(factors) and all(numbers):
             return prod(number for number in numbers if number)
     return None

@@ -56,7 +56,7 @@ class MegatronReader:
             settings=settings,
         )
 
-    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> None:
+    def merged(self, command: ReadConfiguration, file: ReadConfiguration) -> None:
         """Their values are read apart."""
 
     def model(self, configuration: ReadConfiguration) -> str:

@@ -11,7 +11,7 @@ from advisor.models.options import Activation, PositionEmbedding
 from advisor.models.presets import load_preset, model_names
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
-from advisor.reading.document_keys import truth, whole
+from advisor.reading.document_keys import as_whole_number, truth
 from advisor.reading.read_configuration import ReadValue
 
 _SIZES: Final = ("num_layers", "hidden_size", "num_attention_heads")
@@ -141,7 +141,7 @@ def _filled(values: Mapping[str, Any]) -> tuple[int | None, ...] | None:
         "num_moe_experts": None,
     }
     found = usual | {name: values[name] for name in _COMPARED if name in values}
-    return tuple(whole(found[name]) if found[name] else None for name in _COMPARED)
+    return tuple(as_whole_number(found[name]) if found[name] else None for name in _COMPARED)
 
 
 @cache
