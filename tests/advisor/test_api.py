@@ -106,25 +106,23 @@ def test_every_field_of_a_request_is_a_keyword() -> None:
     assert set(SHORT.values()) < keywords
 
 
+EXPANDS, SIXTEEN = "job.expandable_segments", "model.num_layers=16"
+TITAN = {"framework": "torchtitan"}
+
+
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
         ({"tp": 2, "sp": True}, "--tp 2 --sp"),
         ({"tensor_model_parallel_size": 2, "sequence_parallel": False}, "--tp 2 --no-sp"),
-        (
-            {"seq_length": 2048, "precision": "FP8_CURRENT"},
-            "--seq-length 2048 --precision fp8_current",
-        ),
+        ({"seq_length": 2048, "precision": "FP16"}, "--seq-length 2048 --precision fp16"),
         ({"memory_budget": "40GiB"}, "--memory-budget 40GiB"),
         (
-            {"overrides": {"model.num_layers": 16, "job.expandable_segments": True}},
-            "model.num_layers=16 job.expandable_segments=true",
+            {"overrides": {"model.num_layers": 16, EXPANDS: True}},
+            f"model.num_layers=16 {EXPANDS}=true",
         ),
-        ({"overrides": ["model.num_layers=16"]}, "model.num_layers=16"),
-        (
-            {"framework": "torchtitan", "recompute": "full"},
-            "--framework torchtitan --recompute full",
-        ),
+        ({"overrides": [SIXTEEN]}, SIXTEEN),
+        ({**TITAN, "recompute": "full"}, "--framework torchtitan --recompute full"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -135,24 +133,21 @@ def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, cap
     assert asked.to_json() == printed(capsys, f"--model llama3_8b --gpus 8xH100 --top 1 {line}")
 
 
+LONG_TP, LAYERS = "tensor_model_parallel_size", "model.num_layers"
+
+
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
         ({"tpp": 4}, "tpp = 4: is not a keyword of advise; did you mean tp"),
         ({"tp": 0}, "tensor_model_parallel_size = 0: must be at least 1"),
         ({"tp": "4"}, "tensor_model_parallel_size = 4: must be an integer; write 4 without quotes"),
-        (
-            {"tp": 2, "tensor_model_parallel_size": 4},
-            "cannot be combined with tensor_model_parallel_size",
-        ),
+        ({"tp": 2, LONG_TP: 4}, f"cannot be combined with {LONG_TP}"),
         ({"search": "all"}, "search = all: must be one of recompute, layout"),
         ({"recompute": 3}, "recompute = 3: must be a list"),
         ({"recompute": {}}, "recompute = {}: must be a list"),
         ({"memory_budget": "-5"}, "is not a quantity of bytes"),
-        (
-            {"memory_budget": 60},
-            'memory_budget = 60: needs a unit; write e.g. memory_budget="60GiB"',
-        ),
+        ({"memory_budget": 60}, '= 60: needs a unit; write e.g. memory_budget="60GiB"'),
         ({"explain": 9}, "--explain = 9: the answer has 2 rows"),
         ({"explain": 0}, "explain = 0: must be at least 1"),
         ({"verify": 0}, "verify = 0: must be at least 1"),
@@ -163,15 +158,9 @@ def test_keywords_mean_what_flags_mean(keywords: dict[str, Any], words: str, cap
         ({"top": "x"}, "top = x: must be an integer"),
         ({"model": {3: 3}}, "model = 3: is not a known key"),
         ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
-        (
-            {"overrides": {"model.num_layers": [1]}},
-            "model.num_layers = [1]: must be one value, not a list",
-        ),
+        ({"overrides": {LAYERS: [1]}}, f"{LAYERS} = [1]: must be one value, not a list"),
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
-        (
-            {"request": Request(model="llama3_8b", gpus="8xH100")},
-            "request: cannot be combined with model",
-        ),
+        ({"request": Request(model="a", gpus="8xH100")}, "request: cannot be combined with model"),
     ],
 )
 def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> None:
@@ -179,7 +168,7 @@ def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> No
         advisor.advise(**{**JOB, **keywords})
 
 
-def test_one_row_is_one() -> None:
+def test_the_answer_of_one_setting_has_one_row() -> None:
     with pytest.raises(advisor.UserError, match="--explain = 2: the answer has 1 row; nearest: 1"):
         advisor.advise(**{**JOB, "recompute": ["none"]}, explain=2)
 
@@ -251,12 +240,9 @@ def test_candidates_of_a_search_say_what_they_change() -> None:
     assert advisor.Advice.from_json(whole.to_json()) == whole
 
 
-def test_a_request_is_taken_as_it_is(advice: advisor.Advice) -> None:
-    request = Request(model="llama3_8b", gpus="8xH100", recompute=("none", "full:block:4"))
-    assert advisor.advise(request, explain=1) == advice
-
-
 def test_evaluate_is_one_candidate(advice: advisor.Advice) -> None:
+    request = Request(model="llama3_8b", gpus="8xH100", recompute=("none", "full:block:4"))
+    assert advisor.advise(request, explain=1) == advice, "a request is taken as it is"
     alone = advisor.evaluate("full:block:4", model="llama3_8b", gpus="8xH100")
     among = advice.candidates[1]
     assert alone.stages == among.stages

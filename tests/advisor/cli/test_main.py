@@ -209,11 +209,13 @@ def test_model_and_gpus_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert error_line(capsys, "--model", "x").startswith("--gpus: is missing; write e.g. --gpus 32")
 
 
-def test_an_error_of_several_lines_is_printed_as_one(capsys, failing: Failing) -> None:
+def test_an_error_is_printed_as_one_line(capsys, failing: Failing) -> None:
     from advisor.base.errors import UserError
 
     failing(UserError("model", "a\nb", "is not\nvalid YAML"))
     assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
+    failing(PermissionError(13, "Permission denied", "model.yaml"))
+    assert error_line(capsys, *JOB) == "model.yaml: Permission denied"
 
 
 def test_a_fault_of_ours_is_no_answer(capsys, monkeypatch, failing: Failing) -> None:
@@ -223,11 +225,6 @@ def test_a_fault_of_ours_is_no_answer(capsys, monkeypatch, failing: Failing) -> 
     monkeypatch.setattr(sys, "argv", ["advise", *JOB])
     assert cli.command() == 70
     assert "AssertionError" in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_read_is_one_line(capsys, failing: Failing) -> None:
-    failing(PermissionError(13, "Permission denied", "model.yaml"))
-    assert error_line(capsys, *JOB) == "model.yaml: Permission denied"
 
 
 def test_explain_beyond_the_last_row(capsys, answer: Asked, tight: Answer) -> None:
@@ -282,9 +279,8 @@ def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answe
     assert cli.main([*JOB, "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 6
     assert cli.main([*JOB, "--format", "flags"]) == 0
-    assert capsys.readouterr().out == (
-        "--recompute-granularity selective --recompute-modules mlp\n"
-    )
+    flags = "--recompute-granularity selective --recompute-modules mlp\n"
+    assert capsys.readouterr().out == flags
 
 
 def test_flags_of_what_does_not_fit_come_with_a_warning(capsys, answer, hopeless) -> None:
@@ -345,9 +341,8 @@ def test_plot_writes_the_file_and_tells_stderr(capsys, answer, tight, tmp_path) 
 def test_plot_without_matplotlib_is_one_line(capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
-    assert line == (
-        "--plot out.png: needs matplotlib; in the checkout run: pip install -e '.[report]'"
-    )
+    command = "pip install -e '.[report]'"
+    assert line == f"--plot out.png: needs matplotlib; in the checkout run: {command}"
 
 
 # Help and the rest of the process
@@ -375,16 +370,15 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str], flag: str) ->
     assert len(text.splitlines()) <= 100
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("advise ")
-
-
 def test_every_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(subcommands.RUN) == set(help.SUBCOMMANDS)
     for name in help.SUBCOMMANDS:
         assert cli.main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"advise {name}")
+    assert gc.isenabled()
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("advise ")
+    assert gc.isenabled(), "garbage is collected again afterwards"
 
 
 @pytest.mark.parametrize(
@@ -472,15 +466,9 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
     """A fresh `advise` process from another directory than the repository's."""
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}
-    return subprocess.Popen(
-        [sys.executable, "-m", "advisor.cli.main", *args],
-        env=environment,
-        text=True,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": "/", "text": True}
+    command = [sys.executable, "-m", "advisor.cli.main", *args]
+    return subprocess.Popen(command, env=environment, **(pipes | options))
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -500,17 +488,11 @@ def test_a_closed_stdout_is_one_line(capsys, monkeypatch) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_one_line() -> None:
-    root = Path(__file__).parents[3]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "advisor.cli.main", "gpus"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(root)},
-        )
-    assert done.returncode == 2
-    assert done.stderr == "advise: stdout: cannot write the answer: No space left on device\n"
+        child = process("gpus", stdout=full)
+        assert child.wait() == 2
+    words = "advise: stdout: cannot write the answer: No space left on device\n"
+    assert child.stderr.read() == words
 
 
 def test_a_terminal_without_utf8_is_no_error() -> None:
@@ -543,12 +525,6 @@ PAGES = "advisor.report.advice_page, advisor.report.explain_page"
 @pytest.mark.parametrize("modules", ["advisor.cli.main", f"advisor.cli.commands, {MACHINE}", PAGES])
 def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
     assert not top_level(f"import sys, {modules}") & {*HEAVY, "rich"}
-
-
-def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gc.isenabled()
-    cli.main(["--version"])
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,9 @@ def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluati
 def test_long_names_and_large_numbers_still_fit(layouts: Answer) -> None:
     job = layouts.job
     model = replace(job.model, name="a_model_with_a_name_of_great_length_" * 2)
-    wide = ParallelLayout(
-        tensor_model_parallel_size=8,
-        sequence_parallel=True,
-        pipeline_model_parallel_size=16,
-        virtual_pipeline_model_parallel_size=5,
-        data_parallel_size=128,
-    )
+    degrees = {"tensor_model": 8, "pipeline_model": 16, "virtual_pipeline_model": 5, "data": 128}
+    sizes = {f"{name}_parallel_size": size for name, size in degrees.items()}
+    wide = ParallelLayout(sequence_parallel=True, **sizes)
     config = replace(job.config, global_batch_size=4096)
     job = replace(job, model=model, layout=wide, num_gpus=16384, config=config)
     first = layouts.candidates[0]
@@ -214,13 +210,10 @@ def test_notes_of_the_choice_and_of_rows_asked_about_stand_once(
     assert "\nrows 1-2     buys nothing\nrows 1-2, 4  of all\n\n" in text
 
 
-def test_layout_columns_appear_where_layouts_are_ranked(tight: Answer, layouts: Answer) -> None:
+def test_layout_columns_and_flags_where_layouts_are_ranked(tight: Answer, layouts: Answer) -> None:
     assert " TP CP PP VPP DP mbs " in plain(layouts)
     assert " TP " not in plain(tight).split("recompute  ")[1].split("row")[0]
     assert " TP PP VPP DP mbs " in plain(tight, search_layout=True)
-
-
-def test_layout_flags_stand_before_the_settings(tight: Answer) -> None:
     text = plain(tight, with_layout_flags=True)
     assert "Megatron-LM      --tensor-model-parallel-size 4 --sequence-parallel" in text
     joined = text.replace(" \\\n" + " " * 17, " ")
@@ -248,10 +241,14 @@ def test_a_row_has_the_style_of_its_standing(tight: Answer) -> None:
     assert style_of["none"] == "\033[33"
 
 
-def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:
+def test_an_uncalibrated_gpu_and_what_is_known_to_be_off_are_named(tight: Answer) -> None:
     note = replace(tight.calibration, name="none", provenance=Provenance.DATASHEET, summary="")
     text = plain(replace(tight, calibration=note))
     assert "calibration  none (not measured on this type of machine)\n" in text
+    assert "known off" not in plain(tight)
+    note = replace(tight.calibration, known_error="4 runs were predicted 25 % too fast")
+    text = plain(replace(tight, calibration=note))
+    assert "known error  4 runs were predicted 25 % too fast\n" in text
 
 
 def test_what_was_not_simulated_is_marked(tight: Answer) -> None:
@@ -266,21 +263,11 @@ def test_what_was_not_simulated_is_marked(tight: Answer) -> None:
     assert text.count("~") == 3
 
 
-def test_what_is_known_to_be_off_is_said(tight: Answer) -> None:
-    assert "known off" not in plain(tight)
-    note = replace(tight.calibration, known_error="4 runs were predicted 25 % too fast")
-    text = plain(replace(tight, calibration=note))
-    assert "known error  4 runs were predicted 25 % too fast\n" in text
-
-
 def test_the_head_says_what_moves_the_step(tight: Answer) -> None:
     assert "runs with" not in plain(tight)
     job = tight.job
-    graphs = replace(
-        job.config,
-        cuda_graph_impl=CudaGraphImpl.TRANSFORMER_ENGINE,
-        cuda_graph_modules=("attn", "mlp"),
-    )
+    impl = CudaGraphImpl.TRANSFORMER_ENGINE
+    graphs = replace(job.config, cuda_graph_impl=impl, cuda_graph_modules=("attn", "mlp"))
     layout = replace(job.layout, tp_comm_overlap=True, overlap_grad_reduce=False)
     text = plain(replace(tight, job=replace(job, config=graphs, layout=layout)))
     words = "CUDA graphs of attn, mlp (transformer_engine) · TP overlap · no DP overlap"

@@ -41,9 +41,8 @@ def test_one_line_for_each_log(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     Path("good.log").write_text(HEAD + steps() + MEMORY)
     Path("cut.log").write_text(HEAD + steps(upto=9))
-    Path("oom.log").write_text(
-        HEAD + steps(upto=3) + "torch.OutOfMemoryError: CUDA out of memory\n"
-    )
+    oom = "torch.OutOfMemoryError: CUDA out of memory\n"
+    Path("oom.log").write_text(HEAD + steps(upto=3) + oom)
     Path("garbage.log").write_bytes(bytes(range(256)))
     assert cli.main(["ingest", "good.log", "cut.log", "oom.log", "garbage.log"]) == 4
     shown = capsys.readouterr().out.splitlines()
@@ -77,9 +76,8 @@ def test_a_text_about_training_is_no_log(capsys: pytest.CaptureFixture[str]) -> 
     words = "What fits: that no rank runs out of memory.\nRuntimeError: CUDA out of memory\n"
     Path("README.md").write_text(words)
     assert cli.main(["ingest", "README.md"]) == 3
-    assert capsys.readouterr().out.startswith(
-        "no_data     unknown          README.md  [start] no l"
-    )
+    first = "no_data     unknown          README.md  [start] no l"
+    assert capsys.readouterr().out.startswith(first)
     Path("died.log").write_text("Traceback (most recent call last):\n" + words)
     assert cli.main(["ingest", "died.log"]) == 4
 
@@ -173,7 +171,7 @@ def test_a_folder_is_one_run_and_a_pattern_many() -> None:
     assert [s.name for s in find_sources(["y.log", "job/../y.log"])] == ["y", "y-2"]
 
 
-def test_the_command_line() -> None:
+def test_the_command_line(capsys) -> None:
     Path("a=b.log").write_text("")
     words = ["a=b.log", "framework=nemo", "--one-run", "gpus=8xH100", "--config-dir", "c"]
     asked, dry_run = parse(words)
@@ -182,6 +180,9 @@ def test_the_command_line() -> None:
     assert (asked.framework, asked.one_run, dry_run) == (LogFramework.NEMO, True, False)
     asked, dry_run = parse(["x", "framework=auto", "--dry-run"])
     assert (asked.framework, dry_run) == (None, True)
+    assert cli.main(["ingest", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(flag.names[0] in text for flag in ingest.COMMAND.flags)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +247,3 @@ def test_a_folder_that_may_not_be_searched(capsys, monkeypatch) -> None:
     monkeypatch.setattr(Path, "is_file", refuse)
     assert cli.main(["ingest", "job"]) == 2
     assert "LOG = job: cannot be searched: job/x: Permission denied" in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ingest", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(flag.names[0] in text for flag in ingest.COMMAND.flags)

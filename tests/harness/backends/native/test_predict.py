@@ -42,6 +42,8 @@ TABLES = 4 * 32 * 16 * 2
 LOG_SUM_EXP = 2 * 4 * 32 * 4
 GATED, ACTIVATED = TOKENS * 192 * 2, TOKENS * 96 * 2
 ATTENTION = 2 * 2 * 2 * 4 * 32 * 16 * 16  # two matmuls over half of 32 x 32
+NORM = 2 * HIDDEN + STATISTICS  # its input and output
+CORE = QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
 LINEAR = {
     "qkv": 2 * TOKENS * 64 * 128,
     "proj": 2 * TOKENS * 64 * 64,
@@ -53,22 +55,8 @@ LINEAR = {
 @pytest.mark.parametrize(
     ("setting", "saved"),
     [
-        (
-            "none",
-            2 * (2 * HIDDEN + STATISTICS)
-            + QKV
-            + HIDDEN
-            + KEYS
-            + TABLES
-            + HIDDEN
-            + LOG_SUM_EXP
-            + GATED
-            + ACTIVATED,
-        ),
-        (
-            "selective:mlp",
-            2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP,
-        ),
+        ("none", 2 * NORM + CORE + GATED + ACTIVATED),
+        ("selective:mlp", 2 * NORM + CORE),
         ("full:uniform:1", HIDDEN),
         ("full:uniform:2", HIDDEN // 2),
         ("op:save_attention", HIDDEN + HIDDEN + LOG_SUM_EXP),
@@ -81,7 +69,7 @@ def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
 
 
 # Four experts of width 48, two of which each token goes to.
-ATTENTION_PART = 2 * HIDDEN + STATISTICS + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
+ATTENTION_PART = NORM + CORE
 ROWS = 2 * TOKENS
 ROUTING = TOKENS * 2 * (8 + 4)  # chosen experts in int64, their softmax in fp32
 BALANCE = TOKENS * 4 * 4 + 4 * 8 + 4  # scores of all in fp32, tokens of each expert, the loss
@@ -89,7 +77,7 @@ DISPATCH = TOKENS * 4 * (2 + 1) + ROWS * (8 + 2)  # probabilities and map by exp
 TOKENS_OF_EXPERTS, WIDENED, WEIGHTED = ROWS * 64 * 2, ROWS * 96 * 2, ROWS * 48 * 2
 
 
-ROUTER = 2 * HIDDEN + STATISTICS + ROUTING + BALANCE  # and the norm before it
+ROUTER = NORM + ROUTING + BALANCE
 
 
 @pytest.mark.parametrize(
@@ -97,11 +85,7 @@ ROUTER = 2 * HIDDEN + STATISTICS + ROUTING + BALANCE  # and the norm before it
     [
         ("none", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
         ("selective:moe_act", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED, 0),
-        (
-            "selective:moe",
-            2 * HIDDEN + STATISTICS,
-            2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64,
-        ),
+        ("selective:moe", NORM, 2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64),
         ("selective:mlp", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
     ],
 )
@@ -125,24 +109,20 @@ COMBINED = TOKENS * (24 + 8) * 2  # of which the norm keeps a view
 NORMED = TOKENS * 24 * 2
 HEADS = TOKENS * 4 * (24 + 24 + 12) * 2
 CONTEXT = TOKENS * 4 * 12 * 2
-SHARED_TABLES = 4 * 32 * 8 * 2
+LATENT_CORE = HEADS + 4 * 32 * 8 * 2 + CONTEXT  # with the shared tables
 
 
 @pytest.mark.parametrize(
     ("setting", "kept", "flops"),
     [
-        ("none", HEADS + SHARED_TABLES + CONTEXT, 0),
+        ("none", LATENT_CORE, 0),
         ("selective:mla_up_proj", CONTEXT, 2 * TOKENS * 4 * (64 * 24 + 24 * 28)),
-        (
-            "selective:core_attn",
-            HEADS + SHARED_TABLES + CONTEXT - LOG_SUM_EXP,
-            2 * 4 * 32 * 32 * (24 + 12),
-        ),
+        ("selective:core_attn", LATENT_CORE - LOG_SUM_EXP, 2 * 4 * 32 * 32 * (24 + 12)),
     ],
 )
 def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
     one = workload(LATENT, setting)
-    rest = 2 * (2 * HIDDEN + STATISTICS) + GATED + ACTIVATED + LOG_SUM_EXP
+    rest = 2 * NORM + GATED + ACTIVATED + LOG_SUM_EXP
     assert predict_saved_bytes_per_layer(one) == rest + COMBINED + STATISTICS + NORMED + kept
     assert predict_replayed_flops_per_layer(one) == flops
 
@@ -184,9 +164,8 @@ def test_prediction_is_of_one_rank() -> None:
 
 
 def test_native_model_is_the_local_one_with_flash_attention() -> None:
-    asked = replace(
-        LLAMA, attention_backend=AttentionBackend.AUTO, cross_entropy_fusion=CrossEntropyFusion.TE
-    )
+    fused = {"cross_entropy_fusion": CrossEntropyFusion.TE}
+    asked = replace(LLAMA, attention_backend=AttentionBackend.AUTO, **fused)
     model = native_model(workload(asked))
     assert model.transformer_impl is TransformerImpl.LOCAL
     assert model.attention_backend is AttentionBackend.FLASH
@@ -197,16 +176,16 @@ def test_native_model_is_the_local_one_with_flash_attention() -> None:
 def test_plan_lists_checkpoints_one_by_one() -> None:
     deep = workload(replace(LLAMA, num_layers=7), "full:uniform:3")
     plan = native_plan(deep, parse_native_setting(deep.recompute))
-    assert [(segment.num_layers, segment.copies) for segment in plan.segments] == [
-        (3, 1),
-        (3, 1),
-        (1, 1),
-    ]
+    segments = [(segment.num_layers, segment.copies) for segment in plan.segments]
+    assert segments == [(3, 1), (3, 1), (1, 1)]
 
 
 def test_policies_are_parsed() -> None:
     assert parse_native_setting("op:torchtitan").policy is OpPolicy.TORCHTITAN
     assert parse_native_setting("selective:mlp").policy is None
+
+
+BOTH = "cannot be both replayed and offloaded"
 
 
 @pytest.mark.parametrize(
@@ -216,14 +195,8 @@ def test_policies_are_parsed() -> None:
         ("op:save_matmul+offload=core_attn", "no operator policy"),
         ("none+offload=moe_act", "does not offload moe_act"),
         ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
-        (
-            "selective:core_attn+offload=core_attn",
-            "core_attn: cannot be both replayed and offloaded",
-        ),
-        (
-            "selective:layernorm+offload=attn_norm",
-            "attn_norm: cannot be both replayed and offloaded",
-        ),
+        ("selective:core_attn+offload=core_attn", f"core_attn: {BOTH}"),
+        ("selective:layernorm+offload=attn_norm", f"attn_norm: {BOTH}"),
         ("full:block:1+distribute_saved_activations", "does not distribute saved activations"),
         ("everything", "is not a recompute setting"),
     ],
@@ -240,35 +213,28 @@ def split(**degrees: int) -> ParallelLayout:
 
 PIPELINE = split(pipeline_model=2)
 TENSOR = split(tensor_model=2)
+SEQUENCE = replace(TENSOR, sequence_parallel=True)
+VIRTUAL = split(pipeline_model=2, virtual_pipeline_model=2)
+ALTERNATING = replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]"))
+TITAN = {"recompute": "op:torchtitan"}
+UNFUSED, QUICK = AttentionBackend.UNFUSED, Activation.QUICK_GEGLU
+WIDE_ROUTER = replace(EXPERTS, moe_router_dtype=RouterDType.FP64)
+UNBALANCED = {"moe_router_load_balancing_type": LoadBalancing.SINKHORN}
+SINKHORN = replace(EXPERTS, moe_aux_loss_coeff=0.0, **UNBALANCED)
+GROUPS = replace(EXPERTS, moe_router_num_groups=2, moe_router_group_topk=1)
 REFUSED = {
     "cp": (LLAMA, {"layout": split(context=2)}, "context_parallel"),
-    "vpp": (
-        replace(LLAMA, num_layers=4),
-        {"layout": split(pipeline_model=2, virtual_pipeline_model=2)},
-        "virtual_pipeline",
-    ),
+    "vpp": (replace(LLAMA, num_layers=4), {"layout": VIRTUAL}, "virtual_pipeline"),
     "shared groups": (LLAMA, {"layout": split(tensor_model=4)}, "share key and value heads"),
-    "sequence": (
-        LLAMA,
-        {"seq_length": 33, "layout": replace(TENSOR, sequence_parallel=True)},
-        "must be divisible by TP = 2",
-    ),
-    "policy with tp": (
-        LLAMA,
-        {"recompute": "op:torchtitan", "layout": TENSOR},
-        "without tensor parallelism",
-    ),
+    "sequence": (LLAMA, {"seq_length": 33, "layout": SEQUENCE}, "must be divisible by TP = 2"),
+    "policy with tp": (LLAMA, {**TITAN, "layout": TENSOR}, "without tensor parallelism"),
     "tied pipeline": (GPT, {"layout": PIPELINE}, "the native backend cannot tie weights"),
     "sharded pipeline": (
         LLAMA,
         {"layout": replace(PIPELINE, data_parallel_size=2), "global_batch_size": 8},
         "cannot combine FSDP2 with PP 2",
     ),
-    "few microbatches": (
-        LLAMA,
-        {"layout": PIPELINE, "global_batch_size": 2},
-        "1F1B needs at least PP = 2",
-    ),
+    "few microbatches": (LLAMA, {"layout": PIPELINE, "global_batch_size": 2}, "needs at least PP"),
     "tied shards": (GPT, {"layout": split(data=2)}, "does not shard tied weights"),
     "wide checkpoints of shards": (
         LLAMA,
@@ -276,70 +242,32 @@ REFUSED = {
         "gathers the weights of each layer twice",
     ),
     "batch": (LLAMA, {"global_batch_size": 3}, "must be divisible by micro_batch_size"),
-    "unfused": (
-        replace(LLAMA, attention_backend=AttentionBackend.UNFUSED),
-        {},
-        "flash attention only",
-    ),
+    "unfused": (replace(LLAMA, attention_backend=UNFUSED), {}, "flash attention only"),
     "positions": (GPT, {"seq_length": 128}, "must be at most max_position_embeddings = 64"),
     "split latent attention": (LATENT, {"layout": TENSOR}, "does not split latent attention"),
-    "offloaded latent attention": (
-        LATENT,
-        {"recompute": "none+offload=core_attn"},
-        "without latent attention",
-    ),
+    "offloaded": (LATENT, {"recompute": "none+offload=core_attn"}, "without latent attention"),
     "mtp": (replace(LLAMA, mtp_num_layers=1), {}, "has no multi-token prediction"),
     "window": (replace(LLAMA, window_size=8), {}, "has no sliding windows"),
     "l2 norm": (replace(LLAMA, qk_l2_norm=True), {}, "has no such layers"),
     "sinks": (replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE), {}, "has no attention sinks"),
-    "activation": (
-        replace(LLAMA, activation=Activation.QUICK_GEGLU),
-        {},
-        "does not have this activation",
-    ),
+    "activation": (replace(LLAMA, activation=QUICK), {}, "does not have this activation"),
     "gelu experts": (replace(EXPERTS, activation=Activation.GEGLU), {}, "SwiGLU"),
     "experts with bias": (replace(EXPERTS, add_bias_linear=True), {}, "no biases in experts"),
     "capacity": (replace(EXPERTS, moe_expert_capacity_factor=1.0), {}, "drops no tokens; use null"),
-    "router in fp64": (
-        replace(EXPERTS, moe_router_dtype=RouterDType.FP64),
-        {},
-        "does not compute the router in this dtype",
-    ),
-    "sinkhorn": (
-        replace(
-            EXPERTS, moe_aux_loss_coeff=0.0, moe_router_load_balancing_type=LoadBalancing.SINKHORN
-        ),
-        {},
-        "does not balance experts this way",
-    ),
-    "limited groups": (
-        replace(EXPERTS, moe_router_num_groups=2, moe_router_group_topk=1),
-        {},
-        "supports groups only with an expert bias",
-    ),
-    "expert tensor parallel": (
-        EXPERTS,
-        {"layout": replace(TENSOR, sequence_parallel=True)},
-        "does not split experts",
-    ),
+    "router in fp64": (WIDE_ROUTER, {}, "does not compute the router in this dtype"),
+    "sinkhorn": (SINKHORN, {}, "does not balance experts this way"),
+    "limited groups": (GROUPS, {}, "supports groups only with an expert bias"),
+    "expert tensor parallel": (EXPERTS, {"layout": SEQUENCE}, "does not split experts"),
     "expert parallel": (
         EXPERTS,
         {"layout": split(expert_model=2, data=2), "global_batch_size": 8},
         "does not support this split",
     ),
-    "experts under a policy": (EXPERTS, {"recompute": "op:torchtitan"}, "in dense models"),
-    "stages of two kinds": (
-        replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]")),
-        {"layout": PIPELINE},
-        "same kinds of layers",
-    ),
+    "experts under a policy": (EXPERTS, TITAN, "in dense models"),
+    "stages of two kinds": (ALTERNATING, {"layout": PIPELINE}, "same kinds of layers"),
     "fp16": (LLAMA, {"precision": Precision.FP16}, "computes in bf16"),
     "fp8": (LLAMA, {"precision": Precision.FP8_CURRENT}, "backend=megatron_core runs FP8"),
-    "kept attention with dropout on a GPU": (
-        GPT,
-        {"recompute": "op:torchtitan", "device": Device.CUDA},
-        "gives wrong gradients",
-    ),
+    "dropout on a GPU": (GPT, {**TITAN, "device": Device.CUDA}, "gives wrong gradients"),
 }
 
 
@@ -362,6 +290,8 @@ def test_traffic_of_what_is_not_fused(setting: str, replays: int) -> None:
     weights = query + 2 * key_value + query + 3 * 64 * 96 + 2 * 64
     sums = 2 * weights * 2 * 3
     assert unfused_bytes(one) == 2 * (sums + (2 * 8 + replays * 2) * activated)
+    two_layers = 2 * (64 * 192 + 192 + 64 * 64 + 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64)
+    assert unfused_bytes(workload(GPT)) == 2 * two_layers * 2 * 3, "a plain activation: no more"
 
 
 @pytest.mark.parametrize(("setting", "replays"), [("none", 0), ("selective:moe_act", 1)])
@@ -386,11 +316,6 @@ def test_traffic_around_the_optimizer(layout: ParallelLayout, own: float, megatr
     ranks without shards (4); Megatron's Adam (46 of a shard) and its buffer (6)."""
     found = optimizer_bytes(workload(LLAMA, layout=layout))
     assert found == pytest.approx((own - megatron) * count_parameters(LLAMA), rel=1e-3)
-
-
-def test_a_plain_activation_has_no_more_traffic_than_a_fused_one() -> None:
-    two_layers = 2 * (64 * 192 + 192 + 64 * 64 + 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64)
-    assert unfused_bytes(workload(GPT)) == 2 * two_layers * 2 * 3
 
 
 def test_predicting_loads_no_torch() -> None:
