@@ -188,11 +188,7 @@ class CachingAllocator:
         pool = self._pools.get(key) or self._new_pool(*key)
         index = pool.best_fit(size)
         if index < 0:
-            try:
-                index = self._fresh(pool, size)
-            except OutOfMemoryError:
-                self.empty_cache()
-                index = self._fresh(pool, size)
+            index = self._from_the_driver(pool, size)
         block = pool.take(index, size)
         self.requests += 1
         self.allocated += block.size
@@ -206,16 +202,17 @@ class CachingAllocator:
         block.pool.settle(block)
 
     def touch(self, num_bytes: int) -> None:
-        """As allocate and release in a row: where a free block serves, only the peak may change."""
+        """As allocate and release in a row, which leave the free blocks as they were: what the
+        driver must give for it stays, and the peak may change."""
         size = -(-num_bytes // _SMALLEST_BLOCK) * _SMALLEST_BLOCK or _SMALLEST_BLOCK
-        pool = self._pools.get((0, size <= _SMALL_REQUEST))
-        if pool is None or not pool.sizes or pool.sizes[-1] < size:
-            self.release(self.allocate(num_bytes))
-            return
+        key = (0, size <= _SMALL_REQUEST)
+        pool = self._pools.get(key) or self._new_pool(*key)
+        index = bisect_left(pool.sizes, size)
+        if index == len(pool.sizes):
+            index = self._from_the_driver(pool, size)
+        if pool.sizes[index] - size < pool.smallest_rest:
+            size = pool.sizes[index]
         self.requests += 1
-        if not self._expandable:  # of which a rest of less than `smallest_rest` is split off
-            found = pool.sizes[bisect_left(pool.sizes, size)]
-            size = size if found - size >= pool.smallest_rest else found
         if self.allocated + size > self.peak_allocated:
             self.peak_allocated = self.allocated + size
 
@@ -254,6 +251,14 @@ class CachingAllocator:
         if self._expandable:
             pool.unmapped.append(Block(0, _ADDRESS_SPACE, pool, mapped=False))
         return pool
+
+    def _from_the_driver(self, pool: _Pool, size: int) -> int:
+        """As `_fresh`; what lies free is returned to the driver where it has no more."""
+        try:
+            return self._fresh(pool, size)
+        except OutOfMemoryError:
+            self.empty_cache()
+            return self._fresh(pool, size)
 
     def _fresh(self, pool: _Pool, size: int) -> int:
         """Memory from the driver for `size` bytes: where its block is listed."""
@@ -330,7 +335,8 @@ class CachingAllocator:
         if self._capacity is not None and self.reserved + num_bytes > self._capacity:
             raise OutOfMemoryError
         self.reserved += num_bytes
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
 
 
 def _split(block: Block, size: int) -> Block:

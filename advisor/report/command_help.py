@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
-from inspect import cleandoc
+from textwrap import dedent
 from typing import Final
 
 from msgspec import Struct
@@ -88,7 +88,7 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
     """Rows of words and what they mean, as they are written: a row begins at the margin, with two
     blanks or more after its words; what is indented belongs to the row above."""
     rows: list[tuple[str, str]] = []
-    for line in cleandoc(text).splitlines():
+    for line in dedent(text).strip().splitlines():
         if line.startswith(" "):
             words, meaning = rows.pop()
             rows.append((words, f"{meaning} {line.strip()}".lstrip()))
