@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from advisor.base.errors import UserError
     from harness.api.calibrating import calibrate
-    from harness.api.comparing import compare
+    from harness.api.comparing import compare, json_schema, load_run, update_goldens
     from harness.api.ingesting import ingest
     from harness.api.running import RunOutcome, rehearse, run
-    from harness.api.stored import json_schema, load_run, update_goldens
     from harness.api.sweeping import SweepOutcome, sweep
     from harness.judge.comparison import Comparison
     from harness.trial.result import TrialResult, TrialStatus
@@ -53,12 +52,12 @@ _MODULES: Final = {
     "calibrate": "harness.api.calibrating",
     "compare": "harness.api.comparing",
     "ingest": "harness.api.ingesting",
-    "json_schema": "harness.api.stored",
-    "load_run": "harness.api.stored",
+    "json_schema": "harness.api.comparing",
+    "load_run": "harness.api.comparing",
     "rehearse": "harness.api.running",
     "run": "harness.api.running",
     "sweep": "harness.api.sweeping",
-    "update_goldens": "harness.api.stored",
+    "update_goldens": "harness.api.comparing",
 }
 
 

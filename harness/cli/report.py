@@ -9,7 +9,7 @@ from harness.api.running import hand_over
 from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
-from harness.judge.trial_rows import Options
+from harness.judge.trial_rows import CompareOptions
 from harness.report.tracking import parse_trackers
 
 COMMAND: Final = Command(
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     from harness.report.write import FOLDER, step_summary_file, write_report
 
     goldens = find_goldens(arguments.golden, "report") if arguments.golden else None
-    options = Options(
+    options = CompareOptions(
         allow_env_change=arguments.allow_env_change,
         limits=tuple(parse_limit(text) for text in arguments.limit),
     )

@@ -11,14 +11,14 @@ from advisor.base.key_value import split_key_values
 from harness.execution.launchers.local import descendants, group_leaders, kill_groups
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.trial.store import TrialFolder
-from harness.trial.trial import Command, MeasurementPlan
+from harness.trial.trial import MeasurementPlan, TrainingCommand
 
 SHELL: Final = "/bin/sh"
 FOLDER: Final = "HARNESS_TRIAL_FOLDER"
 """Tells the command where its trial's files are: a place for its own output."""
 
 
-def supervise(command: Command, plan: MeasurementPlan, folder: TrialFolder) -> int:
+def supervise(command: TrainingCommand, plan: MeasurementPlan, folder: TrialFolder) -> int:
     """Run the command to its end; its exit code, or our own end by the signal that ended it.
 
     SIGTERM reaches the command's processes from where it reaches us, and they may take their time:

@@ -23,7 +23,7 @@ from harness.trial.codec import encode, plain
 from harness.trial.failures import Failure, is_disk_full
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, failed_ranks, merge
 from harness.trial.store import TrialFolder, TrialState
-from harness.trial.trial import Command, Trial
+from harness.trial.trial import TrainingCommand, Trial
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialRe
 
 
 def conclude_log(
-    folder: TrialFolder, trial: Trial, command: Command, attempt: Attempt, ended: Exit
+    folder: TrialFolder, trial: Trial, command: TrainingCommand, attempt: Attempt, ended: Exit
 ) -> TrialResult | None:
     """The result of a command that did what it should, or whose log names why it did not; None
     where the way in which it ended says more than the log."""
@@ -118,7 +118,7 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
     return None if ended.host_oom else named
 
 
-def _environment(command: Command) -> dict[str, Any]:
+def _environment(command: TrainingCommand) -> dict[str, Any]:
     """What is known of where it ran: the GPU, and what the setting needed."""
     gpus = [{"name": command.gpu}] if command.gpu else []
     return {"gpus": gpus, "variables": split_key_values(command.variables)}

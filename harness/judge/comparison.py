@@ -13,16 +13,16 @@ from harness.base.collections import flatten
 from harness.judge.golden import Golden, Provenance
 from harness.judge.identity import (
     VARIABLES,
-    Place,
+    MeasuredPlace,
     differences,
     place_of,
     unrecorded,
     workload_label,
 )
 from harness.judge.trial_rows import (
+    CompareOptions,
     ComparisonRow,
     EnvironmentChange,
-    Options,
     describe,
     measured_rows,
 )
@@ -52,7 +52,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     rows: tuple[ComparisonRow, ...]
     environments: tuple[EnvironmentChange, ...] = ()
-    options: Options = field(default_factory=Options)
+    options: CompareOptions = field(default_factory=CompareOptions)
     commands: Mapping[str, str] = field(default_factory=dict)
 
     def count(self, verdict: Verdict) -> int:
@@ -77,14 +77,14 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compare(
     results: Sequence[TrialResult],
     goldens: Sequence[Golden],
-    options: Options | None = None,
+    options: CompareOptions | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Judge `results` against the goldens of the same workloads.
 
     commands: workload key -> command that runs it again, shown with what is not a pass.
     """
-    options = options or Options()
+    options = options or CompareOptions()
     rows: list[ComparisonRow] = []
     environments: list[EnvironmentChange] = []
     matched: list[Golden] = []
@@ -119,7 +119,7 @@ class Subject(Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[MeasuredPlace, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
         known = [one for one in self.results if one.environment] or list(self.results[:1])
@@ -179,7 +179,7 @@ def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
     )
 
 
-def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[ComparisonRow]:
+def _rows(subject: Subject, golden: Golden | None, options: CompareOptions) -> list[ComparisonRow]:
     """Everything that is to be said about one workload."""
     measured = tuple(one for one in subject.results if one.status in _MEASURED)
     others = [one for one in subject.results if one.status not in _MEASURED]

@@ -35,7 +35,7 @@ from advisor.base.limits import LARGEST
 from advisor.base.record import as_dict
 from advisor.base.units import significant, whole_number
 from harness.base.collections import flatten
-from harness.judge.identity import Place, gpu_type, workload_key
+from harness.judge.identity import MeasuredPlace, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
 from harness.trial.result import TrialStatus
@@ -105,9 +105,9 @@ class Golden(Struct, frozen=True, kw_only=True):
         return tuple(self.samples.values())
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MeasuredPlace:
         """Where its numbers come from."""
-        return Place(gpus=self.identity.full_gpus, environment=self.meta.environment)
+        return MeasuredPlace(gpus=self.identity.full_gpus, environment=self.meta.environment)
 
     def summary(self) -> dict[str, Summary]:
         """Summary of every metric that has a number."""
@@ -127,7 +127,7 @@ class Golden(Struct, frozen=True, kw_only=True):
         return here.workload_key is not None or here.workload == there.workload
 
 
-def identity_of(workload: dict[str, Any], label: str, place: Place) -> Identity:
+def identity_of(workload: dict[str, Any], label: str, place: MeasuredPlace) -> Identity:
     """Full identity of a measured workload."""
     return Identity(
         label=label,

@@ -33,7 +33,7 @@ _COMPARED: Final = re.compile(
 _GPU_NAME: Final = re.compile(r"gpus\[0\]\.(torch_)?name")
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class EnvironmentDifference(Struct, frozen=True, kw_only=True):
     """One thing that is not as in the golden; None where a side does not have it."""
 
     name: str
@@ -44,7 +44,7 @@ class Difference(Struct, frozen=True, kw_only=True):
         return f"{self.name}  {shown(self.golden)} -> {shown(self.new)}"
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class MeasuredPlace(Struct, frozen=True, kw_only=True):
     """Where numbers come from: ``32xH100-SXM-80GB`` or ``cpu``, and the flat environment."""
 
     gpus: str
@@ -75,7 +75,7 @@ def workload_label(workload: Mapping[str, Any]) -> str:
     return "/".join(str(word) for word in words if word is not None)
 
 
-def place_of(result: TrialResult) -> Place:
+def place_of(result: TrialResult) -> MeasuredPlace:
     """Where a result was measured: GPUs of the layout, type by its full name.
 
     A process that died too early to leave a fingerprint still ran under its trial's variables.
@@ -85,9 +85,9 @@ def place_of(result: TrialResult) -> Place:
         environment = {"variables": split_key_values(map(str, result.trial.get("variables", ())))}
     flat = flatten(environment)
     if str(workload.get("device", "cuda")) == CPU:
-        return Place(gpus=CPU, environment=flat)
+        return MeasuredPlace(gpus=CPU, environment=flat)
     names = [str(value) for key, value in flat.items() if _GPU_NAME.fullmatch(key)]
-    return Place(
+    return MeasuredPlace(
         gpus=f"{world_size(workload)}x{gpu_type(names[0]) if names else '?'}", environment=flat
     )
 
@@ -108,7 +108,7 @@ def compared(environment: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
 
 
-def differences(golden: Place, new: Place) -> tuple[Difference, ...]:
+def differences(golden: MeasuredPlace, new: MeasuredPlace) -> tuple[EnvironmentDifference, ...]:
     """What differs between two environments; the GPUs come first.
 
     A golden that records its software records everything, and what it lacks was not set. One that
@@ -116,12 +116,14 @@ def differences(golden: Place, new: Place) -> tuple[Difference, ...]:
     """
     old, now = (compared(place.environment) for place in (golden, new))
     names = sorted(old.keys() | now.keys() if golden.complete else old.keys())
-    here = Difference(name=GPUS, golden=golden.gpus, new=new.gpus)
-    found = (Difference(name=key, golden=old.get(key), new=now.get(key)) for key in names)
+    here = EnvironmentDifference(name=GPUS, golden=golden.gpus, new=new.gpus)
+    found = (
+        EnvironmentDifference(name=key, golden=old.get(key), new=now.get(key)) for key in names
+    )
     return tuple(one for one in (here, *found) if one.golden != one.new)
 
 
-def unrecorded(golden: Place, new: Place) -> tuple[str, ...]:
+def unrecorded(golden: MeasuredPlace, new: MeasuredPlace) -> tuple[str, ...]:
     """What the result records of its environment and an incomplete golden does not."""
     if golden.complete:
         return ()

@@ -37,7 +37,7 @@ DRAWS: Final = 1000
 NORMAL_IQR: Final = 1.349
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class SampledSetting(Struct, frozen=True, kw_only=True):
     """Processes of one setting."""
 
     samples: Samples
@@ -92,7 +92,7 @@ def shifts(new: "Array", golden: "Array") -> "Array":
     return medians
 
 
-def pooled_noise(sides: Sequence[Side]) -> float:
+def pooled_noise(sides: Sequence[SampledSetting]) -> float:
     """Pooled standard deviation of the logarithms of medians between processes."""
     squares = [
         float(side.centres().var(ddof=1)) * (side.count - 1) for side in sides if side.count > 1
@@ -100,7 +100,7 @@ def pooled_noise(sides: Sequence[Side]) -> float:
     return math.sqrt(sum(squares) / sum(side.count - 1 for side in sides))
 
 
-def step_noise(side: Side) -> float:
+def step_noise(side: SampledSetting) -> float:
     """Relative standard deviation of the steps of one process, from their IQR (1.349 of a normal
     distribution's standard deviations): noisy steps come from noisy machines."""
     return max(iqr(steps) / NORMAL_IQR / median(steps) for steps in side.samples)
@@ -212,10 +212,11 @@ def relative_shift(
     """
     np = numpy()
     random = np.random.default_rng(_SEED)
-    sides = [Side(samples=new)] + ([] if exact_golden else [Side(samples=golden)])
+    mine, old = SampledSetting(samples=new), SampledSetting(samples=golden)
+    sides = [mine] if exact_golden else [mine, old]
     freedom = sum(side.count - 1 for side in sides)
     noise = pooled_noise(sides) if freedom else max(assumed_noise, *map(step_noise, sides))
-    first, second = Side(samples=new).centres()[None], Side(samples=golden).centres()[None]
+    first, second = mine.centres()[None], old.centres()[None]
     estimate = float(shifts(first, second)[0])
     drawn = [side.draw(random, noise) for side in sides]
     errors = shifts(drawn[0], second if exact_golden else drawn[1]) - estimate

@@ -13,7 +13,7 @@ from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, nearest_names
 from harness.base.collections import grouped
 from harness.judge.golden import Golden
-from harness.judge.identity import Difference
+from harness.judge.identity import EnvironmentDifference
 from harness.judge.metrics import (
     LOSS,
     LOSS_LIMIT,
@@ -73,7 +73,7 @@ class EnvironmentChange(Struct, frozen=True, kw_only=True):
     """
 
     label: str
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[EnvironmentDifference, ...] = ()
     unrecorded: tuple[str, ...] = ()
 
 
@@ -136,7 +136,7 @@ def _change(old: float, new: float) -> float:
 FEW_PROCESSES = 5
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class CompareOptions(Struct, frozen=True, kw_only=True):
     """How to compare. allow_env_change: compare across environments, which are then shown first.
     strict: a stale golden fails. allow_unmatched: vanished and appeared trials do not decide.
     exact_loss: bit by bit. limits: metric and relative limit, before the golden's and the default.
@@ -169,7 +169,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def measured_rows(
-    label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: Options
+    label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: CompareOptions
 ) -> list[ComparisonRow]:
     """One row for each metric of the golden."""
     about = ComparisonRow(label=label, workload_key=key, verdict=Verdict.PASS)
@@ -251,7 +251,7 @@ def _metric_row(
 
 
 def _loss_row(
-    about: ComparisonRow, processes: Processes, golden: Golden, options: Options
+    about: ComparisonRow, processes: Processes, golden: Golden, options: CompareOptions
 ) -> ComparisonRow:
     """The step where the losses are furthest apart, against a limit in both directions."""
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)

@@ -24,7 +24,7 @@ from harness.judge.golden import (
     identity_of,
     read_golden,
 )
-from harness.judge.identity import Place, differences, place_of, workload_key
+from harness.judge.identity import MeasuredPlace, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
 from harness.judge.metrics import series_of
 from harness.trial.files import write_atomic
@@ -156,7 +156,7 @@ def _reason(reason: str) -> str:
 
 def _same_environment(results: Sequence[TrialResult], label: str) -> None:
     """Repeats of one golden come from one environment."""
-    places: list[Place] = [place_of(one) for one in results]
+    places: list[MeasuredPlace] = [place_of(one) for one in results]
     for place in places[1:]:
         found = differences(places[0], place)
         if found:

@@ -19,10 +19,10 @@ from harness.logs.readers import READERS
 from harness.logs.records import (
     Argument,
     LogFramework,
+    LoggedLoss,
+    LoggedPeak,
     LoggedStep,
-    Loss,
     Mark,
-    Peak,
     Record,
     Throughput,
     Timers,
@@ -60,7 +60,7 @@ class Collector(Struct):
 
     streams: dict[int | None, Stream] = field(default_factory=dict)
     rates: list[Throughput] = field(default_factory=list)
-    peaks: dict[int | None, Peak] = field(default_factory=dict)
+    peaks: dict[int | None, LoggedPeak] = field(default_factory=dict)
     arguments: dict[str, str] = field(default_factory=dict)
     timers: list[float | None] = field(default_factory=list)
     whole_run: WholeRun | None = None
@@ -71,7 +71,7 @@ class Collector(Struct):
         match record:
             case LoggedStep():
                 return self._step(record, rank)
-            case Loss():
+            case LoggedLoss():
                 return self._loss(record, rank)
             case Throughput():
                 self.rates.append(record)
@@ -81,7 +81,7 @@ class Collector(Struct):
                 self.timers.append(record.seconds)
                 self.ended = False
                 return True
-            case Peak():
+            case LoggedPeak():
                 self._peak(record, rank)
             case Argument():
                 self.arguments[record.name] = record.value
@@ -119,7 +119,7 @@ class Collector(Struct):
         self.ended = False
         return True
 
-    def _loss(self, loss: Loss, rank: int | None) -> bool:
+    def _loss(self, loss: LoggedLoss, rank: int | None) -> bool:
         stream = self._stream(rank)
         if loss.epoch < stream.epoch:
             self._again(rank)
@@ -128,7 +128,7 @@ class Collector(Struct):
         self.ended = False
         return True
 
-    def _peak(self, peak: Peak, writer: int | None) -> None:
+    def _peak(self, peak: LoggedPeak, writer: int | None) -> None:
         rank = writer if peak.rank is None else peak.rank
         self.peaks[rank] = larger_peak(replace(peak, rank=rank), self.peaks.get(rank))
 
@@ -175,7 +175,7 @@ def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
     return replace(one, **stated)
 
 
-def larger_peak(one: Peak, other: Peak | None) -> Peak:
+def larger_peak(one: LoggedPeak, other: LoggedPeak | None) -> LoggedPeak:
     """The larger of two peaks of one rank, number by number."""
     if other is None:
         return one
@@ -190,7 +190,7 @@ def larger_peak(one: Peak, other: Peak | None) -> Peak:
 def merged_collectors(files: Sequence[Collector]) -> Collector:
     """Records of several ranks' files as those of one run."""
     streams = [stream for one in files for stream in one.streams.values()]
-    peaks: dict[int | None, Peak] = {}
+    peaks: dict[int | None, LoggedPeak] = {}
     arguments: dict[str, str] = {}
     for one in files:
         peaks |= {rank: larger_peak(peak, peaks.get(rank)) for rank, peak in one.peaks.items()}
@@ -260,7 +260,7 @@ class ParsedLog(Struct, frozen=True, kw_only=True):
 
     framework: LogFramework | None = None
     steps: tuple[LoggedStep, ...] = ()
-    peaks: tuple[Peak, ...] = ()
+    peaks: tuple[LoggedPeak, ...] = ()
     arguments: dict[str, str] = field(default_factory=dict)
     whole_run: WholeRun | None = None
     ended: bool = False

@@ -57,7 +57,7 @@ class Throughput(Struct, frozen=True, kw_only=True):
     tflops_per_gpu: float
 
 
-class Peak(Struct, frozen=True, kw_only=True):
+class LoggedPeak(Struct, frozen=True, kw_only=True):
     """Peak bytes of one rank after step `number`; None rank: the one that wrote the line."""
 
     number: int
@@ -66,7 +66,7 @@ class Peak(Struct, frozen=True, kw_only=True):
     reserved: int | None = None
 
 
-class Loss(Struct, frozen=True, kw_only=True):
+class LoggedLoss(Struct, frozen=True, kw_only=True):
     """A loss without a step's number, at `epoch`."""
 
     value: float
@@ -106,13 +106,13 @@ class Mark(StrEnum):
     END = "end"
 
 
-Record = LoggedStep | Throughput | Timers | Peak | Loss | WholeRun | Argument | Mark
+Record = LoggedStep | Throughput | Timers | LoggedPeak | LoggedLoss | WholeRun | Argument | Mark
 
 
 Lines = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[Record, ...]]], ...]
 
 
-class Reader(Struct, frozen=True):
+class LogReader(Struct, frozen=True):
     """Reads the lines of one framework. anchors: a line without any of these says nothing; a cheap
     look before the patterns. lines: what its lines look like, and what each says: nothing where it
     is damaged anywhere."""

@@ -43,7 +43,7 @@ from harness.planner.forecast import differences, predict
 from harness.planner.launcher_options import LauncherKind
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Command, Device, Trial, variables_of_trials
+from harness.trial.trial import Backend, Device, TrainingCommand, Trial, variables_of_trials
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 
@@ -290,7 +290,7 @@ def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str)
         wanted = variables(framework, setting.spec, job)
     except UserError as error:
         return setting if setting.skip else replace(setting, rank=None, skip=str(error))
-    command = Command(
+    command = TrainingCommand(
         template=config.command, framework=framework, words=put_in, gpu=gpu, variables=wanted
     )
     return replace(setting, trial=replace(setting.trial, command=command))

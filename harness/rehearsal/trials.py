@@ -58,7 +58,7 @@ _OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 _GROUPS: Final = ("model.", "layout.", "job.")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AskedRehearsal(Struct, frozen=True, kw_only=True):
     """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what.
 
     stage: a number, or None for all. steps: timed on a real device.
@@ -77,7 +77,7 @@ class Asked(Struct, frozen=True, kw_only=True):
             raise UserError("steps", self.steps, "must be at least 1")
 
 
-def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
+def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> AskedRehearsal:
     """KEY=VALUE arguments; UserError with the nearest key for one that is not known."""
     given: dict[str, str] = {}
     overrides = []
@@ -98,11 +98,11 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
         config_dir=config_dir,
         **parse_layout(given.get("layout", "")),
     )
-    return Asked(
+    return AskedRehearsal(
         request=request,
         recompute=_settings(given.get("recompute", "none"), config_dir),
         stage=_stage(given.get("stage", "all")),
-        **parse_all(Asked, {key: given[key] for key in _PLAIN if key in given}, ""),
+        **parse_all(AskedRehearsal, {key: given[key] for key in _PLAIN if key in given}, ""),
     )
 
 
@@ -165,7 +165,7 @@ CANNOT_CONTAIN = (
 )
 
 
-def rehearsal_plan(asked: Asked) -> RunPlan:
+def rehearsal_plan(asked: AskedRehearsal) -> RunPlan:
     """One trial a setting; UserError where the job is illegal or no stage is meant."""
     resolution = resolve(asked.request)
     if resolution.borrowed and resolution.layout_fields:
@@ -234,7 +234,11 @@ def evaluator_here(job: Job, name: str, config_dir: Path | None) -> Evaluator | 
 
 
 def _planned(
-    asked: Asked, job: Job, evaluator: Evaluator, here: Evaluator | None, workload: Workload
+    asked: AskedRehearsal,
+    job: Job,
+    evaluator: Evaluator,
+    here: Evaluator | None,
+    workload: Workload,
 ) -> PlannedSetting:
     """evaluator: of the job's GPUs, for memory. here: of the one that is at hand, for times."""
     stages, on_gpu = _stages(asked, job), workload.device is Device.CUDA
@@ -266,7 +270,7 @@ def _planned(
     return PlannedSetting(trial=replace(trial, prediction=prediction))
 
 
-def _stages(asked: Asked, job: Job) -> tuple[int, ...]:
+def _stages(asked: AskedRehearsal, job: Job) -> tuple[int, ...]:
     pp = job.layout.pipeline_model_parallel_size
     if asked.stage is None:
         return tuple(range(pp))

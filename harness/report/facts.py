@@ -15,12 +15,12 @@ from advisor.hardware.gpu import Gpu
 from harness.base.collections import known
 from harness.judge.comparison import Comparison, compare
 from harness.judge.golden import Golden
-from harness.judge.identity import Place, place_of
+from harness.judge.identity import MeasuredPlace, place_of
 from harness.judge.metrics import PEAKS
 from harness.judge.predicted import SettingOutcome, outcomes
 from harness.judge.results import Loaded, load_results, reproduction_command
 from harness.judge.stats import iqr
-from harness.judge.trial_rows import Options
+from harness.judge.trial_rows import CompareOptions
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
@@ -146,7 +146,7 @@ class Facts(Struct, frozen=True, kw_only=True):
             return None
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> MeasuredPlace | None:
         """Where it ran, by the first process that left a fingerprint."""
         return next((place_of(one) for one in self.results.values() if one.environment), None)
 
@@ -176,7 +176,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 def load_facts(
-    path: Path, goldens: Sequence[Golden] | None = None, options: Options | None = None
+    path: Path, goldens: Sequence[Golden] | None = None, options: CompareOptions | None = None
 ) -> Facts:
     """The facts of a run's folder, or of any folder of results; UserError where it holds none.
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from advisor.base.errors import require
-from harness.judge.stats import Side, centre, multiplier, step_noise
+from harness.judge.stats import SampledSetting, centre, multiplier, step_noise
 from harness.sweeps.history import History, Outcome
 from harness.sweeps.prior import Observed
 from harness.sweeps.space import Point
@@ -58,7 +58,7 @@ class Standing:
     @cached_property
     def _pooled(self) -> tuple[float, int]:
         """Relative standard deviation between processes, and its degrees of freedom."""
-        sides = [Side(samples=steps) for steps in self._timed.values()]
+        sides = [SampledSetting(samples=steps) for steps in self._timed.values()]
         if not sides:
             return self._assumed, _ASSUMED_FREEDOM
         assumed = max(self._assumed, median(map(step_noise, sides)))

@@ -158,7 +158,7 @@ class AsRun(Struct, frozen=True, kw_only=True):
     job: dict[str, Any]
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class TrainingCommand(Struct, frozen=True, kw_only=True):
     """What backend `command` runs: a line for a shell, and whose log it writes.
 
     template: the user's, with placeholders. words: NAME=text for them, quoted for a shell, that of
@@ -218,7 +218,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     measurement: MeasurementPlan
     prediction: Prediction | None = None
     repeat: int = 0
-    command: Command | None = None
+    command: TrainingCommand | None = None
     variables: tuple[str, ...] = ()
     stages: tuple[int, ...] = ()
     memory_bytes: int | None = None

@@ -4,9 +4,9 @@ from typing import Final
 
 from harness.logs.readers.megatron import MEGATRON
 from harness.logs.readers.others import DEEPSPEED, HUGGINGFACE, NEMO, TORCHTITAN
-from harness.logs.records import LogFramework, Reader
+from harness.logs.records import LogFramework, LogReader
 
-READERS: Final[dict[LogFramework, Reader]] = {
+READERS: Final[dict[LogFramework, LogReader]] = {
     LogFramework.MEGATRON_LM: MEGATRON,
     LogFramework.NEMO: NEMO,
     LogFramework.TORCHTITAN: TORCHTITAN,

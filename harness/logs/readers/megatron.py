@@ -16,10 +16,10 @@ from harness.logs.records import (
     COUNT,
     NUMBER,
     Argument,
+    LoggedPeak,
     LoggedStep,
+    LogReader,
     Mark,
-    Peak,
-    Reader,
     Record,
     Throughput,
     WholeRun,
@@ -106,7 +106,7 @@ def _peak(match: re.Match[str], allocated: str, reserved: str, unit: int) -> tup
     if int(match[2]) < _FIRST_WHOLE_PEAK or None in sizes:
         return ()
     rank = None if match[1] is None else int(match[1])
-    return (Peak(number=int(match[2]), rank=rank, allocated=sizes[0], reserved=sizes[1]),)
+    return (LoggedPeak(number=int(match[2]), rank=rank, allocated=sizes[0], reserved=sizes[1]),)
 
 
 def _bridge_peak(match: re.Match[str]) -> tuple[Record, ...]:
@@ -133,7 +133,7 @@ def _job(match: re.Match[str]) -> tuple[Record, ...]:
     return () if mean is None else (WholeRun(tflops_per_gpu=mean),)
 
 
-MEGATRON: Final = Reader(
+MEGATRON: Final = LogReader(
     ("iteration", "Step Time", "Job throughput", " ..", "using world size", "after training"),
     (
         (_ITERATION, _iteration),

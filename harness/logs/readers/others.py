@@ -11,11 +11,11 @@ from harness.logs.records import (
     COUNT,
     NUMBER,
     Argument,
+    LoggedLoss,
+    LoggedPeak,
     LoggedStep,
-    Loss,
+    LogReader,
     Mark,
-    Peak,
-    Reader,
     Record,
     Timers,
     WholeRun,
@@ -59,12 +59,12 @@ def _nemo(first: int, separator: str, joint: str) -> Callable[[re.Match[str]], t
         )
         if allocated is None and reserved is None:
             return (logged,)
-        return (logged, Peak(number=step, allocated=allocated, reserved=reserved))
+        return (logged, LoggedPeak(number=step, allocated=allocated, reserved=reserved))
 
     return read
 
 
-NEMO: Final = Reader(
+NEMO: Final = LogReader(
     (_NEMO_SECONDS,),
     ((_NEMO_LINE, _nemo(0, " | ", ":")), (_NEMO_BAR, _nemo(1, ", ", "="))),
 )
@@ -98,10 +98,10 @@ def _titan_step(match: re.Match[str]) -> tuple[Record, ...]:
         loss=None if loss == _ELSEWHERE else loss,
         stamp=stamp(match[1]),
     )
-    return (step, Peak(number=step.number, reserved=reserved))
+    return (step, LoggedPeak(number=step.number, reserved=reserved))
 
 
-TORCHTITAN: Final = Reader(
+TORCHTITAN: Final = LogReader(
     ("[titan]",),
     (
         (_TITAN_STEP, _titan_step),
@@ -139,7 +139,7 @@ def _timer(match: re.Match[str]) -> tuple[Record, ...]:
     if rate is None or allocated is None:
         return ()
     step = LoggedStep(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
-    return (step, Peak(number=step.number, rank=0, allocated=allocated))
+    return (step, LoggedPeak(number=step.number, rank=0, allocated=allocated))
 
 
 def _wall_clock(match: re.Match[str]) -> tuple[Record, ...]:
@@ -162,7 +162,7 @@ def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
     return (LoggedStep(number=int(match[1]), seconds=seconds, loss=number(match[2])),)
 
 
-DEEPSPEED: Final = Reader(
+DEEPSPEED: Final = LogReader(
     ("global_step=", "time (ms) |", "samples/sec:", "Max_MA", ":print]", "exits successfully"),
     (
         (_TIMER, _timer),
@@ -170,7 +170,7 @@ DEEPSPEED: Final = Reader(
         (_PIPELINE, _pipeline),
         (
             _USAGE,
-            lambda match: (Peak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),),
+            lambda match: (LoggedPeak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),),
         ),
         (_CONFIGURED, lambda match: (Argument(name=match[1], value=match[2]),)),
         (_DONE, lambda _: (Mark.END,)),
@@ -205,16 +205,16 @@ def _trainer(match: re.Match[str]) -> tuple[Record, ...]:
     if loss is None or epoch is None:
         return ()
     so_far = () if tokens is None else (WholeRun(tokens_per_second=tokens),)
-    return (Loss(value=loss, epoch=epoch), *so_far)
+    return (LoggedLoss(value=loss, epoch=epoch), *so_far)
 
 
-def _trainer_peak(values: dict[str, Any]) -> tuple[Peak, ...]:
+def _trainer_peak(values: dict[str, Any]) -> tuple[LoggedPeak, ...]:
     """The peak of training, of the rank that prints."""
     parts = [number(str(values.get(name, ""))) for name in _TRAINER_MEMORY]
     known = [part for part in parts if part is not None]
     if len(known) < len(_TRAINER_MEMORY) or not 0 <= sum(known) <= LARGEST:
         return ()
-    return (Peak(number=0, allocated=round(sum(known))),)
+    return (LoggedPeak(number=0, allocated=round(sum(known))),)
 
 
 def _dictionary(text: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _dictionary(text: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-HUGGINGFACE: Final = Reader(("'loss':", "'train_steps_per_second':"), ((_DICTIONARY, _trainer),))
+HUGGINGFACE: Final = LogReader(("'loss':", "'train_steps_per_second':"), ((_DICTIONARY, _trainer),))
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 
 Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of

@@ -6,14 +6,14 @@ import pytest
 
 from advisor.base.errors import UserError
 from harness.backends.command_flags import check_framework, check_template, frameworks
-from harness.trial.trial import Command, MeasurementPlan
+from harness.trial.trial import MeasurementPlan, TrainingCommand
 
 PLAN = MeasurementPlan(steps=10, max_warmup_steps=20, seed=7)
 
 
 def line(template: str, recompute: str = "--recompute-granularity full") -> str:
     words = (f"recompute={recompute}", "granularity=full", "num_layers=4", "layout=--tp 4")
-    return Command(template=template, framework="megatron_lm", words=words).shell_line(PLAN)
+    return TrainingCommand(template=template, framework="megatron_lm", words=words).shell_line(PLAN)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from harness.trial.result import (
     merge,
 )
 from harness.trial.store import StateWriter, TrialFolder
-from harness.trial.trial import Backend, Command, MeasurementPlan, Trial
+from harness.trial.trial import Backend, MeasurementPlan, TrainingCommand, Trial
 from tests.harness.conftest import WORKLOAD
 from tests.harness.logs import lines
 
@@ -134,7 +134,7 @@ def test_causes_come_before_consequences(statuses: list[str], worst: str) -> Non
     assert merge(ranks).status == worst
 
 
-COMMAND = Command(
+COMMAND = TrainingCommand(
     template="x", framework="other", words=("recompute=",), gpu="H100", variables=("A=1",)
 )
 TRIAL = Trial(

@@ -14,7 +14,7 @@ from harness.judge.golden import Golden, read_golden
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
 from harness.judge.render import render
 from harness.judge.results import load_results
-from harness.judge.trial_rows import ComparisonRow, Options
+from harness.judge.trial_rows import CompareOptions, ComparisonRow
 from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import MemoryPeak, TrialStatus
@@ -71,7 +71,7 @@ def test_improvement_is_a_stale_golden(make_repeats: Any, golden: Golden) -> Non
     found = compare(results, [golden])
     assert row_of(found, STEP_TIME).verdict is Verdict.STALE
     assert found.exit_code == 0
-    assert compare(results, [golden], Options(strict=True)).exit_code == 1
+    assert compare(results, [golden], CompareOptions(strict=True)).exit_code == 1
 
 
 def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -> None:
@@ -85,7 +85,7 @@ def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -
 @pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])
 def test_wrong_limits_are_refused(limits: tuple[tuple[str, float], ...]) -> None:
     with pytest.raises(UserError):
-        Options(limits=limits)
+        CompareOptions(limits=limits)
 
 
 def test_memory_is_compared_by_stage_too(make_result: Any) -> None:
@@ -113,8 +113,8 @@ def test_losses_are_compared_at_the_same_training_step(make_repeats: Any, golden
 def test_exact_loss(make_repeats: Any, golden: Golden) -> None:
     near = make_repeats(loss=(3.0, 2.9, 2.8 + 1e-9, 2.7))
     assert compare(near, [golden]).exit_code == 0
-    assert compare(near, [golden], Options(exact_loss=True)).exit_code == 1
-    assert compare(make_repeats(), [golden], Options(exact_loss=True)).exit_code == 0
+    assert compare(near, [golden], CompareOptions(exact_loss=True)).exit_code == 1
+    assert compare(make_repeats(), [golden], CompareOptions(exact_loss=True)).exit_code == 0
 
 
 def changed(**software: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_another_environment_is_refused(make_repeats: Any, golden: Golden) -> No
     found = compare(results, [golden])
     assert [row.verdict for row in found.rows] == [Verdict.ENVIRONMENT]
     assert found.exit_code == 3
-    allowed = compare(results, [golden], Options(allow_env_change=True))
+    allowed = compare(results, [golden], CompareOptions(allow_env_change=True))
     assert allowed.exit_code == 1
     assert render(allowed).splitlines()[:2] == [
         "environment  toy/tp1pp1/none  software.torch  2.9.0 -> 2.10.0",
@@ -166,7 +166,7 @@ def test_no_golden_is_no_verdict(make_repeats: Any, golden: Golden) -> None:
     assert found.exit_code == 3
     both = [*make_repeats(), *make_repeats(recompute="full:uniform:1")]
     assert compare(both, [golden]).exit_code == 3
-    assert compare(both, [golden], Options(allow_unmatched=True)).exit_code == 0
+    assert compare(both, [golden], CompareOptions(allow_unmatched=True)).exit_code == 0
     assert compare([], [golden]).exit_code == 3
 
 

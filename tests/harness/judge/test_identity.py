@@ -6,7 +6,7 @@ import pytest
 
 from harness.base.collections import flatten
 from harness.judge.identity import (
-    Place,
+    MeasuredPlace,
     compared,
     differences,
     gpu_type,
@@ -78,23 +78,25 @@ def test_what_is_compared() -> None:
 
 
 def test_a_complete_golden_also_misses_what_was_not_set() -> None:
-    golden = Place(gpus="cpu", environment={"software.torch": "2"})
-    new = Place(gpus="cpu", environment={"software.torch": "2", "variables.NCCL_ALGO": "Ring"})
+    golden = MeasuredPlace(gpus="cpu", environment={"software.torch": "2"})
+    new = MeasuredPlace(
+        gpus="cpu", environment={"software.torch": "2", "variables.NCCL_ALGO": "Ring"}
+    )
     assert [str(one) for one in differences(golden, new)] == ["variables.NCCL_ALGO  (none) -> Ring"]
     assert unrecorded(golden, new) == ()
 
 
 def test_a_published_golden_is_silent_and_not_different() -> None:
-    golden = Place(gpus="8xH200-SXM-141GB", environment={})
+    golden = MeasuredPlace(gpus="8xH200-SXM-141GB", environment={})
     new = place_of(result(FULL))
     assert differences(golden, new) == ()
     assert unrecorded(golden, new) == ("torch",)
-    assert differences(Place(gpus="8xB200", environment={}), new)[0].name == "gpus"
+    assert differences(MeasuredPlace(gpus="8xB200", environment={}), new)[0].name == "gpus"
 
 
 def test_numbers_of_another_frameworks_log_are_another_environment() -> None:
     golden, new = (
-        Place(gpus="8xH200", environment={"source.framework": name, "source.log": name})
+        MeasuredPlace(gpus="8xH200", environment={"source.framework": name, "source.log": name})
         for name in ("megatron_lm", "torchtitan")
     )
     (found,) = differences(golden, new)

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from harness.judge.comparison import Comparison
-from harness.judge.identity import Difference
+from harness.judge.identity import EnvironmentDifference
 from harness.judge.render import WORDS, noted_rows, percent, render, row_line, summary_line
 from harness.judge.stats import Interval
-from harness.judge.trial_rows import ComparisonRow, EnvironmentChange, Options
+from harness.judge.trial_rows import CompareOptions, ComparisonRow, EnvironmentChange
 from harness.judge.verdict import Verdict
 
 ROW = ComparisonRow(
@@ -80,7 +80,7 @@ def test_only_what_may_be_run_again_has_its_command(verdict: Verdict) -> None:
 def test_environments_come_before_the_numbers() -> None:
     change = EnvironmentChange(
         label="toy",
-        differences=(Difference(name="software.torch", golden="2.8", new=None),),
+        differences=(EnvironmentDifference(name="software.torch", golden="2.8", new=None),),
         unrecorded=("cuda", "nccl"),
     )
     assert render(of(ROW, environments=(change,))).splitlines()[:3] == [
@@ -114,24 +114,28 @@ PASS, STALE = (replace(ROW, verdict=verdict) for verdict in (Verdict.PASS, Verdi
 @pytest.mark.parametrize(
     ("verdicts", "options", "code"),
     [
-        ({Verdict.PASS}, Options(), 0),
-        ({Verdict.PASS, Verdict.STALE}, Options(), 0),
-        ({Verdict.PASS, Verdict.STALE}, Options(strict=True), 1),
-        ({Verdict.PASS, Verdict.SKIPPED}, Options(), 0),
-        ({Verdict.SKIPPED}, Options(), 3),
-        ({Verdict.PASS, Verdict.UNSTABLE}, Options(), 3),
-        ({Verdict.PASS, Verdict.INCONCLUSIVE}, Options(), 3),
-        ({Verdict.PASS, Verdict.ENVIRONMENT}, Options(), 3),
-        ({Verdict.PASS, Verdict.APPEARED}, Options(), 3),
-        ({Verdict.PASS, Verdict.VANISHED}, Options(), 3),
-        ({Verdict.PASS, Verdict.VANISHED, Verdict.APPEARED}, Options(allow_unmatched=True), 0),
-        ({Verdict.APPEARED}, Options(allow_unmatched=True), 3),
-        ({Verdict.UNSTABLE, Verdict.FAILED}, Options(allow_unmatched=True), 4),
-        ({Verdict.FAILED, Verdict.REGRESSION, Verdict.UNSTABLE}, Options(), 1),
-        ({Verdict.FAILED, Verdict.STALE}, Options(strict=True), 1),
+        ({Verdict.PASS}, CompareOptions(), 0),
+        ({Verdict.PASS, Verdict.STALE}, CompareOptions(), 0),
+        ({Verdict.PASS, Verdict.STALE}, CompareOptions(strict=True), 1),
+        ({Verdict.PASS, Verdict.SKIPPED}, CompareOptions(), 0),
+        ({Verdict.SKIPPED}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.UNSTABLE}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.INCONCLUSIVE}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.ENVIRONMENT}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.APPEARED}, CompareOptions(), 3),
+        ({Verdict.PASS, Verdict.VANISHED}, CompareOptions(), 3),
+        (
+            {Verdict.PASS, Verdict.VANISHED, Verdict.APPEARED},
+            CompareOptions(allow_unmatched=True),
+            0,
+        ),
+        ({Verdict.APPEARED}, CompareOptions(allow_unmatched=True), 3),
+        ({Verdict.UNSTABLE, Verdict.FAILED}, CompareOptions(allow_unmatched=True), 4),
+        ({Verdict.FAILED, Verdict.REGRESSION, Verdict.UNSTABLE}, CompareOptions(), 1),
+        ({Verdict.FAILED, Verdict.STALE}, CompareOptions(strict=True), 1),
     ],
 )
-def test_exit_codes(verdicts: set[Verdict], options: Options, code: int) -> None:
+def test_exit_codes(verdicts: set[Verdict], options: CompareOptions, code: int) -> None:
     """A certain regression stands whatever else happened; what is open is never a pass."""
     rows = tuple(replace(ROW, verdict=verdict) for verdict in verdicts)
     assert Comparison(rows=rows, options=options).exit_code == code

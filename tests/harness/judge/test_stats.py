@@ -15,8 +15,8 @@ from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
 from harness.judge.stats import (
     Interval,
     Repeats,
+    SampledSetting,
     Shift,
-    Side,
     half_width,
     iqr,
     multiplier,
@@ -101,7 +101,7 @@ def test_one_process_a_side_takes_the_assumed_noise_or_that_of_its_steps() -> No
     assert shift.strict.high - 1 == pytest.approx(2 * 2.576 * 0.01 * math.sqrt(2), rel=0.2)
     steps = [0.9, 1.1] * 10
     noisy = relative_shift([steps], [[1.0]], 0.01)
-    assert noisy.noise == pytest.approx(step_noise(Side(samples=[steps])))
+    assert noisy.noise == pytest.approx(step_noise(SampledSetting(samples=[steps])))
     assert noisy.noise > 0.1
 
 
@@ -110,7 +110,7 @@ def test_blocks_keep_the_correlation_of_steps() -> None:
     np = pytest.importorskip("numpy")
     plateaus, mixed = [1.0] * 8 + [1.1] * 8, [1.0, 1.1] * 8
     spreads = [
-        Side(samples=[steps]).draw(np.random.default_rng(1), 0.0).std()
+        SampledSetting(samples=[steps]).draw(np.random.default_rng(1), 0.0).std()
         for steps in (plateaus, mixed)
     ]
     assert spreads[0] > 1.2 * spreads[1]
@@ -120,7 +120,7 @@ def test_a_single_process_borrows_the_noise_of_the_other_side() -> None:
     golden = [[0.98], [1.0], [1.02]]
     shift = relative_shift([[1.0]], golden, 0.001)
     assert not shift.noise_assumed
-    assert shift.noise == pytest.approx(pooled_noise([Side(samples=golden)]))
+    assert shift.noise == pytest.approx(pooled_noise([SampledSetting(samples=golden)]))
     assert shift.noise == pytest.approx(0.02, rel=0.01)
 
 

@@ -19,7 +19,13 @@ from harness.judge.metrics import (
     TOKENS,
     Series,
 )
-from harness.judge.trial_rows import ComparisonRow, Options, describe, furthest, measured_rows
+from harness.judge.trial_rows import (
+    CompareOptions,
+    ComparisonRow,
+    describe,
+    furthest,
+    measured_rows,
+)
 from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import Concern, MemoryPeak, TrialStatus
@@ -35,18 +41,18 @@ def golden(make_repeats: Any) -> Golden:
 
 
 def rows(results: Any, golden: Golden, **options: Any) -> dict[str, ComparisonRow]:
-    found = measured_rows("toy", "k", results, golden, Options(**options))
+    found = measured_rows("toy", "k", results, golden, CompareOptions(**options))
     return {row.metric: row for row in found}
 
 
 def test_the_nearest_limit_holds(golden: Golden) -> None:
     """The command line before the golden before the metric; a metric's holds for its stages."""
     own = replace(golden, limits={ALLOCATED: 0.04, f"{ALLOCATED}.stage1": 0.03})
-    given = Options(limits=((ALLOCATED, 0.1),))
-    assert Options().limit(ALLOCATED, golden, 0.02) == 0.02
-    assert Options().limit(ALLOCATED, own, 0.02) == 0.04
-    assert Options().limit(f"{ALLOCATED}.stage0", own, 0.02) == 0.04
-    assert Options().limit(f"{ALLOCATED}.stage1", own, 0.02) == 0.03
+    given = CompareOptions(limits=((ALLOCATED, 0.1),))
+    assert CompareOptions().limit(ALLOCATED, golden, 0.02) == 0.02
+    assert CompareOptions().limit(ALLOCATED, own, 0.02) == 0.04
+    assert CompareOptions().limit(f"{ALLOCATED}.stage0", own, 0.02) == 0.04
+    assert CompareOptions().limit(f"{ALLOCATED}.stage1", own, 0.02) == 0.03
     assert given.limit(f"{ALLOCATED}.stage1", own, 0.02) == 0.1
     assert given.limit(RESERVED, own, 0.05) == 0.05
 

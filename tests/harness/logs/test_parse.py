@@ -11,7 +11,7 @@ from advisor.base.errors import UserError
 from advisor.base.lines import LINE_CHARACTERS
 from advisor.base.record import as_dict
 from harness.logs.parse import ParsedLog, parse_logs
-from harness.logs.records import LogFramework, LoggedStep, Peak, WholeRun
+from harness.logs.records import LogFramework, LoggedPeak, LoggedStep, WholeRun
 from harness.trial.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
@@ -41,8 +41,8 @@ def test_a_small_log(parse: Parse) -> None:
     assert seconds(parsed) == [9.0, 1.2001, 1.203, 1.204, 1.205]
     assert [step.loss for step in parsed.steps] == [9.9, 9.8, 9.7, 9.6, 9.5]
     assert parsed.peaks == (
-        Peak(number=2, rank=0, allocated=round(55210.5 * 2**20), reserved=58112 * 2**20),
-        Peak(number=2, rank=8, allocated=round(50210.5 * 2**20), reserved=57112 * 2**20),
+        LoggedPeak(number=2, rank=0, allocated=round(55210.5 * 2**20), reserved=58112 * 2**20),
+        LoggedPeak(number=2, rank=8, allocated=round(50210.5 * 2**20), reserved=57112 * 2**20),
     )
     assert (parsed.ended, parsed.restarts, parsed.damaged, parsed.cause) == (True, 0, (), None)
     assert parsed.arguments["recompute_modules"] == "['mlp']"
@@ -131,7 +131,7 @@ def test_a_run_that_began_again_counts_from_there(parse: Parse) -> None:
     old = lines.megatron_memory(0, 2, 70000.0, 70000.0)
     parsed = parse(first + old + second + lines.megatron_memory(0, 4, 5.0, 6.0))
     assert seconds(parsed) == [1.003, 1.004, 1.005, 1.006]
-    assert parsed.peaks == (Peak(number=4, rank=0, allocated=5 * 2**20, reserved=6 * 2**20),)
+    assert parsed.peaks == (LoggedPeak(number=4, rank=0, allocated=5 * 2**20, reserved=6 * 2**20),)
     assert parsed.restarts == 1
     one, two, three, four = (lines.megatron(number, 4) for number in range(1, 5))
     head = lines.megatron_header()

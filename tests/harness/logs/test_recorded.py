@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.logs.parse import ParsedLog, parse_logs
-from harness.logs.records import LogFramework, Peak, WholeRun
+from harness.logs.records import LogFramework, LoggedPeak, WholeRun
 from harness.logs.trial_result import LoggedRun, result_of
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device, MeasurementPlan
@@ -53,7 +53,7 @@ def test_deepspeed() -> None:
     rates = {s.number: s.samples_per_second for s in parsed.steps if s.samples_per_second}
     assert list(rates) == [4, 8, 12]
     assert list(rates.values()) == printed("deepspeed", r"CurrSamplesPerSec=([\d.]+)")
-    assert parsed.peaks == (Peak(number=12, rank=0, allocated=round(0.34 * 2**30)),)
+    assert parsed.peaks == (LoggedPeak(number=12, rank=0, allocated=round(0.34 * 2**30)),)
     reported = ("train_batch_size", "train_micro_batch_size_per_gpu", "world_size")
     assert [parsed.arguments[name] for name in reported] == ["4", "2", "1"]
 

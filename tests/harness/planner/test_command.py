@@ -13,7 +13,7 @@ from harness.planner.planning import check_request, machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan, same_question
-from harness.trial.trial import Command, Device, Trial
+from harness.trial.trial import Device, TrainingCommand, Trial
 
 CPU = Machine(device=Device.CPU)
 
@@ -24,13 +24,13 @@ def plan(*overrides: str) -> RunPlan:
     return make_plan(config, CPU)
 
 
-def commands(made: RunPlan) -> list[Command]:
+def commands(made: RunPlan) -> list[TrainingCommand]:
     found = [setting.trial.command for setting in made.settings]
     assert all(found)
     return [command for command in found if command is not None]
 
 
-def word(command: Command, name: str) -> str:
+def word(command: TrainingCommand, name: str) -> str:
     return dict(pair.split("=", 1) for pair in command.words)[name]
 
 

@@ -7,10 +7,9 @@ from harness.backends.native.modules import model as native
 from harness.backends.native.modules.attention import LatentAttention
 from harness.backends.native.modules.moe import MoeLayer
 from harness.backends.native.regions import replays_marked
-from harness.calibration.bench import kernel_calls
+from harness.calibration.bench import kernel_runs
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind
-from harness.calibration.bench.kernel_calls import POOL_ELEMENTS
-from harness.calibration.bench.kernel_runs import ON_A_GPU, Bench
+from harness.calibration.bench.kernel_runs import ON_A_GPU, POOL_ELEMENTS, Bench
 from harness.calibration.bench.shapes import GROUPED_VARIANTS, HOST_CASES
 from harness.trial.trial import Device
 
@@ -52,7 +51,7 @@ def test_every_kernel_is_timed(bench: Bench, kind: CaseKind) -> None:
 def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> None:
     m, n, k = 16, 32, 48
     case = Case(kind=CaseKind.GEMM, sizes=(m, n, k), variant=variant)
-    call = kernel_calls._gemm(bench.inputs, case)
+    call = kernel_runs._gemm(bench.inputs, case)
     result = call(0)
     assert isinstance(result, torch.Tensor)
     assert result.shape == (m, n)
@@ -62,8 +61,8 @@ def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> N
 
 def test_attention_is_causal_and_of_the_right_shape(bench: Bench) -> None:
     case = Case(kind=CaseKind.ATTENTION_FORWARD, sizes=(1, 32, 4, 2, 16), variant="torch")
-    query, key, value = kernel_calls._heads(bench.inputs, case)
-    output = kernel_calls._attend(case, query, key, value)
+    query, key, value = kernel_runs._heads(bench.inputs, case)
+    output = kernel_runs._attend(case, query, key, value)
     assert output.shape == (1, 4, 32, 16)
     assert torch.equal(output[:, :, 0], value[:, [0, 0, 1, 1], 0]), "the first sees only itself"
 
@@ -77,16 +76,16 @@ def test_grouped_gemms_are_those_of_each_expert(bench: Bench, monkeypatch) -> No
     expected = torch.cat([part @ own.t() for part, own in zip(rows.split(m), weights, strict=True)])
     for variant in GROUPED_VARIANTS:
         case = Case(kind=CaseKind.GROUPED_GEMM, sizes=sizes, variant=variant)
-        result = kernel_calls._grouped_gemm(bench.inputs, case)(0)
+        result = kernel_runs._grouped_gemm(bench.inputs, case)(0)
         assert isinstance(result, torch.Tensor)
         torch.testing.assert_close(result, expected, rtol=0.02, atol=0.1)
 
 
 def test_latent_attention_has_the_values_width(bench: Bench) -> None:
     case = Case(kind=CaseKind.LATENT_ATTENTION_FORWARD, sizes=(1, 32, 4, 24, 16))
-    query, key, value = kernel_calls._heads(bench.inputs, case)
+    query, key, value = kernel_runs._heads(bench.inputs, case)
     assert query.shape == key.shape == (1, 32, 4, 24)
-    output = kernel_calls._attend(case, query, key, value)
+    output = kernel_runs._attend(case, query, key, value)
     assert output.shape == (1, 32, 4, 16)
     torch.testing.assert_close(output[:, 0], value[:, 0], rtol=0.02, atol=0.02)
 
@@ -118,7 +117,7 @@ def test_what_torch_refuses_gives_no_sample_and_is_no_other_ones_error(error, mo
         raise error
 
     fresh = Bench(Device.CPU, wanted_seconds=0.0)
-    monkeypatch.setitem(kernel_calls.CALLS, CaseKind.ADD, refuse)
+    monkeypatch.setitem(kernel_runs.CALLS, CaseKind.ADD, refuse)
     assert fresh.measure(Case(kind=CaseKind.ADD, sizes=(4, 4))) is None
     assert fresh.measure(Case(kind=CaseKind.NORM, sizes=(4, 4))) is not None
     assert fresh.refused == {"add:4x4": f"{type(error).__name__}: {error}"}
@@ -135,9 +134,9 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(bench, made_of, monkeypa
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(kernel_calls, "TransformerLayer", Seen)
+    monkeypatch.setattr(kernel_runs, "TransformerLayer", Seen)
     case = Case(kind=CaseKind.HOST_LAYER, sizes=(16, 64), variant=made_of)
-    call = kernel_calls._layer(bench.inputs, case)
+    call = kernel_runs._layer(bench.inputs, case)
     gradients = call(0)
     (layer,) = made
     assert isinstance(layer.mlp, MoeLayer) == (made_of in ("moe", "many_experts"))
@@ -152,14 +151,14 @@ def test_a_layer_is_of_its_kind_and_gives_its_gradients(bench, made_of, monkeypa
 def test_a_layer_is_replayed_where_the_case_says_so(bench: Bench) -> None:
     replays: list[bool] = []
     for kind in (CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY):
-        call = kernel_calls._layer(bench.inputs, Case(kind=kind, sizes=(16, 64), variant="dense"))
+        call = kernel_runs._layer(bench.inputs, Case(kind=kind, sizes=(16, 64), variant="dense"))
         with replays_marked(replays.append):
             call(0)
     assert replays == [True, False]
 
 
 def test_a_launch_is_one_addition_and_no_more_than_a_gpu_queues(bench: Bench) -> None:
-    result = kernel_calls._launch(bench.inputs, Case(kind=CaseKind.HOST_LAUNCH, sizes=(7,)))(0)
+    result = kernel_runs._launch(bench.inputs, Case(kind=CaseKind.HOST_LAUNCH, sizes=(7,)))(0)
     assert isinstance(result, torch.Tensor)
     assert result.shape == (7,)
-    assert kernel_calls.HOST_CALLS[CaseKind.HOST_LAUNCH] < 1024
+    assert kernel_runs.HOST_CALLS[CaseKind.HOST_LAUNCH] < 1024

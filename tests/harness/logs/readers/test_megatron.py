@@ -5,7 +5,7 @@ import math
 import pytest
 
 from harness.logs.readers.megatron import MEGATRON
-from harness.logs.records import Argument, LoggedStep, Mark, Peak, Record, Throughput
+from harness.logs.records import Argument, LoggedPeak, LoggedStep, Mark, Record, Throughput
 from tests.harness.logs import lines
 
 
@@ -89,7 +89,7 @@ def test_of_two_lines_in_one_the_whole_one_counts() -> None:
 def test_the_memory_line_is_in_mebibytes(tail: str, peak: float) -> None:
     line = lines.megatron_memory(3, 2, peak, 58112.0, tail)
     assert read(line) == (
-        Peak(number=2, rank=3, allocated=round(peak * 2**20), reserved=58112 * 2**20),
+        LoggedPeak(number=2, rank=3, allocated=round(peak * 2**20), reserved=58112 * 2**20),
     )
 
 
@@ -99,13 +99,13 @@ def test_the_peak_before_the_optimizer_exists_is_none() -> None:
 
 def test_a_memory_line_of_two_ranks_says_nothing() -> None:
     line = lines.megatron_memory(0, 2, 1.0, 2.0).strip() + lines.megatron_memory(4, 2, 1.0, 2.0)
-    assert read(line) == (Peak(number=2, rank=4, allocated=2**20, reserved=2 * 2**20),)
+    assert read(line) == (LoggedPeak(number=2, rank=4, allocated=2**20, reserved=2 * 2**20),)
 
 
 def test_bridge_writes_decimal_gigabytes() -> None:
     line = lines.bridge_memory(5, 2, 55.21, 58.112)
     assert read(line) == (
-        Peak(number=2, rank=5, allocated=55_210_000_000, reserved=58_112_000_000),
+        LoggedPeak(number=2, rank=5, allocated=55_210_000_000, reserved=58_112_000_000),
     )
     assert read(line.replace("0.51", "0.5[Rank 1]")) == ()
 
@@ -135,4 +135,4 @@ def test_frame_and_arguments() -> None:
     ],
 )
 def test_lines_that_are_something_else(line: str) -> None:
-    assert not any(isinstance(r, LoggedStep | Peak | Throughput) for r in read(line))
+    assert not any(isinstance(r, LoggedStep | LoggedPeak | Throughput) for r in read(line))

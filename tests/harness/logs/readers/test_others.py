@@ -8,10 +8,10 @@ from harness.logs.readers import READERS
 from harness.logs.records import (
     Argument,
     LogFramework,
+    LoggedLoss,
+    LoggedPeak,
     LoggedStep,
-    Loss,
     Mark,
-    Peak,
     Record,
     Timers,
     WholeRun,
@@ -35,7 +35,7 @@ def test_nemo_2_counts_from_zero() -> None:
 
 def test_nemo_2_memory_is_in_bytes_of_four_digits() -> None:
     tail = f" | max_memory_reserved: {5.8212e10:.4} | max_memory_allocated: {5.5212e10:.4}"
-    assert read("nemo", lines.nemo(10, tail=tail))[1] == Peak(
+    assert read("nemo", lines.nemo(10, tail=tail))[1] == LoggedPeak(
         number=10, allocated=55_210_000_000, reserved=58_210_000_000
     )
 
@@ -52,7 +52,7 @@ def test_torchtitan(colour: bool) -> None:
     assert step.stamp is not None
     assert (step.number, step.loss, step.tokens_per_second_per_gpu) == (10, 7.12345, 5762.0)
     assert step.tflops_per_gpu == 1264.11
-    assert peak == Peak(number=10, reserved=round(55.21 * GIB))
+    assert peak == LoggedPeak(number=10, reserved=round(55.21 * GIB))
 
 
 def test_torchtitan_0_1_has_no_gradient_norm() -> None:
@@ -78,7 +78,7 @@ def test_deepspeed_timer() -> None:
     assert read("deepspeed", talk) == ()
     step, peak = read("deepspeed", timer)
     assert (step.number, step.samples_per_second) == (10, 12.4001)
-    assert peak == Peak(number=10, rank=0, allocated=round(55.21 * GIB))
+    assert peak == LoggedPeak(number=10, rank=0, allocated=round(55.21 * GIB))
 
 
 @pytest.mark.parametrize("rate", ["-inf", "nan", "0.0", "12.4[rank1]"])
@@ -94,7 +94,7 @@ def test_deepspeed_pipeline(more: str) -> None:
 
 def test_deepspeed_usage_and_configuration() -> None:
     usage = "MA 21.03 GB         Max_MA 55.21 GB         CA 58.1 GB         Max_CA 58 GB "
-    assert read("deepspeed", usage) == (Peak(number=0, rank=0, allocated=round(55.21 * GIB)),)
+    assert read("deepspeed", usage) == (LoggedPeak(number=0, rank=0, allocated=round(55.21 * GIB)),)
     line = "[2026-01-15 10:20:31,1] [INFO] [config.py:678:print]   train_batch_size ............. 8"
     assert read("deepspeed", line) == (Argument(name="train_batch_size", value="8"),)
 
@@ -128,7 +128,7 @@ def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
     ids=["4.x", "5.x", "behind a bar"],
 )
 def test_trainer_loss(line: str) -> None:
-    assert read("huggingface", line) == (Loss(value=7.1234, epoch=0.1),)
+    assert read("huggingface", line) == (LoggedLoss(value=7.1234, epoch=0.1),)
 
 
 def test_trainer_loss_that_is_nan() -> None:
@@ -148,7 +148,7 @@ def test_trainer_end() -> None:
     memory += "'train_mem_gpu_alloc_delta': 300000, 'train_mem_gpu_peaked_delta': 4000000, "
     assert read("huggingface", line.replace("{", memory)) == (
         WholeRun(seconds=0.8),
-        Peak(number=0, allocated=4_321_000),
+        LoggedPeak(number=0, allocated=4_321_000),
         Mark.END,
     )
     assert read("huggingface", line.replace("{", "{'train_mem_gpu_peaked_delta': 4000000, ")) == (
