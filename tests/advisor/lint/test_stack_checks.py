@@ -10,7 +10,12 @@ import yaml
 from advisor.base.errors import UserError
 from advisor.lint.target import lint_target
 
+AC, ASYNC = "[activation_checkpoint]\n", "[parallelism]\nenable_async_tensor_parallel = true"
+EXPERTS = "[parallelism]\nexpert_parallel_degree = 2\nexpert_tensor_parallel_degree = 2"
+BUDGET, COMPONENTS = "mode = 'memory_budget'", "enable = true\ncomponents = true"
+CALLS, KWARGS = "activation_checkpointing.calls", "gradient_checkpointing_kwargs"
 TITAN = "[model]\nname = 'llama3'\n[training]\nseq_len = 8192\n"
+FSDP2: dict[str, Any] = {"fsdp_version": 2}
 ZERO: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1}
 FILE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP"}
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_checkpointing": True}
@@ -31,41 +36,25 @@ def linted(tmp_path: Path, name: str, text: str) -> str:
         ("[job]\n[compile]\n[[activation_checkpoint]]", "ERROR wrong_type"),
         ("[activation_checkpoint]\nselective_ac_option = 2", "ERROR selective_ac_option"),
         ("[activation_checkpoint]\nselective_ac_option = '0'", "ERROR selective_ac_option"),
-        (
-            "[activation_checkpoint]\nmode = 'full'\nselective_ac_option = 'op'",
-            "NOTE selective_ac_option.unused",
-        ),
+        (f"{AC}mode = 'full'\nselective_ac_option = 'op'", "NOTE selective_ac_option.unused"),
         ("[activation_checkpoint]\nmemory_budget = 2.0", "ERROR memory_budget"),
         ("[activation_checkpoint]\nearly_stop = 'x'", "ERROR wrong_type"),
         ("[parallelism]\ntensor_parallel_degree = 0", "ERROR parallel_degree"),
         ("[parallelism]\ndata_parallel_shard_degree = 0", "ERROR parallel_degree"),
         ("[parallelism]\nfsdp_reshard_after_forward = 'no'", "ERROR fsdp_reshard_after_forward"),
-        (
-            "[parallelism]\nenable_async_tensor_parallel = true",
-            "ERROR async_tensor_parallel.compile",
-        ),
-        ("[parallelism]\nenable_async_tensor_parallel = true\n[compile]\nenable = true", ""),
-        (
-            "[parallelism]\nexpert_parallel_degree = 2\nexpert_tensor_parallel_degree = 2",
-            "ERROR parallelism.expert_tensor_parallel_degree",
-        ),
-        (
-            "[activation_checkpoint]\nmode = 'memory_budget'\n[compile]\nenable = true\n"
-            "components = true",
-            "ERROR memory_budget.compile",
-        ),
+        (ASYNC, "ERROR async_tensor_parallel.compile"),
+        (f"{ASYNC}\n[compile]\nenable = true", ""),
+        (EXPERTS, "ERROR parallelism.expert_tensor_parallel_degree"),
+        (f"{AC}{BUDGET}\n[compile]\n{COMPONENTS}", "ERROR memory_budget.compile"),
     ],
 )
 def test_torchtitan(tmp_path: Path, text: str, found: str) -> None:
     assert linted(tmp_path, "t.toml", TITAN + text) == found
 
 
-def test_a_section_of_torchtitan_is_a_table(tmp_path: Path) -> None:
-    text = f"activation_checkpoint = 3\n{TITAN}"
-    assert linted(tmp_path, "t.toml", text) == "ERROR wrong_type"
-
-
 def test_degrees_of_torchtitan_make_up_the_gpus(tmp_path: Path) -> None:
+    table = f"activation_checkpoint = 3\n{TITAN}"
+    assert linted(tmp_path, "t.toml", table) == "ERROR wrong_type", "a section is a table"
     text = "torchrun --nproc_per_node=8 -m torchtitan.train --parallelism.{}\n"
     product = "ERROR parallel_degree.product"
     assert linted(tmp_path, "t.sh", text.format("tensor_parallel_degree=3")) == product
@@ -94,6 +83,13 @@ def test_zero(tmp_path: Path, zero: dict[str, Any], found: str) -> None:
     assert linted(tmp_path, "d.json", json.dumps(ZERO | {"zero_optimization": zero})) == found
 
 
+def checkpointing(**fields: Any) -> dict[str, Any]:
+    return {"activation_checkpointing": fields}
+
+
+ZERO_3 = {"zero_optimization": {"stage": 3}}
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -101,30 +97,18 @@ def test_zero(tmp_path: Path, zero: dict[str, Any], found: str) -> None:
         ({"train_micro_batch_size_per_gpu": 0}, "ERROR batch"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "ERROR precision"),
         ({"fp16": {"enabled": "x"}}, "ERROR wrong_type"),
+        ({"pipeline": {"stages": 2}, **ZERO_3}, "ERROR pipeline.zero_stage"),
+        (checkpointing(profile="yes"), "ERROR wrong_type"),
         (
-            {"pipeline": {"stages": 2}, "zero_optimization": {"stage": 3}},
-            "ERROR pipeline.zero_stage",
-        ),
-        ({"activation_checkpointing": {"profile": "yes"}}, "ERROR wrong_type"),
-        (
-            {"activation_checkpointing": {"cpu_checkpointing": True}},
-            "NOTE activation_checkpointing.calls, NOTE activation_checkpointing.cpu_checkpointing",
+            checkpointing(cpu_checkpointing=True),
+            f"NOTE {CALLS}, NOTE activation_checkpointing.cpu_checkpointing",
         ),
         (
-            {
-                "activation_checkpointing": {
-                    "partition_activations": True,
-                    "contiguous_memory_optimization": True,
-                }
-            },
-            "ERROR activation_checkpointing.number_checkpoints, "
-            "NOTE activation_checkpointing.calls",
+            checkpointing(partition_activations=True, contiguous_memory_optimization=True),
+            f"ERROR activation_checkpointing.number_checkpoints, NOTE {CALLS}",
         ),
-        (
-            {"activation_checkpointing": {"partition_activations": True}},
-            "NOTE activation_checkpointing.calls",
-        ),
-        ({"activation_checkpointing": {"partition_activations": False}}, ""),
+        (checkpointing(partition_activations=True), f"NOTE {CALLS}"),
+        (checkpointing(partition_activations=False), ""),
         ({"bf16": 3}, "ERROR wrong_type"),
         ({"zero_optimization": 3}, "ERROR wrong_type"),
         ({"train_batch_siz": 8}, "WARNING unknown_key"),
@@ -154,10 +138,7 @@ def test_a_wrong_type_is_refused_where_deepspeed_reads_it(tmp_path, section, key
 def test_json_without_settings_is_nobodys(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match="holds no setting of a known framework"):
         linted(tmp_path, "d.json", text)
-
-
-def test_broken_json_is_deepspeeds(tmp_path: Path) -> None:
-    assert "WARNING json_syntax" in linted(tmp_path, "d.json", "{broken")
+    assert "WARNING json_syntax" in linted(tmp_path, "d.json", "{broken"), "DeepSpeed's"
 
 
 @pytest.mark.parametrize(
@@ -166,18 +147,12 @@ def test_broken_json_is_deepspeeds(tmp_path: Path) -> None:
         ({"fsdp": [7]}, "ERROR fsdp"),
         ({"fsdp": "full_shard", "deepspeed": "d.json"}, "ERROR fsdp_and_deepspeed"),
         ({"gradient_checkpoint": True}, "ERROR unknown_argument"),
-        ({"gradient_checkpointing_kwargs": "x"}, "ERROR checkpointing_kwargs"),
-        ({"gradient_checkpointing_kwargs": {"use_reentrent": False}}, "ERROR checkpointing_kwargs"),
+        ({KWARGS: "x"}, "ERROR checkpointing_kwargs"),
+        ({KWARGS: {"use_reentrent": False}}, "ERROR checkpointing_kwargs"),
+        ({KWARGS: {"every_n_layers": 0}}, "ERROR checkpointing_kwargs.every_n_layers"),
+        ({KWARGS: {"offload": "false"}}, "WARNING wrong_type"),
         (
-            {"gradient_checkpointing_kwargs": {"every_n_layers": 0}},
-            "ERROR checkpointing_kwargs.every_n_layers",
-        ),
-        ({"gradient_checkpointing_kwargs": {"offload": "false"}}, "WARNING wrong_type"),
-        (
-            {
-                "gradient_checkpointing": False,
-                "gradient_checkpointing_kwargs": {"use_reentrant": False},
-            },
+            {"gradient_checkpointing": False, KWARGS: {"use_reentrant": False}},
             "WARNING checkpointing_kwargs.unused",
         ),
         ({"gradient_accumulation_steps": 0}, "ERROR wrong_type"),
@@ -196,16 +171,10 @@ def test_transformers(tmp_path: Path, given: dict[str, Any], found: str) -> None
     [
         ({"fsdp_version": 3}, "ERROR fsdp_version"),
         ({"fsdp_versoin": 2}, "WARNING unknown_key"),
-        (
-            {"fsdp_version": 2, "fsdp_reshard_after_forward": "x"},
-            "ERROR fsdp_reshard_after_forward",
-        ),
+        (FSDP2 | {"fsdp_reshard_after_forward": "x"}, "ERROR fsdp_reshard_after_forward"),
         ({"fsdp_reshard_after_forward": True}, "ERROR fsdp_reshard_after_forward"),
-        ({"fsdp_version": 2, "fsdp_forward_prefetch": True}, "ERROR fsdp_forward_prefetch"),
-        (
-            {"fsdp_version": 2, "fsdp_state_dict_type": "LOCAL_STATE_DICT"},
-            "ERROR fsdp_state_dict_type",
-        ),
+        (FSDP2 | {"fsdp_forward_prefetch": True}, "ERROR fsdp_forward_prefetch"),
+        (FSDP2 | {"fsdp_state_dict_type": "LOCAL_STATE_DICT"}, "ERROR fsdp_state_dict_type"),
         ({"fsdp_sharding_strategy": "FULL"}, "ERROR fsdp_sharding_strategy"),
         (
             {"fsdp_activation_checkpointing": True, "fsdp_activation_checkpointing_offload": True},

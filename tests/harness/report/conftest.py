@@ -59,16 +59,9 @@ def phases(seconds: float) -> tuple[PhaseTime, ...]:
         (Phase.REPLAY, 1, 0.1, 0.3, 0.0),
         (Phase.OPTIMIZER, 1, 0.1, 0.2, 0.0),
     ]
-    return tuple(
-        PhaseTime(
-            phase=phase,
-            stretches=stretches,
-            seconds=gpu * seconds,
-            host_seconds=host * seconds,
-            ahead_seconds=ahead * seconds,
-        )
-        for phase, stretches, gpu, host, ahead in shape
-    )
+    names = ("phase", "stretches", "seconds", "host_seconds", "ahead_seconds")
+    rows = ((phase, n, *(share * seconds for share in shares)) for phase, n, *shares in shape)
+    return tuple(PhaseTime(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> TrialResult:
@@ -131,9 +124,8 @@ def answer(setting: PlannedSetting, trial: Trial, status: TrialStatus) -> TrialR
     if status not in (TrialStatus.OK, TrialStatus.UNSTABLE):
         log = ("Traceback", "<b>bold & \x1b[31mred</b>", "| a | b |")
         return ended(trial, status, "last <words> & more", log_tail=log)
-    result = measured(
-        trial, prediction.step_time_seconds * 1.05, round(prediction.peak_allocated_bytes * 1.01)
-    )
+    peak = round(prediction.peak_allocated_bytes * 1.01)
+    result = measured(trial, prediction.step_time_seconds * 1.05, peak)
     if status is TrialStatus.OK:
         return result
     seen, advice = "+9.0 % over the window", "warm up longer"
@@ -147,9 +139,8 @@ def gpu_plan() -> RunPlan:
     wanted = ("experiment=llama3_8b_1xh200", "recompute.top=6")
     plan = plan_of(compose(wanted), Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",)))
     first = plan.settings[0].trial
-    forbidden = replace(
-        first, workload=replace(first.workload, recompute="full:block:99"), prediction=None
-    )
+    workload = replace(first.workload, recompute="full:block:99")
+    forbidden = replace(first, workload=workload, prediction=None)
     skipped = PlannedSetting(trial=forbidden, skip="there are 32 layers")
     return replace(plan, settings=(*plan.settings, skipped))
 
@@ -172,11 +163,9 @@ def swept_run(tmp_path: Path, gpu_plan: RunPlan) -> Path:
     larger = replace(first.trial.workload, micro_batch_size=2)
     second = replace(first, trial=replace(first.trial, workload=larger), rank=2)
     plan = replace(gpu_plan, settings=(first, second), ended="The sweep.budget is used up.")
-    pruned = {
-        "status": TrialStatus.PRUNED,
-        "evidence": Evidence(phase=Phase.TRAINING, message="pruned after 5 steps"),
-    }
-    results = [measured(first.trial, 1.0, GIB), measured(second.trial, 1.5, GIB // 2, **pruned)]
+    why = Evidence(phase=Phase.TRAINING, message="pruned after 5 steps")
+    slow = measured(second.trial, 1.5, GIB // 2, status=TrialStatus.PRUNED, evidence=why)
+    results = [measured(first.trial, 1.0, GIB), slow]
     return write_run(tmp_path / "sweep", plan, results)
 
 

@@ -32,12 +32,8 @@ def specs(framework: str, **options: Any) -> list[str]:
 
 def test_candidates_are_each_stacks_own() -> None:
     every_nth = [f"selective:{n}" for n in (2, 3, 4, 6, 8)]
-    assert specs("torchtitan", framework_version="0.2") == [
-        "none",
-        "full",
-        *every_nth,
-        "op:torchtitan",
-    ]
+    older = specs("torchtitan", framework_version="0.2")
+    assert older == ["none", "full", *every_nth, "op:torchtitan"]
     assert specs("torchtitan", framework_version="0.3") == ["none", "full", "op:torchtitan"]
     policies = ["op:save_attention", "op:save_matmul"]
     segments = ["sequential:2", "sequential:6", "sequential:32"]  # round(sqrt(32)) = 6
@@ -67,6 +63,10 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         assert rejection.setting.spec not in legal
 
 
+NVME = "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
+NVME += "job.optimizer_cpu_offload"
+GLM = {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)}
+LOOPED = {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)}
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
 
 
@@ -82,8 +82,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         (
             "deepspeed",
             "job.optimizer_offload_device=nvme",
-            "NVMe (ZeRO-Infinity) is not modelled; offload to the host is; "
-            "job.optimizer_cpu_offload=true",
+            f"{NVME}=true",
         ),
         ("torchtitan", PIPELINE, "is not modelled for torchtitan"),
         ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
@@ -91,16 +90,8 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
         ("torchtitan", {"model": "mixtral_8x7b", "framework_version": "0.3"}, "-version 0."),
         ("torchtitan", {"model": "gpt_oss_20b"}, "is not modelled with softmax_type"),
         ("huggingface", {"model": "deepseek_v2_lite"}, "is not modelled with transformers' layers"),
-        (
-            "huggingface",
-            {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
-            "is not modelled with transformers' MoE layers",
-        ),
-        (
-            "fsdp2",
-            {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)},
-            "loop",
-        ),
+        ("huggingface", GLM, "is not modelled with transformers' MoE layers"),
+        ("fsdp2", LOOPED, "loop"),
         ("fsdp2", "job.sync_each_batch=true", "is an option of Accelerate"),
         ("fsdp2", PIPELINE, "is not modelled for fsdp2"),
         ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
@@ -195,9 +186,8 @@ def test_a_search_ranks_every_sharding() -> None:
     assert len(found) > 1
     first = advice.candidates[0].evaluation
     for sharding in DataParallelSharding:
-        alone = replace(
-            request, search=None, overrides=(f"layout.data_parallel_sharding={sharding}",)
-        )
+        override = f"layout.data_parallel_sharding={sharding}"
+        alone = replace(request, search=None, overrides=(override,))
         best = advise(alone).candidates[0].evaluation
         assert not best.fits or first.step_time_seconds <= best.step_time_seconds
 
@@ -251,31 +241,20 @@ def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, ma
     sections = ("training", "parallelism", "compile")
     config = names["recompute"](SimpleNamespace(**{n: SimpleNamespace() for n in sections}))
     assert config.activation_checkpoint == made
-    assert vars(config.training) == {
-        "local_batch_size": job.config.micro_batch_size,
-        "global_batch_size": job.config.global_batch_size,
-        "seq_len": job.config.seq_length,
-    }
+    batch = {"local_batch_size": job.config.micro_batch_size, "seq_len": job.config.seq_length}
+    assert vars(config.training) == batch | {"global_batch_size": job.config.global_batch_size}
     assert config.parallelism.data_parallel_shard_degree == 8
     assert config.parallelism.fsdp_reshard_after_forward == "default"
     assert vars(config.compile) == ({"enable": True} if spec == "budget:0.25" else {})
 
 
-@pytest.mark.parametrize(
-    ("framework", "overrides", "each"),
-    [
-        ("huggingface", (), False),
-        ("huggingface", ("job.sync_each_batch=true",), True),
-        ("fsdp2", (), True),
-        ("deepspeed", (), True),
-    ],
-)
-def test_accelerate_reduces_with_the_last_microbatch_unless_set_otherwise(
-    framework: str, overrides: tuple[str, ...], each: bool
-) -> None:
-    stack, job = stack_job(framework, overrides=overrides, global_batch_size=64)
-    assert job.num_microbatches == 4
-    assert stack.memory.reductions(job) == (4 if each else 1)
+def test_accelerate_reduces_with_the_last_microbatch_unless_set_otherwise() -> None:
+    each_batch = ("job.sync_each_batch=true",)
+    rows = (("huggingface", (), 1), ("huggingface", each_batch, 4))
+    for framework, overrides, reductions in (*rows, ("fsdp2", (), 4), ("deepspeed", (), 4)):
+        stack, job = stack_job(framework, overrides=overrides, global_batch_size=64)
+        assert job.num_microbatches == 4
+        assert stack.memory.reductions(job) == reductions
 
 
 def test_reducing_every_microbatch_takes_time_between_nodes() -> None:
@@ -315,15 +294,11 @@ def test_compiled_blocks_keep_no_more(spec: str) -> None:
         assert (kept["true"] < kept["false"]) == (spec == "none")
 
 
-def test_layers_unknown_to_the_compiler_are_said() -> None:
-    stack, job = stack_job(
-        "torchtitan", model="qwen3_30b_a3b", overrides=("job.torch_compile=true",)
-    )
+def test_compiled_blocks_are_printed_and_layers_unknown_to_the_compiler_named() -> None:
+    compiled = ("job.torch_compile=true",)
+    stack, job = stack_job("torchtitan", model="qwen3_30b_a3b", overrides=compiled)
     assert any("torch.compile is not modelled" in note for note in stack.settings.notes(NONE, job))
-
-
-def test_compiled_blocks_are_printed() -> None:
-    stack, job = stack_job("fsdp2", overrides=("job.torch_compile=true",))
+    stack, job = stack_job("fsdp2", overrides=compiled)
     flags = stack.spelling.setting_flags(parse_setting("full"), job)
     assert flags.index("checkpointing(model") < flags.index("block.compile()")
     assert flags.index("block.compile()") < flags.index("fully_shard")
