@@ -74,19 +74,6 @@ def _faults(keys: Keys, *, twice: bool) -> Iterator[Match]:
     return (Match(found=text, place=place) for text, place in found)
 
 
-_FORMAT: Final = (
-    key_rule("duplicate_key", partial(_faults, twice=True), "{found}", "keep one", source=_TWICE),
-    key_rule(
-        "json_syntax",
-        partial(_faults, twice=False),
-        "{found}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON",
-        "write it as JSON",
-        source=_READS_JSON,
-        verdict=Verdict.NO_EFFECT,
-    ),
-)
-
-
 def _in_zero(section: str) -> Iterator[KeyRule]:
     """Names that pydantic refuses."""
     yield key_rule(
@@ -107,30 +94,6 @@ def _in_zero(section: str) -> Iterator[KeyRule]:
     )
 
 
-_NAMES: Final = (
-    *chain.from_iterable(map(_in_zero, (ZERO, PARAMETERS, OPTIMIZER))),
-    unknown_names(
-        AC,
-        names_in(OPTIONS, AC),
-        f"{AC} has no such key; it is ignored",
-        cutoff=0.5,
-        otherwise=f"use {either(names_in(OPTIONS, AC))}",
-        source=f"{_AC_SOURCE}/config.py",
-        verdict=Verdict.NO_EFFECT,
-    ),
-    unknown_names(
-        "",
-        names_in(OPTIONS),
-        "there is no such key; it is ignored",
-        cutoff=0.8,
-        otherwise="",
-        source=_CONFIG,
-        verdict=Verdict.NO_EFFECT,
-    ),
-)
-"""Names that are refused where pydantic reads them, and passed over elsewhere."""
-
-
 def _is_section_or_switch(value: Any) -> bool:
     """Switches are passed over: others' files have some of these names too."""
     return is_section(value) or is_boolean(value) or value == "auto"
@@ -144,24 +107,6 @@ def _kind(kind: type, section: str, legal: Callable[[Any], bool]) -> KeyRule:
     name = "boolean" if kind is bool else "number"
     reason, at = f"{{key}} = {{value!r}} must be a {name}", keys_of(OPTIONS, section, kind)
     return illegal_values(at, legal, reason, f"write a {name}", source=_SECTIONS[section])
-
-
-_TYPES: Final = (
-    *(
-        illegal_values(
-            section,
-            _is_section_or_switch,
-            "{key} = {value!r} must be a section",
-            "write its keys below it",
-            source=source,
-        )
-        for section, source in _SECTIONS.items()
-    ),
-    *(_kind(bool, section, or_auto(is_boolean)) for section in (ZERO, "fp16", "bf16")),
-    _kind(bool, AC, lambda value: value in (True, False)),
-    _kind(int, ZERO, or_auto(_is_size)),
-    _kind(int, AC, is_whole),
-)
 
 
 def _stage(keys: Keys) -> Any:
@@ -204,7 +149,76 @@ def _partial_offload(keys: Keys) -> bool:
     return isinstance(ratio, int | float) and ratio < 1.0 and _stage(keys) in (0, 1, 2)
 
 
-_ZERO: Final = (
+def _switched_on(keys: Keys) -> Match | None:
+    """The first of the section's switches."""
+    on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
+    first = next(on, None)
+    return Match(place=keys.where(first)) if first else None
+
+
+def _other_product(keys: Keys) -> str:
+    """What the batch is not: micro batch x accumulation x GPUs."""
+    total, micro, steps = (keys.number(key) for key in (BATCH, MICRO_BATCH, STEPS))
+    if not total or not micro or total < 0 or micro < 0:
+        return ""
+    sequence = max(keys.number(SEQUENCE) or 1, 1)
+    each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
+    if not total % each and not (world and steps and total != each * world):
+        return ""
+    factors = f"{steps or 'steps'} x {world or 'the number of GPUs'}"
+    return f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
+
+
+def _no_batch(keys: Keys) -> bool:
+    """Nothing says it, and no Trainer fills it in."""
+    filled_in = any(value.value == "auto" for value in keys.values.values())
+    given = keys.has(BATCH) or keys.has(MICRO_BATCH) or filled_in
+    return bool(keys.about.get("whole")) and not given
+
+
+RULES: Final = (
+    key_rule("duplicate_key", partial(_faults, twice=True), "{found}", "keep one", source=_TWICE),
+    key_rule(
+        "json_syntax",
+        partial(_faults, twice=False),
+        "{found}; DeepSpeed reads Hjson, but Accelerate and the Trainer read only JSON",
+        "write it as JSON",
+        source=_READS_JSON,
+        verdict=Verdict.NO_EFFECT,
+    ),
+    *chain.from_iterable(map(_in_zero, (ZERO, PARAMETERS, OPTIMIZER))),
+    unknown_names(
+        AC,
+        names_in(OPTIONS, AC),
+        f"{AC} has no such key; it is ignored",
+        cutoff=0.5,
+        otherwise=f"use {either(names_in(OPTIONS, AC))}",
+        source=f"{_AC_SOURCE}/config.py",
+        verdict=Verdict.NO_EFFECT,
+    ),
+    unknown_names(
+        "",
+        names_in(OPTIONS),
+        "there is no such key; it is ignored",
+        cutoff=0.8,
+        otherwise="",
+        source=_CONFIG,
+        verdict=Verdict.NO_EFFECT,
+    ),
+    *(
+        illegal_values(
+            section,
+            _is_section_or_switch,
+            "{key} = {value!r} must be a section",
+            "write its keys below it",
+            source=source,
+        )
+        for section, source in _SECTIONS.items()
+    ),
+    *(_kind(bool, section, or_auto(is_boolean)) for section in (ZERO, "fp16", "bf16")),
+    _kind(bool, AC, lambda value: value in (True, False)),
+    _kind(int, ZERO, or_auto(_is_size)),
+    _kind(int, AC, is_whole),
     illegal_values(
         STAGE,
         or_auto(lambda value: not isinstance(value, bool) and value in (0, 1, 2, 3)),
@@ -231,17 +245,6 @@ _ZERO: Final = (
         fault="offload_optimizer.ratio",
         source=ZERO_SOURCE,
     ),
-)
-
-
-def _switched_on(keys: Keys) -> Match | None:
-    """The first of the section's switches."""
-    on = (f"{AC}.{name}" for name in keys.under(AC) if keys.get(f"{AC}.{name}") is True)
-    first = next(on, None)
-    return Match(place=keys.where(first)) if first else None
-
-
-_OF_CHECKPOINTS: Final = (
     key_rule(
         f"{AC}.calls",
         _switched_on,
@@ -277,30 +280,14 @@ _OF_CHECKPOINTS: Final = (
         source=f"{_CHECKPOINTING} forward",
         verdict=Verdict.NOTE,
     ),
-)
-
-
-def _other_product(keys: Keys) -> str:
-    """What the batch is not: micro batch x accumulation x GPUs."""
-    total, micro, steps = (keys.number(key) for key in (BATCH, MICRO_BATCH, STEPS))
-    if not total or not micro or total < 0 or micro < 0:
-        return ""
-    sequence = max(keys.number(SEQUENCE) or 1, 1)
-    each, world = micro * max(steps or 1, 1), (keys.num_gpus or 0) // sequence
-    if not total % each and not (world and steps and total != each * world):
-        return ""
-    factors = f"{steps or 'steps'} x {world or 'the number of GPUs'}"
-    return f"train_batch_size {total} is not micro batch {micro} x accumulation {factors}"
-
-
-def _no_batch(keys: Keys) -> bool:
-    """Nothing says it, and no Trainer fills it in."""
-    filled_in = any(value.value == "auto" for value in keys.values.values())
-    given = keys.has(BATCH) or keys.has(MICRO_BATCH) or filled_in
-    return bool(keys.about.get("whole")) and not given
-
-
-_BATCH: Final = (
+    key_rule(
+        "fp16.enabled",
+        lambda keys: keys.truth("fp16.enabled") and keys.truth("bf16.enabled"),
+        "bfloat16 and fp16 modes cannot be simultaneously enabled",
+        "switch fp16 off",
+        fault="precision",
+        source=_CONFIG,
+    ),
     illegal_values(
         (BATCH, MICRO_BATCH, STEPS),
         or_auto(lambda value: not isinstance(value, str) and is_count(value)),
@@ -327,22 +314,5 @@ _BATCH: Final = (
         source=_CONFIG,
         verdict=Verdict.NOTE,
     ),
-)
-
-RULES: Final = (
-    *_FORMAT,
-    *_NAMES,
-    *_TYPES,
-    *_ZERO,
-    *_OF_CHECKPOINTS,
-    key_rule(
-        "fp16.enabled",
-        lambda keys: keys.truth("fp16.enabled") and keys.truth("bf16.enabled"),
-        "bfloat16 and fp16 modes cannot be simultaneously enabled",
-        "switch fp16 off",
-        fault="precision",
-        source=_CONFIG,
-    ),
-    *_BATCH,
 )
 """Everything to be said of a configuration."""

@@ -64,44 +64,6 @@ def _other_type(keys: Keys) -> Match | None:
     return Match(fix=did_you_mean(str(kind).upper(), _TYPES, 0.4, "FSDP"), found=str(kind))
 
 
-_OF_FILES: Final = (
-    unknown_names(
-        "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
-    ),
-    key_rule(
-        "distributed_type",
-        _other_type,
-        "distributed_type = {found} is not known",
-        source=_CONFIG,
-        **_file,
-    ),
-    no_choice(
-        "mixed_precision",
-        _PRECISIONS,
-        fix="bf16",
-        also=("False",),
-        source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
-        **_file,
-    ),
-    illegal_values(
-        (FSDP, DEEPSPEED),
-        is_section,
-        "{key} = {value!r} must be a section",
-        "write its keys below it",
-        source=_CONFIG,
-        **_file,
-    ),
-    illegal_values(
-        "num_processes",
-        is_whole,
-        "num_processes = {value!r} must be a whole number",
-        "one per GPU, e.g. 8",
-        source=_LAUNCH,
-        **_file,
-    ),
-)
-
-
 def _version(keys: Keys) -> int:
     return keys.number(_VERSION) or 1
 
@@ -143,7 +105,40 @@ def _other_stage(keys: Keys) -> str:
 
 
 RULES: Final = (
-    *_OF_FILES,
+    unknown_names(
+        "", names_in(FILE), "the config file had unknown keys", cutoff=0.6, source=_CONFIG, **_file
+    ),
+    key_rule(
+        "distributed_type",
+        _other_type,
+        "distributed_type = {found} is not known",
+        source=_CONFIG,
+        **_file,
+    ),
+    no_choice(
+        "mixed_precision",
+        _PRECISIONS,
+        fix="bf16",
+        also=("False",),
+        source="accelerate 1.15.0 utils/dataclasses.py PrecisionType",
+        **_file,
+    ),
+    illegal_values(
+        (FSDP, DEEPSPEED),
+        is_section,
+        "{key} = {value!r} must be a section",
+        "write its keys below it",
+        source=_CONFIG,
+        **_file,
+    ),
+    illegal_values(
+        "num_processes",
+        is_whole,
+        "num_processes = {value!r} must be a whole number",
+        "one per GPU, e.g. 8",
+        source=_LAUNCH,
+        **_file,
+    ),
     unknown_names(
         FSDP,
         names_in(FILE, FSDP),

@@ -74,17 +74,6 @@ def _unknown_arguments(keys: Keys) -> Iterator[Match]:
 
 
 _argument = partial(key_rule, source=_ARGUMENTS)
-_NAMES_AND_TYPES: Final = (
-    _argument("unknown_argument", _unknown_arguments, "{found}: there is no such argument"),
-    illegal_values(
-        (*CHECKPOINTING, "bf16", "fp16"),
-        is_boolean,
-        "{name} = {value!r}: Truthy value expected",
-        "True or False",
-        source=f"{_PARSER} string_to_bool",
-    ),
-    illegal_values((MICRO_BATCH, STEPS), or_auto(is_count), _NO_COUNT, "1", source=_ARGUMENTS),
-)
 
 
 def _of_kwargs(name: str, section: str) -> Iterator[KeyRule]:
@@ -189,7 +178,15 @@ def _unknown_policy(keys: Keys) -> Match | None:
 
 
 RULES: Final = (
-    *_NAMES_AND_TYPES,
+    _argument("unknown_argument", _unknown_arguments, "{found}: there is no such argument"),
+    illegal_values(
+        (*CHECKPOINTING, "bf16", "fp16"),
+        is_boolean,
+        "{name} = {value!r}: Truthy value expected",
+        "True or False",
+        source=f"{_PARSER} string_to_bool",
+    ),
+    illegal_values((MICRO_BATCH, STEPS), or_auto(is_count), _NO_COUNT, "1", source=_ARGUMENTS),
     *chain.from_iterable(map(_of_kwargs, CHECKPOINTING, SECTIONS)),
     _argument(
         "fp16",
