@@ -70,7 +70,9 @@ def calibrate(
     facts = _facts(device)
     environment = fingerprint(device)
     is_first = os.environ.get("RANK", "0") == "0"
-    path = out or default_path(device, facts)
+    prefix = "cpu" if device is Device.CPU else "gpu"  # together with its hardware a --config-dir
+    name = calibration_name(f"{prefix}-{facts.name}")
+    path = out or Path("calibrated") / "calibration" / f"{name}.yaml"
     machine = _machine(facts, environment)
     with ranks(device) as world_size:
         share = _COLLECTIVES_SHARE * budget_seconds if world_size > 1 else 0.0
@@ -95,12 +97,6 @@ def calibrate(
             raise stopped from None
         raise
     return replace(outcome, finished=finished, stopped=stopped)
-
-
-def default_path(device: Device, facts: DeviceFacts) -> Path:
-    """``calibrated/calibration/NAME.yaml``: with its hardware record, a --config-dir."""
-    prefix = "cpu" if device is Device.CPU else "gpu"
-    return Path("calibrated") / "calibration" / f"{calibration_name(f'{prefix}-{facts.name}')}.yaml"
 
 
 def _facts(device: Device) -> DeviceFacts:
@@ -227,14 +223,9 @@ class _Timing(Struct, frozen=True, kw_only=True):
             sample = self.bench.measure(case)
             if sample is not None:
                 self.journal.add(sample)
-            else:
-                self._refused(case)
+            elif sum(_family(key) == _family(case.key) for key in self.bench.refused) == 1:
+                self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
             self.tick()
-
-    def _refused(self, case: Case) -> None:
-        alike = [key for key in self.bench.refused if _family(key) == _family(case.key)]
-        if len(alike) == 1:
-            self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
 
 
 def _family(key: str) -> str:

@@ -58,21 +58,10 @@ COMMAND: Final = Command(
     ),
 )
 
-MODULES: Final = {
-    name: f"harness.cli.{name}"
-    for name in (
-        "run",
-        "compare",
-        "golden",
-        "report",
-        "calibrate",
-        "rehearse",
-        "sweep",
-        "ingest",
-        "accuracy",
-        "snapshot",
-    )
-} | {"completion": "harness.cli.shells"}
+_NAMES: Final = "run compare golden report calibrate rehearse sweep ingest accuracy snapshot"
+MODULES: Final = {name: f"harness.cli.{name}" for name in _NAMES.split()} | {
+    "completion": "harness.cli.shells"
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,6 @@ from advisor.base.errors import UserError
 from harness.base.collections import Scalar, flatten, grouped
 from harness.judge.golden import (
     Golden,
-    Identity,
     Meta,
     Provenance,
     golden_text,
@@ -110,7 +109,11 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenCha
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
             kept = replace(new, limits=old.limits | new.limits)
             return GoldenChange(path=path, new=kept, old=old)
-    return GoldenChange(path=folder / file_name(new.identity), new=new)
+    # llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json
+    about = new.identity
+    words = [*about.label.split("/"), about.full_gpus, about.workload_key or "partial"]
+    name = "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words)
+    return GoldenChange(path=folder / f"{name}.json", new=new)
 
 
 def write(changes: Iterable[GoldenChange]) -> None:
@@ -139,12 +142,6 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
     for path in paths:
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
     return {file: read_golden(file) for file in files}
-
-
-def file_name(identity: Identity) -> str:
-    """``llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json``."""
-    words = [*identity.label.split("/"), identity.full_gpus, identity.workload_key or "partial"]
-    return "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words) + ".json"
 
 
 def _reason(reason: str) -> str:

@@ -90,11 +90,12 @@ def ingest(
     settings = _repeats([_setting(log, identity) for log in logs], identity.config.measure)
     found = []
     for source, log, setting in zip(sources, logs, settings, strict=True):
+        latest = max(path.stat().st_mtime for path in source.paths)  # when it was written
         question = LoggedRun(
             name=setting.trial.name if setting else source.name,
             trial=plain(setting.trial) if setting else _partial(source, log, identity),
             plan=identity.config.measure,
-            started_at=_written(source.paths),
+            started_at=datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds"),
             device=identity.device,
             environment=identity.environment,
             accept_incomplete=accept_incomplete,
@@ -115,9 +116,10 @@ def write(found: Sequence[Ingested], run: RunFolder) -> None:
     settings = {one.setting.trial.workload.key(): one.setting for one in found if one.setting}
     if settings:
         firsts = (replace(one, trial=replace(one.trial, repeat=0)) for one in settings.values())
-        plan = RunPlan(
-            experiment=EXPERIMENT, device_name=_device_name(found[0].result), settings=tuple(firsts)
-        )
+        result = found[0].result
+        names = [gpu["name"] for gpu in result.environment.get("gpus", []) if "name" in gpu]
+        device = str(names[0] if names else result.trial["workload"]["device"])
+        plan = RunPlan(experiment=EXPERIMENT, device_name=device, settings=tuple(firsts))
         run.create(plan)
     for one in found:
         if one.setting is not None:
@@ -143,12 +145,6 @@ def _claim(folder: Path, logs: Sequence[str]) -> None:
             f"holds results of another log ({first})",
             "give name=ANOTHER or runs=FOLDER",
         )
-
-
-def _device_name(result: TrialResult) -> str:
-    """The GPU's type as it was given; else what kind of device it is."""
-    names = [gpu["name"] for gpu in result.environment.get("gpus", []) if "name" in gpu]
-    return str(names[0] if names else result.trial["workload"]["device"])
 
 
 def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
@@ -222,9 +218,3 @@ def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str,
         return {**identity.like.trial, "measurement": plain(identity.config.measure)}
     workload = unknown_workload(log.arguments, source.name) | {"device": identity.device.value}
     return {"workload": workload, "measurement": plain(identity.config.measure)}
-
-
-def _written(paths: Sequence[Path]) -> str:
-    """When the last of the files was written."""
-    latest = max(path.stat().st_mtime for path in paths)
-    return datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds")

@@ -195,11 +195,6 @@ def _check_choice(group: Group, name: str, config_dir: Path | None) -> None:
     load_yaml(path)
 
 
-def _folders(config_dir: Path | None) -> list[Path]:
-    """Where the groups' files are, first wins."""
-    return [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
-
-
 def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups) -> dict[str, Any]:
     """Plain values of the composition by key; those that Hydra does not read as they are given."""
     try:
@@ -217,7 +212,8 @@ def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups)
     defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in schema)]
     ConfigStore.instance().store(name=_NAME, node={"defaults": defaults, **schema})
     logging.getLogger("hydra").setLevel(logging.ERROR)  # what matters comes as an exception
-    first, *others = _folders(config_dir)
+    folders = (*config_folders(config_dir), _OWN)  # of the groups' files, first wins
+    first, *others = (path.resolve() for path in folders if path.is_dir())
     search = ",".join("'file://{}'".format(str(one).replace("'", "\\'")) for one in others)
     words = [
         f"{'++' if key.startswith('experiment.') else ''}{key}={text}"
@@ -259,13 +255,6 @@ _GROUPS: Final[Groups] = {
     "launcher": LauncherOptions,
 }
 _OWN_KEYS: Final = (
-    "backend",
-    "command",
-    "framework",
-    "device",
-    "gpus",
-    "recipe",
-    "name",
-    "runs",
-    "track",
+    *("backend", "command", "framework", "device", "gpus"),
+    *("recipe", "name", "runs", "track"),
 )

@@ -116,14 +116,11 @@ def _load(
 def _digest(space: Space) -> str:
     """Of what is run and how it is measured; for how long at most may change."""
     trials = [planned.trial for planned in space.planned.values()]
-    measurements = [replace(trial.measurement, timeout_seconds=1.0) for trial in trials]
-    words = sorted(trial.workload.key() for trial in trials)
-    words += sorted(
-        {
-            repr((measurement, trial.variables, trial.memory_bytes))
-            for measurement, trial in zip(measurements, trials, strict=True)
-        }
-    )
+    how = {
+        (replace(one.measurement, timeout_seconds=1.0), one.variables, one.memory_bytes)
+        for one in trials
+    }
+    words = [*sorted(trial.workload.key() for trial in trials), *sorted(map(repr, how))]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
 
 
@@ -131,16 +128,15 @@ def _sampler(options: SweepOptions, before: int) -> "BaseSampler":
     """`before` workers came earlier: each draws other numbers."""
     from optuna import samplers
 
-    seed, kind = options.seed + before, options.sampler
-    if kind is Sampler.TPE:
-        return samplers.TPESampler(
-            seed=seed, n_startup_trials=max(1, options.first), multivariate=True, constant_liar=True
-        )
-    if kind is Sampler.NSGA2:
-        return samplers.NSGAIISampler(seed=seed, population_size=max(2, options.first))
-    if kind is Sampler.BRUTE_FORCE:
-        return samplers.BruteForceSampler(seed=seed)
-    return samplers.RandomSampler(seed=seed)
+    seed, first = options.seed + before, options.first
+    tpe = {"n_startup_trials": max(1, first), "multivariate": True, "constant_liar": True}
+    kinds: dict[Sampler, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
+        Sampler.TPE: (samplers.TPESampler, tpe),
+        Sampler.NSGA2: (samplers.NSGAIISampler, {"population_size": max(2, first)}),
+        Sampler.BRUTE_FORCE: (samplers.BruteForceSampler, {}),
+    }
+    kind, given = kinds.get(options.sampler, (samplers.RandomSampler, {}))
+    return kind(seed=seed, **given)
 
 
 def _prepare() -> None:

@@ -59,12 +59,12 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
                 with signals.held():
                     result = skip(self.folder.trial(trial.name), setting, trial)
                 results[trial.name] = result
-        self._collect(trials, results, signals)
-        self._submit(trials, results, signals)
-        while self.options.wait and len(results) < len(trials):
-            time.sleep(self.options.poll_seconds)
+        while True:
             self._collect(trials, results, signals)
             self._submit(trials, results, signals)
+            if not self.options.wait or len(results) == len(trials):
+                break
+            time.sleep(self.options.poll_seconds)
         return {trial.name: results[trial.name] for _, trial in trials if trial.name in results}
 
     def _submitter(self) -> Submitter:
