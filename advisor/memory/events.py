@@ -53,6 +53,8 @@ class Segment(Struct, frozen=True):
     def around(self, num_bytes: int, place: str = "") -> "Segment":
         """The same with `num_bytes` more alive from its begin to its end, `place` after the name of
         its operator."""
+        if not num_bytes and not place:
+            return self
         return Segment(self.net, self.peak.above(num_bytes, place))
 
     def times(self, number: int) -> "Segment":
