@@ -59,7 +59,7 @@ def _read(configs: Path) -> Iterator[tuple[str, Any]]:
 SUFFIX = ".yaml"
 
 
-class Group(StrEnum):
+class ConfigGroup(StrEnum):
     """Folders of configuration: one kind of thing each."""
 
     MODEL = "model"
@@ -101,7 +101,7 @@ def config_folders(config_dir: Path | None = None) -> tuple[Path, ...]:
     return (Path(config_dir), Path("configs"), packaged_configs())
 
 
-def config_names(group: Group, config_dir: Path | None = None) -> tuple[str, ...]:
+def config_names(group: ConfigGroup, config_dir: Path | None = None) -> tuple[str, ...]:
     """Names of all files of a group, sorted."""
     found: set[str] = set()
     for folder in config_folders(config_dir):
@@ -113,7 +113,7 @@ def config_names(group: Group, config_dir: Path | None = None) -> tuple[str, ...
     return tuple(sorted(found))
 
 
-def find_config(group: Group, name: str, config_dir: Path | None = None) -> Path | None:
+def find_config(group: ConfigGroup, name: str, config_dir: Path | None = None) -> Path | None:
     """The file of a name in the first folder that has it; None where none has."""
     if os.path.basename(name) != name:
         return None
@@ -125,7 +125,7 @@ def find_config(group: Group, name: str, config_dir: Path | None = None) -> Path
 
 
 def load_config(
-    group: Group, name: str, config_dir: Path | None = None, field: str = ""
+    group: ConfigGroup, name: str, config_dir: Path | None = None, field: str = ""
 ) -> Document:
     """The file of a name of a group; UserError with the nearest names where there is none.
 
@@ -138,7 +138,7 @@ def load_config(
 
 
 def unknown_name(
-    group: Group, name: str, config_dir: Path | None = None, field: str = ""
+    group: ConfigGroup, name: str, config_dir: Path | None = None, field: str = ""
 ) -> UserError:
     """The error for a name that no folder has, with the nearest ones."""
     known = config_names(group, config_dir)

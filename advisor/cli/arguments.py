@@ -12,7 +12,7 @@ from msgspec import Struct
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
 from advisor.cli.help import RANKING, SUBCOMMANDS, WRITTEN
-from advisor.report.command_help import Command, Flag, FlagKind
+from advisor.report.command_help import CommandHelp, Flag, FlagKind
 from advisor.request.request import Request, SearchScope
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class UsageError(Exception):
     """A command line that cannot be read; the message is one line without the program's name."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class RankingOptions(Struct, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
@@ -85,7 +85,7 @@ class Options(Struct, frozen=True, kw_only=True):
         return any((self.plot, self.plot_kind, self.row, self.trace, self.memory_snapshot))
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> RankingOptions:
     """Options of a ranking; UsageError or UserError where the line cannot be read."""
     namespace, extras = _with_flags("advise", RANKING).parse_known_args(list(arguments))
     values: dict[str, Any] = vars(namespace)
@@ -101,11 +101,11 @@ def parse(arguments: Sequence[str]) -> Options:
     shown["arguments"] = tuple(arguments)
     shown.setdefault("output", format_of(shown.get("written")))
     if source is None:
-        return Options(request=Request(**request), **shown)
+        return RankingOptions(request=Request(**request), **shown)
     from advisor.lint.request_from import read_job
 
     job = read_job(source, request)
-    return Options(request=job.request, read=job.configuration, **shown)
+    return RankingOptions(request=job.request, read=job.configuration, **shown)
 
 
 def format_of(path: Path | None) -> OutputFormat:
@@ -146,7 +146,7 @@ def parser_of(subcommand: str) -> argparse.ArgumentParser:
     return _with_flags(f"advise {subcommand}", SUBCOMMANDS[subcommand])
 
 
-def _with_flags(prog: str, command: Command) -> argparse.ArgumentParser:
+def _with_flags(prog: str, command: CommandHelp) -> argparse.ArgumentParser:
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, formatter_class=_Formatter)
     for flag in command.flags:
         parser.add_argument(*flag.names, dest=flag.name, **_reading(flag))

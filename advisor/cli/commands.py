@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
-from advisor.cli.arguments import Options, OutputFormat, choices, parse
+from advisor.cli.arguments import OutputFormat, RankingOptions, choices, parse
 from advisor.cli.help import RANKING, SHORT, SUBCOMMANDS
 from advisor.cli.outcome import FITS, INTERRUPTED, NOTHING_FITS, WRONG, Outcome
 
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> Outcome:
     return rank(options)
 
 
-def rank(options: Options) -> Outcome:
+def rank(options: RankingOptions) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
     with _watched() as watch:
@@ -99,7 +99,7 @@ def _watched() -> "AbstractContextManager[Watch | None]":
     return watched(sys.stderr)
 
 
-def _check(options: Options) -> None:
+def _check(options: RankingOptions) -> None:
     """Refuse before the search what would fail after it, or say nothing."""
     if options.written is not None or options.output is OutputFormat.HTML or sys.stdout is None:
         from advisor.cli.writing import check_output
@@ -126,7 +126,7 @@ def _check(options: Options) -> None:
         check_files(options)
 
 
-def _render(advice: "Answer", options: Options) -> str:
+def _render(advice: "Answer", options: RankingOptions) -> str:
     """The answer in the wanted format; each module is imported when it is used."""
     match options.output:
         case OutputFormat.JSON | OutputFormat.CSV:
@@ -160,7 +160,7 @@ def _render(advice: "Answer", options: Options) -> str:
     return _page(advice, options)
 
 
-def _page(advice: "Answer", options: Options) -> str:
+def _page(advice: "Answer", options: RankingOptions) -> str:
     from advisor.report.advice_page import page
     from advisor.report.text import on_screen
     from advisor.request.request import SearchScope
@@ -190,7 +190,7 @@ def _page(advice: "Answer", options: Options) -> str:
     return text + on_screen(explanation(wanted, *lines))
 
 
-def _rows(advice: "Answer", options: Options) -> "Rows":
+def _rows(advice: "Answer", options: RankingOptions) -> "Rows":
     """Rows that the rest of the page names are not folded: those explained or rehearsed, and the
     setting of the file that was read."""
     from advisor.report.ranking_table import Rows
@@ -204,7 +204,7 @@ def _rows(advice: "Answer", options: Options) -> "Rows":
     return Rows(top=options.top, front=options.front, kept=kept)
 
 
-def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
+def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
     request = options.request
     asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import either, nearest_names
-from advisor.report.command_help import Command, Flag, FlagKind
+from advisor.report.command_help import CommandHelp, Flag, FlagKind
 
 SHELLS: Final = ("bash", "zsh", "fish")
 Words = Callable[[str], Iterable[str]]
@@ -25,14 +25,14 @@ def shell_script(program: str, arguments: Sequence[str]) -> str:
     if arguments[0] not in SHELLS:
         near = nearest_names(arguments[0], SHELLS)
         raise UserError("completion", arguments[0], "is not a supported shell", near)
-    argcomplete = _argcomplete(program)
+    argcomplete = require("argcomplete", f"{program} completion", "harness")
     return f"{argcomplete.shellcode([program], use_defaults=False, shell=arguments[0])}\n"
 
 
-def complete(program: str, commands: Mapping[str, Command], words: Mapping[str, Words]) -> None:
+def complete(program: str, commands: Mapping[str, CommandHelp], words: Mapping[str, Words]) -> None:
     """Answer the shell that asks, and end the process. The command without a name is the program;
     a word that has no Words is a path."""
-    argcomplete = _argcomplete(program)
+    argcomplete: Any = require("argcomplete", f"{program} completion", "harness")
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split()
     names = (name for name in (" ".join(typed[1:3]), *typed[1:2]) if name in commands)
     name = next(names, "")
@@ -51,10 +51,6 @@ def complete(program: str, commands: Mapping[str, Command], words: Mapping[str, 
     if name in words:
         rest.completer = _of_words(words[name])
     argcomplete.autocomplete(parser)
-
-
-def _argcomplete(program: str) -> Any:
-    return require("argcomplete", f"{program} completion", "harness")
 
 
 def _of_words(words: Words) -> Callable[..., list[str]]:

@@ -3,19 +3,24 @@
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.base.key_value import key_of
-from advisor.cli.arguments import Options, OutputFormat, UsageError, format_of, parse, parser_of
+from advisor.cli.arguments import (
+    OutputFormat,
+    RankingOptions,
+    UsageError,
+    format_of,
+    parse,
+    parser_of,
+)
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice
-    from advisor.answer.difference import Difference
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -43,7 +48,7 @@ def diff(arguments: Sequence[str]) -> Outcome:
     return _compared((first, second), named, output, namespace.written)
 
 
-def against(arguments: Sequence[str], options: Options) -> Outcome:
+def against(arguments: Sequence[str], options: RankingOptions) -> Outcome:
     """`--against OTHER` on a request: a release of its framework, flags that change it, or another
     request."""
     words, other = _without(arguments, "--against"), options.against or ""
@@ -106,7 +111,15 @@ def _compared(
     checked = [_said_of(name, _checked, one) for name, one in zip(named, requests, strict=True)]
     first, second = (_said_of(name, _advice, one) for name, one in zip(named, checked, strict=True))
     found = difference(first, second, (shlex.join(requests[0]), shlex.join(requests[1])))
-    render = found.to_json if output is OutputFormat.JSON else partial(_page, found)
+
+    def render() -> str:
+        if output is OutputFormat.JSON:
+            return found.to_json()
+        from advisor.report.difference_page import difference_page
+        from advisor.report.text import on_screen
+
+        return on_screen(difference_page(found))
+
     return Outcome(text=render()) if path is None else into_file(Outcome(), path, render)
 
 
@@ -118,18 +131,18 @@ def _said_of(name: str, step: Callable[[_T], _R], one: _T) -> _R:
         raise UsageError(f"{name}: {error}" if name else str(error)) from None
 
 
-def _checked(words: Sequence[str]) -> Options:
+def _checked(words: Sequence[str]) -> RankingOptions:
     """Options of a request, which says nothing of how it is shown; UserError where it does."""
     options = parse(words)
-    usual = Options(request=options.request)
-    for name in Options.__struct_fields__:
+    usual = RankingOptions(request=options.request)
+    for name in RankingOptions.__struct_fields__:
         if name not in _OF_A_REQUEST and getattr(options, name) != getattr(usual, name):
             flag = _SPELLED.get(name) or f"--{name.replace('_', '-')}"
             raise UserError(flag, None, "cannot be combined with two requests", "leave it out")
     return options
 
 
-def _advice(options: Options) -> "Advice":
+def _advice(options: RankingOptions) -> "Advice":
     """The answer as far as the row that it chooses."""
     from advisor.report.plain_advice import plain_advice
     from advisor.report.wording import chosen
@@ -137,10 +150,3 @@ def _advice(options: Options) -> "Advice":
     answer = answer_to(options.request)
     best = chosen(answer)
     return plain_advice(answer, top=best.rank if best else None)
-
-
-def _page(found: "Difference") -> str:
-    from advisor.report.difference_page import difference_page
-    from advisor.report.text import on_screen
-
-    return on_screen(difference_page(found))

@@ -3,7 +3,7 @@ parser, its help and its completion are made of it."""
 
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 
 SHORT: Final = """\
 advise ranks the recompute settings of a training job by memory and time, before it runs.
@@ -187,7 +187,7 @@ _OUTPUT: Final = Topic(
     ),
 )
 _TOPICS: Final = (_JOB, _LAYOUT, _SEARCH, _OUTPUT)
-RANKING: Final = Command(
+RANKING: Final = CommandHelp(
     usage="advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...",
     about="Ranks the recompute settings of a training job by peak memory and step time, before the "
     "job runs, and prints the flags of the best one. Frameworks: Megatron, torchtitan, FSDP2, "
@@ -227,7 +227,7 @@ RANKING: Final = Command(
 _FRAMEWORK: Final = Flag("--framework F", "{choices}", FlagKind.CHOICE)
 _VERSION: Final = Flag("--framework-version V", "the framework's release", FlagKind.TEXT)
 SUBCOMMANDS: Final = {
-    "diff": Command(
+    "diff": CommandHelp(
         usage="advise diff 'REQUEST' 'REQUEST' [--format table|json] [-o FILE]",
         about="Compares two requests: what differs in the job and where each value comes from, "
         "the chosen rows, peak memory by component, step time by phase, and the flags that "
@@ -257,7 +257,7 @@ SUBCOMMANDS: Final = {
         ),
         closing="Exit codes: 0 both requests are answered, 2 a request is wrong.",
     ),
-    "lint": Command(
+    "lint": CommandHelp(
         usage="advise lint [--framework-version V] FILE|FLAGS",
         about="Checks the recompute settings of a FILE or of FLAGS. FILE: a shell script, "
         "Megatron-LM or NeMo YAML, a Python recipe of Megatron Bridge or NeMo, torchtitan's TOML, "
@@ -271,42 +271,42 @@ SUBCOMMANDS: Final = {
         "or hangs) or a warning (the setting does not do what it says, or saves nothing); 2 the "
         "input cannot be read.",
     ),
-    "diagnose": Command(
+    "diagnose": CommandHelp(
         usage="advise diagnose LOG",
         about="Finds known failures in a training log, plain or gzip (- is standard input), and "
         "says what they mean and how to fix them.",
         closing="Exit codes: 0 a known failure is found, 1 none is found, 2 the log cannot be "
         "read.",
     ),
-    "models": Command(
+    "models": CommandHelp(
         usage="advise models [--config-dir DIR]",
         about="Lists the names that --model accepts.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
-    "gpus": Command(
+    "gpus": CommandHelp(
         usage="advise gpus [--config-dir DIR]",
         about="Lists the types that --gpus accepts.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
-    "recipes": Command(
+    "recipes": CommandHelp(
         usage="advise recipes [MODEL] [--config-dir DIR]",
         about="Lists the recipes that Megatron Bridge, NeMo and Megatron-LM publish, with their "
         "recompute settings.",
         topics=(Topic("Flags", (_CONFIG_DIR,)),),
     ),
-    "rules": Command(
+    "rules": CommandHelp(
         usage="advise rules [--framework F] [--framework-version V] [WORD]",
         about="Lists the settings that a framework's release accepts, replaces or refuses; with a "
         "WORD, only the rules that contain it.",
         topics=(Topic("Flags", (_FRAMEWORK, _VERSION)),),
     ),
-    "keys": Command(
+    "keys": CommandHelp(
         usage="advise keys [--framework F] [WORD]",
         about="Lists every KEY of KEY=VALUE with its type, its default and the framework's options "
         "that set it; with a WORD, only the keys that contain it.",
         topics=(Topic("Flags", (_FRAMEWORK,)),),
     ),
-    "completion": Command(
+    "completion": CommandHelp(
         usage="advise completion bash|zsh|fish",
         about="Prints the script that completes commands, flags and names in a shell.",
         examples=(

@@ -14,7 +14,7 @@ from advisor.cli.outcome import STDOUT_IS_CLOSED, Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer
-    from advisor.cli.arguments import Options
+    from advisor.cli.arguments import RankingOptions
 
 
 def check_output(path: Path | None, output: OutputFormat) -> None:
@@ -40,7 +40,7 @@ def into_file(outcome: Outcome, path: Path, render: Callable[[], str]) -> Outcom
     return outcome._replace(talk=(*outcome.talk, f"advise: wrote {path}"))
 
 
-def check_files(options: "Options") -> None:
+def check_files(options: "RankingOptions") -> None:
     """UserError where a file cannot be written, or a flag says something of none."""
     if options.plot:
         from advisor.report.figures.plot import check_figure
@@ -73,7 +73,7 @@ def _check_path(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
     check_output_file(flag, path, f"step{suffixes[0]}")
 
 
-def _check_each_has_its_own(options: "Options") -> None:
+def _check_each_has_its_own(options: "RankingOptions") -> None:
     flags: dict[Path, str] = {}
     for flag, path in (
         ("-o", options.written),
@@ -87,7 +87,7 @@ def _check_each_has_its_own(options: "Options") -> None:
             )
 
 
-def write_files(advice: "Answer", options: "Options") -> tuple[str, ...]:
+def write_files(advice: "Answer", options: "RankingOptions") -> tuple[str, ...]:
     """Write them; a line for each."""
     from advisor.api.answering import check_rank
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from typing import Final
 
@@ -31,15 +32,12 @@ class Meaning(Struct, frozen=True, kw_only=True):
 def meaning_of(finding: Finding) -> Meaning:
     """The meaning of a finding; an empty text where the cases say all."""
     special = _SPECIAL.get(finding.failure.id)
-    return special(finding) if special else Meaning(text=_filled(finding))
-
-
-def _filled(finding: Finding) -> str:
-    """The failure's sentence with its readings; empty where the message lacks one of them."""
-    try:
-        return finding.failure.meaning.format(**{n.name: n.text for n in finding.numbers})
-    except KeyError:
-        return ""
+    if special:
+        return special(finding)
+    readings = {number.name: number.text for number in finding.numbers}
+    with suppress(KeyError):  # the message lacks one of them
+        return Meaning(text=finding.failure.meaning.format(**readings))
+    return Meaning(text="")
 
 
 def _out_of_memory(finding: Finding) -> Meaning:

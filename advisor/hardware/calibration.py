@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from advisor.base.configuration import Group, load_config
+from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
@@ -273,5 +273,5 @@ NON_NEGATIVE = (
 def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
     """The calibration that configs/hardware names for `gpu`, else the datasheet one."""
     name = gpu.calibration or "datasheet"
-    document = load_config(Group.CALIBRATION, name, config_dir, "calibration")
+    document = load_config(ConfigGroup.CALIBRATION, name, config_dir, "calibration")
     return read_record(Calibration, document.values, document.path)

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from advisor.base.configuration import Group, config_names, load_config
+from advisor.base.configuration import ConfigGroup, config_names, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_record, show
 from advisor.base.units import GIB, nearest_names
@@ -117,7 +117,7 @@ _ASSUMED: Final = "assumed:"
 
 def gpu_names(config_dir: Path | None = None) -> tuple[str, ...]:
     """Names of all GPU types, sorted."""
-    return config_names(Group.HARDWARE, config_dir)
+    return config_names(ConfigGroup.HARDWARE, config_dir)
 
 
 def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
@@ -125,7 +125,7 @@ def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
     there is none."""
     gpu_type = convert(gpu_type, str, "", "gpu_type")
     name = resolve_gpu(gpu_type, config_dir)
-    document = load_config(Group.HARDWARE, name, config_dir, _FLAG)
+    document = load_config(ConfigGroup.HARDWARE, name, config_dir, _FLAG)
     values = dict(document.values)
     assumed = _assumed_fields(values.pop("sources", {}), document.path)
     return read_record(Datasheet, values, document.path).gpu(name, assumed)

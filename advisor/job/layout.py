@@ -218,17 +218,13 @@ def _check_hierarchy(layout: ParallelLayout) -> None:
             )
         return
     if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != cp:
+        inner = max(n for n in divisors(cp) if n * n <= cp)
         raise UserError(
             where,
             ",".join(str(size) for size in sizes),
             f"must be two numbers with the product context_parallel_size = {cp}",
-            f"e.g. {','.join(str(n) for n in _two_factors(cp))}",
+            f"e.g. {cp // inner},{inner}",
         )
-
-
-def _two_factors(number: int) -> tuple[int, int]:
-    inner = max(n for n in divisors(number) if n * n <= number)
-    return number // inner, inner
 
 
 _SHORT: Final = {

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from advisor.layers.operators import Operator, Operators, Side, Tensor
+from advisor.layers.operators import Operator, Operators, PoolSide, Tensor
 
 
 @lru_cache(maxsize=4096)
-def one_side(operators: tuple[Operator, ...], side: Side) -> Operators:
+def one_side(operators: tuple[Operator, ...], side: PoolSide) -> Operators:
     """`operators` with what the other side allocates made empty.
 
     A tensor lies where it is written, the layer's input where its output does. What a graph hands

@@ -319,7 +319,7 @@ class Capture(Struct, frozen=True):
         return Module.LOSS in self.modules
 
 
-class Side(Struct, frozen=True):
+class PoolSide(Struct, frozen=True):
     """One of two pools: that of the graphs (`inside`), or the other one."""
 
     capture: Capture

@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Side, Tensor
+from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, PoolSide, Tensor
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
@@ -62,7 +62,7 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
     holds_dispatched: bool = False
     takes_any_layout: bool = False
     deterministic: bool = False
-    side: Side | None = None
+    side: PoolSide | None = None
 
     @property
     def tp(self) -> int:

@@ -25,7 +25,7 @@ _WORK: Final = SEARCHED - {"cp_comm_type"} | {"data_parallel_sharding", "micro_b
 """Fields of a job that divide its work; others are options."""
 
 
-class Difference(Struct, frozen=True):
+class StepDifference(Struct, frozen=True):
     """Two rows: how much longer the second takes by prediction, as a logarithm, and one standard
     deviation of that."""
 
@@ -50,7 +50,7 @@ class Difference(Struct, frozen=True):
         )
 
 
-def likeliest_toss(candidates: Sequence[RankedEvaluation]) -> Difference | None:
+def likeliest_toss(candidates: Sequence[RankedEvaluation]) -> StepDifference | None:
     """The row that most likely beats the first by a per cent; None where none is likely enough."""
     first = candidates[0] if candidates else None
     if first is None or not first.evaluation.fits:
@@ -97,7 +97,7 @@ def _is_timed(row: RankedEvaluation) -> bool:
     return row.measured is not None and row.measured.step_time_seconds is not None
 
 
-def _difference(first: RankedEvaluation, other: RankedEvaluation) -> Difference:
+def _difference(first: RankedEvaluation, other: RankedEvaluation) -> StepDifference:
     one, two = first.evaluation, other.evaluation
     a, b = _known(one), _known(two)
     mean = log(two.step_time_seconds / one.step_time_seconds) - (b.common - a.common)
@@ -106,7 +106,7 @@ def _difference(first: RankedEvaluation, other: RankedEvaluation) -> Difference:
     variance += sum(((x - y) * width) ** 2 for x, y, width in terms)
     if one.job != two.job:
         variance += a.job**2 + b.job**2
-    return Difference(first, other, mean, sqrt(variance))
+    return StepDifference(first, other, mean, sqrt(variance))
 
 
 def _known(evaluation: Evaluation) -> Known:

@@ -28,7 +28,7 @@ from advisor.reading.read_configuration import (
     Reader,
     expandable_segments,
 )
-from advisor.reading.shell import Command, Note, Script, read_shell
+from advisor.reading.shell import Note, Script, ShellCommand, read_shell
 from advisor.reading.words import Word, word
 
 COMMAND_LINE: Final = "command line"
@@ -126,7 +126,7 @@ def _asked(
     for document in documents:
         for reader in readers():
             for configuration in reader.read(document):
-                if isinstance(document, Command):
+                if isinstance(document, ShellCommand):
                     configuration = replace(
                         configuration,
                         branch=document.branch,
@@ -142,7 +142,7 @@ def _asked(
 
 def _environment(document: Document, script: Script) -> dict[str, tuple[str, Place]]:
     """Variables of a command, or of those that read a file, with their places."""
-    if isinstance(document, Command):
+    if isinstance(document, ShellCommand):
         commands = [document]
     else:
         file = document.place.file
@@ -178,13 +178,13 @@ def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], S
     return COMMAND_LINE, *_shell(text, COMMAND_LINE)
 
 
-def _command(texts: Sequence[str]) -> Command:
+def _command(texts: Sequence[str]) -> ShellCommand:
     """Words that a shell has split already; the column is that of the words with spaces between."""
     column, words = 1, []
     for text in texts:
         words.append(word(text, Place(COMMAND_LINE, 1, column)))
         column += len(text) + 1
-    return Command(words=tuple(words), place=Place(COMMAND_LINE, 1, 1), environment={})
+    return ShellCommand(words=tuple(words), place=Place(COMMAND_LINE, 1, 1), environment={})
 
 
 def _file(path: Path) -> tuple[list[Document], Script]:
@@ -234,7 +234,7 @@ def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator
             yield document
 
 
-def _file_names(command: Command) -> Iterator[str]:
+def _file_names(command: ShellCommand) -> Iterator[str]:
     """Words of a command and its environment that name a configuration."""
     texts = (*command.texts, *(word.text for word in command.environment.values()))
     return filter(_names_tree, (text.rpartition("=")[2] for text in texts))

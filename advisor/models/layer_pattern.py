@@ -89,7 +89,10 @@ def _evaluate(node: "ast.expr") -> int | list[int]:
         case ast.List(elts=elements):
             return [_integer(_evaluate(element)) for element in elements]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _limited([*_list(_evaluate(left)), *_list(_evaluate(right))])
+            joined = [*_list(_evaluate(left)), *_list(_evaluate(right))]
+            if len(joined) > _MOST_ENTRIES:
+                raise ValueError
+            return joined
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             first, second = _evaluate(left), _evaluate(right)
             values, times = (second, first) if isinstance(first, int) else (first, second)
@@ -109,9 +112,3 @@ def _list(value: int | list[int]) -> list[int]:
     if not isinstance(value, list):
         raise ValueError
     return value
-
-
-def _limited(values: list[int]) -> list[int]:
-    if len(values) > _MOST_ENTRIES:
-        raise ValueError
-    return values

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from advisor.base.configuration import (
+    ConfigGroup,
     Document,
-    Group,
     config_names,
     find_config,
     load_config,
@@ -49,7 +49,7 @@ class ModelPreset(Struct, frozen=True, kw_only=True):
 
 def model_names(config_dir: Path | None = None) -> tuple[str, ...]:
     """Names of all model presets, sorted."""
-    return config_names(Group.MODEL, config_dir)
+    return config_names(ConfigGroup.MODEL, config_dir)
 
 
 ModelSource: TypeAlias = str | os.PathLike[str] | ModelSpec | Mapping[str, object]
@@ -92,18 +92,18 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     family = name_or_path.lower().partition("_")[0]
     if family in REFUSED:
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
-    unknown = unknown_name(Group.MODEL, name_or_path, config_dir, _FLAG)
+    unknown = unknown_name(ConfigGroup.MODEL, name_or_path, config_dir, _FLAG)
     raise UserError(_FLAG, unknown.value, unknown.relation, f"{unknown.nearest} {_OTHERS}")
 
 
 def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:
     """A preset of configs/model with its provenance; UserError with the nearest names."""
-    return _read_preset(load_config(Group.MODEL, name, config_dir, _FLAG), config_dir)
+    return _read_preset(load_config(ConfigGroup.MODEL, name, config_dir, _FLAG), config_dir)
 
 
 def _preset_name(name: str, config_dir: Path | None) -> str | None:
     for candidate in (name, name.lower().replace("-", "_")):
-        if find_config(Group.MODEL, candidate, config_dir) is not None:
+        if find_config(ConfigGroup.MODEL, candidate, config_dir) is not None:
             return candidate
     return None
 
@@ -146,7 +146,7 @@ def _inherited(
     if "base" not in values:
         return values
     base = convert(values.pop("base"), str, document.path, "base")
-    parent = load_config(Group.MODEL, base, config_dir, f"{document.path}: base")
+    parent = load_config(ConfigGroup.MODEL, base, config_dir, f"{document.path}: base")
     if parent.path in (document.path, *seen):
         raise UserError(f"{document.path}: base", base, "leads back to the file itself")
     taken = _inherited(parent, config_dir, (*seen, document.path))

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from advisor.base.place import Place
 from advisor.base.units import whole_number
-from advisor.reading.shell.script import Command
+from advisor.reading.shell.script import ShellCommand
 from advisor.reading.words import Word
 
 
@@ -75,7 +75,7 @@ _PROCESSES = (
 )
 
 
-def num_gpus(command: Command, directives: Sequence[Word]) -> int | None:
+def num_gpus(command: ShellCommand, directives: Sequence[Word]) -> int | None:
     """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say."""
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}

@@ -9,9 +9,9 @@ from advisor.base.place import Place
 from advisor.base.rule import Finding
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
-from advisor.reading.shell.script import Command, Note
+from advisor.reading.shell.script import Note, ShellCommand
 
-Document = Command | Tree | PythonSource
+Document = ShellCommand | Tree | PythonSource
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):

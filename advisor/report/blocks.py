@@ -120,7 +120,7 @@ class Fitted(Struct, frozen=True):
         return self.least or max(map(len, self.fit(1)))
 
 
-class Group(Struct, frozen=True):
+class BlockGroup(Struct, frozen=True):
     """Blocks below each other."""
 
     blocks: tuple[Block, ...]
@@ -138,9 +138,9 @@ class Group(Struct, frozen=True):
         return max(map(narrowest_of, self.blocks))
 
 
-def group(*blocks: Block) -> Group:
+def group(*blocks: Block) -> BlockGroup:
     """Blocks below each other."""
-    return Group(blocks)
+    return BlockGroup(blocks)
 
 
 class Indented(Struct, frozen=True):

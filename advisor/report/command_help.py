@@ -98,7 +98,7 @@ def explained(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class CommandHelp(Struct, frozen=True, kw_only=True):
     """A command: how it is called, what it does, examples (some with a remark), the rest by
     topic."""
 
@@ -115,7 +115,9 @@ class Command(Struct, frozen=True, kw_only=True):
         return tuple(row for row in rows if isinstance(row, Flag))
 
 
-def help_page(command: Command, choices: Callable[[str], Sequence[str]] = lambda _: ()) -> Block:
+def help_page(
+    command: CommandHelp, choices: Callable[[str], Sequence[str]] = lambda _: ()
+) -> Block:
     """Usage, what it does, examples, topics; ``{choices}`` in the text of a flag is what `choices`
     says of its field."""
     parts: list[Block] = [Fitted(partial(_usage, command.usage)), "", command.about]

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import (
-    Group,
+    ConfigGroup,
     config_folders,
     config_names,
     load_config,
@@ -132,7 +132,7 @@ def recipe_models(config_dir: Path | None = None) -> tuple[str, ...]:
     found = {
         path.stem
         for folder in config_folders(config_dir)
-        for path in (folder / Group.RECIPE).glob(f"*{SUFFIX}")
+        for path in (folder / ConfigGroup.RECIPE).glob(f"*{SUFFIX}")
     }
     return tuple(sorted(found))
 
@@ -144,8 +144,8 @@ def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ..
     Raises UserError on a row without what every recipe must have, or on an unknown column.
     """
     for folder in config_folders(config_dir):
-        path = folder / Group.RECIPE / (model + SUFFIX)
-        if path.is_file() and path.parent == folder / Group.RECIPE:
+        path = folder / ConfigGroup.RECIPE / (model + SUFFIX)
+        if path.is_file() and path.parent == folder / ConfigGroup.RECIPE:
             return _read_rows(path)
     return ()
 
@@ -220,12 +220,12 @@ class Experiment(Struct, frozen=True, kw_only=True):
 
 def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
     """Names of all job presets, sorted."""
-    return config_names(Group.EXPERIMENT, config_dir)
+    return config_names(ConfigGroup.EXPERIMENT, config_dir)
 
 
 def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
     """A job preset by name; UserError with the nearest names where there is none."""
-    document = load_config(Group.EXPERIMENT, name, config_dir, "experiment")
+    document = load_config(ConfigGroup.EXPERIMENT, name, config_dir, "experiment")
     return read_experiment(document.name, document.values, str(document.path))
 
 

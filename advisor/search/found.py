@@ -66,7 +66,7 @@ class Looked(Struct, frozen=True):
     short: bool
 
 
-class Found:
+class BestFound:
     """The best setting of each layout and micro batch that was looked at.
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
@@ -248,7 +248,7 @@ def search_near(
 ) -> Searched:
     """What is found from a job to neighbour after neighbour, of all that may change of a
     resolution: only what fits where anything does."""
-    found = Found(calibration, asked)
+    found = BestFound(calibration, asked)
     found.look_at(Evaluator(job, calibration))
     climb = Climb(resolution, calibration, found, options=True)
     if not found.fits:
@@ -264,7 +264,7 @@ class Climb:
     """
 
     def __init__(
-        self, resolution: Resolution, calibration: Calibration, found: Found, *, options: bool
+        self, resolution: Resolution, calibration: Calibration, found: BestFound, *, options: bool
     ) -> None:
         self._resolution, self._calibration = resolution, calibration
         self._found, self._options = found, options

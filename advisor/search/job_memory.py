@@ -15,7 +15,7 @@ from advisor.frameworks.part_types import FixedMemory
 from advisor.job.job import GRADIENTS_AT_ONCE, Job
 from advisor.job.pipeline_split import Pipeline, Stages
 from advisor.layers.family import family_of
-from advisor.layers.operators import Side
+from advisor.layers.operators import PoolSide
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
@@ -114,7 +114,7 @@ class JobMemory:
             inputs = (self._inputs_of_graphs(model, number) for number in range(self._pp))
             self._graph_inputs = list(inputs)
             if not self._capture.whole:  # as a pool of graphs has the shape, and what is outside
-                sides = (Side(self._capture, inside) for inside in (True, False))
+                sides = (PoolSide(self._capture, inside) for inside in (True, False))
                 self._sides = [first_equal(replace(shape, side=side)) for side in sides]
 
     @property

@@ -29,7 +29,7 @@ from advisor.search.best_first import BestFirst
 from advisor.search.bounds import Floors, TooLarge
 from advisor.search.changed_options import Root, roots, variants
 from advisor.search.evaluate import Evaluator
-from advisor.search.found import Climb, Found, Searched
+from advisor.search.found import BestFound, Climb, Searched
 from advisor.search.layouts import (
     dense_groups,
     expert_degrees,
@@ -139,7 +139,7 @@ class Search:
         if resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
         segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
-        self._found = Found(calibration, asked, within, either_segments=segments, likely=likely)
+        self._found = BestFound(calibration, asked, within, either_segments=segments, likely=likely)
         self._waiting = BestFirst[_Waiting](lambda bound: bound <= self._found.limit)
 
     def run(self, known: tuple[Job, ...] = ()) -> Searched:

@@ -23,7 +23,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.found import Searched, search_near
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.layouts import known_jobs
-from advisor.search.optimum.branches import Found, each_micro_batch, fastest_beyond_the_menu
+from advisor.search.optimum.branches import FoundPoint, each_micro_batch, fastest_beyond_the_menu
 from advisor.search.rank_settings import find_remedies, other_job, rank_settings
 from advisor.search.ranking import first_simulated, order, rank
 
@@ -89,7 +89,7 @@ _MOST_SURER: Final = 2000
 
 def _beyond_the_menu(
     first: Evaluation, searched: Searched, resolution: Resolution, calibration: Calibration
-) -> Found:
+) -> FoundPoint:
     """What is faster than the first row, of all settings of the jobs that matter; not for measured
     runs, which move settings one by one."""
     jobs, usual = [first.job, *searched.short], _job_of(resolution)

@@ -16,7 +16,7 @@ from advisor.step.predicted_step import ChunkPass, TrainingStep
 from advisor.step.timeline import LiveMemory, TimedPass, Timeline
 
 
-class Kind(StrEnum):
+class BlockKind(StrEnum):
     """What a block holds, as torch's memory profiler names it (torch 2.13 profiler/
     _memory_profiler.py, Category), and buffers."""
 
@@ -36,7 +36,7 @@ class Detail(StrEnum):
     PASS = "pass"
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """A line of what stands for a stack: what, in which source, and a number (a layer's, a
     microbatch's)."""
 
@@ -49,8 +49,8 @@ class MemoryBlock(Struct, frozen=True, eq=False):
     """An allocation; places: from the tensor outwards."""
 
     num_bytes: int
-    kind: Kind
-    places: tuple[Place, ...]
+    kind: BlockKind
+    places: tuple[BlockPlace, ...]
 
 
 class BlockEvent(NamedTuple):
@@ -61,14 +61,14 @@ class BlockEvent(NamedTuple):
     freed: bool
 
 
-_STATIC: Final = (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE)
+_STATIC: Final = (BlockKind.PARAMETER, BlockKind.GRADIENT, BlockKind.OPTIMIZER_STATE)
 
 
 class Kept(Struct, frozen=True):
     """A block that a pass keeps, without the pass."""
 
     num_bytes: int
-    places: tuple[Place, ...]
+    places: tuple[BlockPlace, ...]
 
 
 def kept_blocks(chunk: ChunkPass, layers: Sequence[KeptLayer], detail: Detail) -> tuple[Kept, ...]:
@@ -76,22 +76,22 @@ def kept_blocks(chunk: ChunkPass, layers: Sequence[KeptLayer], detail: Detail) -
     rest = chunk.kept - sum(layer.num_bytes for layer in layers)
     if detail is Detail.PASS or rest < 0:
         name = f"all that {chunk.layers} layers keep"
-        return (Kept(chunk.kept, (Place(name, "chunk"),)),) if chunk.kept else ()
+        return (Kept(chunk.kept, (BlockPlace(name, "chunk"),)),) if chunk.kept else ()
     found = [kept for layer in layers for kept in _of_layer(layer, detail)]
     ends = [*["embedding"] * chunk.embedding, *["output layer and loss"] * chunk.head]
     if rest:
-        found.append(Kept(rest, (Place(" and ".join([*ends, "arguments"]), "chunk"),)))
+        found.append(Kept(rest, (BlockPlace(" and ".join([*ends, "arguments"]), "chunk"),)))
     return tuple(found)
 
 
 def _of_layer(layer: KeptLayer, detail: Detail) -> Iterator[Kept]:
-    place = Place(layer.name, layer.source, layer.layer)
+    place = BlockPlace(layer.name, layer.source, layer.layer)
     if detail is Detail.LAYER:
         yield Kept(layer.num_bytes, (place,))
         return
     for tensor in layer.tensors:
-        own = Place(tensor.name, tensor.module, layer.layer)
-        operator = Place(tensor.operator, layer.source, layer.layer)
+        own = BlockPlace(tensor.name, tensor.module, layer.layer)
+        operator = BlockPlace(tensor.operator, layer.source, layer.layer)
         yield Kept(tensor.num_bytes, (own, operator, place))
 
 
@@ -121,7 +121,7 @@ class _Walk:
 
     def __init__(self, step: TrainingStep, stage: int, kept: Sequence[tuple[Kept, ...]]) -> None:
         self._step, self._own, self._kept = step, step.stages[stage], kept
-        self._root = Place("training step (predicted, not measured)", f"stage {stage}", stage)
+        self._root = BlockPlace("training step (predicted, not measured)", f"stage {stage}", stage)
         self._live = 0
         self._states: list[MemoryBlock] = []
         self._left: dict[int, MemoryBlock] = {}
@@ -130,8 +130,10 @@ class _Walk:
     def static(self) -> Iterator[BlockEvent]:
         """Weights, gradients, optimizer states, buffers: from the begin to beyond the end."""
         for index, term in enumerate(self._own.static):
-            kind = _STATIC[index] if index < len(_STATIC) else Kind.BUFFER
-            yield from self._allocate(0.0, term.num_bytes, kind, (Place(term.name, term.source),))
+            kind = _STATIC[index] if index < len(_STATIC) else BlockKind.BUFFER
+            yield from self._allocate(
+                0.0, term.num_bytes, kind, (BlockPlace(term.name, term.source),)
+            )
 
     def begin(self, one: TimedPass, states: int) -> Iterator[BlockEvent]:
         """Hidden states that the schedule holds, and what is gone once the chunk runs again."""
@@ -139,39 +141,39 @@ class _Walk:
             yield self._free(one.start, self._states.pop(0))
         yield from self._free_left(one.start, one.chunk)
         while len(self._states) < states and self._own.sent:
-            place = Place("hidden state between stages", "schedule")
-            for event in self._allocate(one.start, self._own.sent, Kind.TEMPORARY, (place,)):
+            place = BlockPlace("hidden state between stages", "schedule")
+            for event in self._allocate(one.start, self._own.sent, BlockKind.TEMPORARY, (place,)):
                 self._states.append(event.block)
                 yield event
 
     def forward(self, one: TimedPass, highest: int) -> Iterator[BlockEvent]:
         """What is kept, layer by layer, then the rest of the highest point."""
-        of_pass = Place(f"forward of microbatch {one.microbatch}", "chunk", one.chunk)
+        of_pass = BlockPlace(f"forward of microbatch {one.microbatch}", "chunk", one.chunk)
         kept, blocks = self._kept[one.chunk], []
         for number, each in enumerate(kept):
             seconds = one.start + (one.end - one.start) * number / len(kept)
             places = (*each.places, of_pass)
-            for event in self._allocate(seconds, each.num_bytes, Kind.ACTIVATION, places):
+            for event in self._allocate(seconds, each.num_bytes, BlockKind.ACTIVATION, places):
                 blocks.append(event.block)
                 yield event
         self._flying[one.chunk, one.microbatch] = blocks
         point = self._own.chunks[one.chunk].most_forward.point
         yield from self._peak(
-            one.end, highest, (Place(point, "highest point of the pass"), of_pass)
+            one.end, highest, (BlockPlace(point, "highest point of the pass"), of_pass)
         )
 
     def backward(self, one: TimedPass, highest: int) -> Iterator[BlockEvent]:
         """The highest point besides all that is kept, which then goes from the last layer on."""
         chunk = self._own.chunks[one.chunk]
-        of_pass = Place(f"backward of microbatch {one.microbatch}", "chunk", one.chunk)
-        places = (Place(chunk.most_backward.point, "highest point of the pass"), of_pass)
+        of_pass = BlockPlace(f"backward of microbatch {one.microbatch}", "chunk", one.chunk)
+        places = (BlockPlace(chunk.most_backward.point, "highest point of the pass"), of_pass)
         yield from self._peak(one.start, highest, places)
         blocks = self._flying.pop((one.chunk, one.microbatch))
         for number, block in enumerate(reversed(blocks), 1):
             seconds = one.start + (one.end - one.start) * number / len(blocks)
             yield self._free(seconds, block)
-        place = Place("left until the chunk runs again", "chunk", one.chunk)
-        for event in self._allocate(one.end, chunk.left, Kind.TEMPORARY, (place, of_pass)):
+        place = BlockPlace("left until the chunk runs again", "chunk", one.chunk)
+        for event in self._allocate(one.end, chunk.left, BlockKind.TEMPORARY, (place, of_pass)):
             self._left[one.chunk] = event.block
             yield event
 
@@ -184,17 +186,17 @@ class _Walk:
         for chunk in list(self._left):
             yield from self._free_left(begin, chunk)
         most = self._own.optimizer
-        place = Place(most.point, "optimizer")
-        for event in self._allocate(begin, most.num_bytes, Kind.TEMPORARY, (place,)):
+        place = BlockPlace(most.point, "optimizer")
+        for event in self._allocate(begin, most.num_bytes, BlockKind.TEMPORARY, (place,)):
             yield event
             yield self._free(end, event.block)
 
     def _peak(
-        self, seconds: float, highest: int, places: tuple[Place, ...]
+        self, seconds: float, highest: int, places: tuple[BlockPlace, ...]
     ) -> Iterator[BlockEvent]:
         missing = highest - self._live
         assert missing >= 0, "more is kept than the pass has at its highest"
-        for event in self._allocate(seconds, missing, Kind.TEMPORARY, places):
+        for event in self._allocate(seconds, missing, BlockKind.TEMPORARY, places):
             yield event
             yield self._free(seconds, event.block)
 
@@ -203,7 +205,7 @@ class _Walk:
             yield self._free(seconds, self._left.pop(chunk))
 
     def _allocate(
-        self, seconds: float, num_bytes: int, kind: Kind, places: tuple[Place, ...]
+        self, seconds: float, num_bytes: int, kind: BlockKind, places: tuple[BlockPlace, ...]
     ) -> Iterator[BlockEvent]:
         """Nothing where there are no bytes."""
         if num_bytes:

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.configuration import Group, load_config
+from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.base.units import GIB, significant
@@ -70,7 +70,7 @@ def _known(device_name: str) -> Reference | None:
     except UserError:
         return None
     gpu = load_gpu(name)
-    document = load_config(Group.HARDWARE, name)
+    document = load_config(ConfigGroup.HARDWARE, name)
     values = {key: value for key, value in document.values.items() if key != "sources"}
     sources = document.values.get("sources")
     datasheet = read_record(Datasheet, values, document.path)

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from advisor.report.text import on_screen
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -19,7 +19,7 @@ from harness.report.document import Picture, markdown, terminal_page
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness accuracy [flags] FOLDER...",
     about="Reads every result below the folders (of campaigns, runs or anything else) and writes "
     "how accurate the predictions were: peak memory, step time, recompute overhead, the order of "

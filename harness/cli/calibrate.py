@@ -9,7 +9,7 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.hardware.calibration import EFFICIENCIES
 from advisor.report.blocks import Block, Column, Fitted, Indented, group, table
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from advisor.report.text import on_screen
 from harness.api.calibrating import device_of
 from harness.base.duration import duration
@@ -21,7 +21,7 @@ from harness.trial.trial import Device
 if TYPE_CHECKING:
     from harness.calibration.conclusion import CalibrationOutcome
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness calibrate [flags]",
     about="Times GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, "
     "collectives, in the shapes of the model presets; on a GPU also under sustained load. Fits a "

@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.key_value import split_key_value
-from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
 from harness.api.comparing import compare
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
@@ -23,7 +23,7 @@ LIMIT: Final = Flag(
 ALLOW_ENV_CHANGE: Final = Flag(
     "--allow-env-change", "compare across environments; the differences are printed first"
 )
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness compare [flags] RESULTS...",
     about="Compares results (folders of runs, or result.json files) with the goldens of the same "
     "workloads, and prints the worst first.",

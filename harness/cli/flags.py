@@ -9,7 +9,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.key_value import key_of
 from advisor.base.units import nearest_names
-from advisor.report.command_help import Command, Flag, FlagKind, help_page
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, help_page
 from advisor.report.text import on_screen
 
 CONFIG_DIR: Final = Flag(
@@ -22,7 +22,9 @@ class Parser(ArgumentParser):
     """The flags of a command, and its other words as `words` (``results="+"``: how many there are),
     as an ArgumentParser whose errors are one line, raised as UserError."""
 
-    def __init__(self, name: str, command: Command, kind: type = Path, **words: str | None) -> None:
+    def __init__(
+        self, name: str, command: CommandHelp, kind: type = Path, **words: str | None
+    ) -> None:
         super().__init__(f"harness {name}", allow_abbrev=False)
         self._command = command
         for flag in command.flags:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.golden import read_golden
@@ -25,7 +25,7 @@ from harness.judge.update import (
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness golden update|list|show [arguments]; details: harness golden COMMAND --help",
     about="Makes and shows goldens: baselines in files that can be reviewed. Only this command "
     "changes them.",
@@ -47,13 +47,13 @@ _WRITING: Final = (
     Flag("--dry-run", "show what changes, write nothing"),
 )
 SUBCOMMANDS: Final = {
-    "update": Command(
+    "update": CommandHelp(
         usage="harness golden update --reason WHY [flags] RESULTS...",
         about="Makes or replaces goldens from measured results.",
         topics=(Topic("Flags", _WRITING),),
     ),
-    "list": Command(usage="harness golden list [PATH...]", about="Lists all goldens."),
-    "show": Command(usage="harness golden show FILE", about="Shows one golden."),
+    "list": CommandHelp(usage="harness golden list [PATH...]", about="Lists all goldens."),
+    "show": CommandHelp(usage="harness golden show FILE", about="Shows one golden."),
 }
 
 

@@ -11,7 +11,7 @@ from advisor.base.key_value import key_of, split_key_values
 from advisor.base.units import gib
 from advisor.report.blocks import Fitted
 from advisor.report.breaking import hanging
-from advisor.report.command_help import Command, Flag, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, Topic, explained
 from advisor.report.text import on_screen
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
 from harness.cli.flags import CONFIG_DIR, HELP, Parser
@@ -21,7 +21,7 @@ from harness.logs.ingestion import Ingested, write
 from harness.trial.result import TrialResult, TrialStatus, reason
 
 _say: Final = partial(say, command="ingest")
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness ingest [flags] LOG... [KEY=VALUE]...",
     about="Reads step times, TFLOP/s, tokens/s, losses and peak memory from logs of Megatron-LM, "
     "Megatron Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and writes them as "

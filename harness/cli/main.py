@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
-from advisor.report.command_help import Command, Topic, explained, help_page
+from advisor.report.command_help import CommandHelp, Topic, explained, help_page
 from advisor.report.text import on_screen
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ USAGE: Final = 2
 RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness COMMAND [arguments]; details: harness COMMAND --help; harness --version",
     about="Runs recompute settings, measures them, and compares them with predictions and goldens.",
     examples=(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from advisor.report.command_help import Command, Topic, explained
+from advisor.report.command_help import CommandHelp, Topic, explained
 from harness.api.running import plan_rehearsal
 from harness.cli.flags import CONFIG_DIR, HELP
 from harness.cli.run import DRY_RUN, RETRY, execute, parse
@@ -12,7 +12,7 @@ from harness.execution.runner import exit_code
 from harness.rehearsal.comparison_page import dry_page, page
 from harness.trial.result import TrialResult
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness rehearse model=NAME gpus=COUNTxTYPE [flags] [KEY=VALUE]...",
     about="Runs one rank of each pipeline stage of a large job on one device: Megatron Core's own "
     "model, schedule and optimizer shards, without communication. Prints predicted and rehearsed "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
 from harness.api.running import hand_over
 from harness.cli.compare import ALLOW_ENV_CHANGE, LIMIT, find_goldens, parse_limit
 from harness.cli.flags import HELP, Parser
@@ -12,7 +12,7 @@ from harness.execution.progress import say
 from harness.judge.trial_rows import CompareOptions
 from harness.report.tracking import parse_trackers
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness report [flags] RUN",
     about="Writes the report of a RUN: the folder of a run, or of result.json files. It needs no "
     "GPU and no torch. harness run writes the same report when it ends, without a verdict.",

@@ -8,7 +8,7 @@ from typing import Final
 from advisor.base.key_value import key_of
 from advisor.report.blocks import Column, Fitted, Indented, group, table
 from advisor.report.breaking import spec_cell
-from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
 from advisor.report.text import on_screen
 from harness.api.running import PlannedRun, hand_over, plan_run, statuses_of
 from harness.cli.flags import CONFIG_DIR, HELP, Parser
@@ -38,7 +38,7 @@ RETRY: Final = Flag(
 NO_REPORT: Final = Flag(
     "--no-report", "do not write runs/NAME/report (harness report writes it later)"
 )
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness run [flags] [KEY=VALUE]...",
     about="Runs recompute settings of one job on this machine's device, each in a new process, and "
     "prints predicted and measured memory and time. Without arguments it runs a small model on any "
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     return execute(planned, flags, argv, conclude)
 
 
-def parse(argv: Sequence[str], name: str = "run", command: Command = COMMAND) -> Namespace:
+def parse(argv: Sequence[str], name: str = "run", command: CommandHelp = COMMAND) -> Namespace:
     """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
     made = Parser(name, command, str, overrides="*")
     # a bare --retry takes none of the overrides after it

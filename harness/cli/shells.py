@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from advisor.base.configuration import Group, config_names
+from advisor.base.configuration import ConfigGroup, config_names
 from advisor.cli.completion import SHELLS, complete, gpus, model_names, shell_script
-from advisor.report.command_help import Command, Flag, Topic, help_page
+from advisor.report.command_help import CommandHelp, Flag, Topic, help_page
 from advisor.report.text import on_screen
 from harness.cli.flags import HELP
 from harness.trial.trial import Backend
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness completion bash|zsh|fish",
     about="Prints a script that completes commands, flags and names in a shell.",
     examples=(
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def answer_shell(program: Command, modules: Mapping[str, str]) -> None:
+def answer_shell(program: CommandHelp, modules: Mapping[str, str]) -> None:
     """Answer the shell that asks, and end the process."""
     from harness.cli.golden import SUBCOMMANDS
 
@@ -49,7 +49,7 @@ def answer_shell(program: Command, modules: Mapping[str, str]) -> None:
     complete("harness", {"": program, **commands, **below}, words)
 
 
-def _keys(command: Command) -> list[str]:
+def _keys(command: CommandHelp) -> list[str]:
     """``KEY=`` of the words that its help explains."""
     labels = (row[0] for topic in command.topics for row in topic.rows if not isinstance(row, Flag))
     return list(dict.fromkeys(key for label in labels for key in _KEY.findall(label)))
@@ -62,8 +62,8 @@ def _key_values(keys: Sequence[str], typed: str) -> Iterable[str]:
 
 
 def _values(key: str, typed: str) -> Iterable[str]:
-    if key in (Group.EXPERIMENT, Group.RECOMPUTE, Group.SWEEP):
-        return config_names(Group(key))
+    if key in (ConfigGroup.EXPERIMENT, ConfigGroup.RECOMPUTE, ConfigGroup.SWEEP):
+        return config_names(ConfigGroup(key))
     if key in ("gpus", "model"):
         return gpus(typed) if key == "gpus" else model_names()
     return _KNOWN.get(key, ())

@@ -6,12 +6,12 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, signed_percent, unit_of
-from advisor.report.command_help import Command, Flag, FlagKind, Topic
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic
 from harness.cli.flags import HELP, Parser
 from harness.execution.progress import say
 from harness.logs.recorded_memory import Recording, read_recording, recording_names
 
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness snapshot MEASURED.pickle [PREDICTED.pickle] [flags]",
     about="Reads memory snapshots that torch.cuda.memory._dump_snapshot and advise "
     "--memory-snapshot write. Prints the peak of live bytes, when it occurs and what it is made "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.report.command_help import Command, Flag, FlagKind, Topic, explained
+from advisor.report.command_help import CommandHelp, Flag, FlagKind, Topic, explained
 from harness.api.running import hand_over
 from harness.api.sweeping import plan_sweep
 from harness.cli.flags import CONFIG_DIR, HELP
@@ -15,7 +15,7 @@ from harness.execution.signals import Stop
 from harness.sweeps.sweep_page import dry_page, page
 
 _say: Final = partial(say, command="sweep")
-COMMAND: Final = Command(
+COMMAND: Final = CommandHelp(
     usage="harness sweep [flags] [KEY=VALUE]...",
     about="Measures recompute settings, micro batches and layouts to find the best step time and "
     "peak memory. It starts with the advisor's best, then picks the most promising by predictions "

@@ -16,7 +16,13 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import yaml
 from msgspec import Struct, field
 
-from advisor.base.configuration import Group, config_folders, config_names, find_config, load_yaml
+from advisor.base.configuration import (
+    ConfigGroup,
+    config_folders,
+    config_names,
+    find_config,
+    load_yaml,
+)
 from advisor.base.errors import UserError, missing_package
 from advisor.base.fields import field_types, optional_type, parse, read_fields, read_record, show
 from advisor.base.key_value import split_key_values
@@ -178,14 +184,14 @@ def _checked(overrides: Sequence[str], groups: Groups, config_dir: Path | None) 
             near = [path for path in inner if path.rpartition(".")[2] == name] or known
             raise UserError(key, show(text), "is not a known key", nearest_names(key, near))
         if key in choices:
-            _check_choice(Group(key), text, config_dir)
+            _check_choice(ConfigGroup(key), text, config_dir)
     if not given.get("recompute.settings", "none").strip("[ ]"):
         relation, hint = "names no setting", "recompute=top is the advisor's best"
         raise UserError("recompute.settings", given["recompute.settings"], relation, hint)
     return given
 
 
-def _check_choice(group: Group, name: str, config_dir: Path | None) -> None:
+def _check_choice(group: ConfigGroup, name: str, config_dir: Path | None) -> None:
     """Read the file once as every configuration is, within limits and with errors of one line."""
     own = {path.stem: path for path in (_OWN / group).glob("*.yaml")}
     path = find_config(group, name, config_dir) or own.get(name)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.configuration import Group, config_names, load_config
+from advisor.base.configuration import ConfigGroup, config_names, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import parse_all, show
@@ -139,8 +139,8 @@ def _stage(text: str) -> int | None:
 
 def _settings(text: str, config_dir: Path | None) -> tuple[str, ...]:
     """``[none,selective:core_attn,mlp]``, one setting, or the name of a file of settings."""
-    if text in config_names(Group.RECOMPUTE, config_dir) and text != "none":
-        document = load_config(Group.RECOMPUTE, text, config_dir, "recompute")
+    if text in config_names(ConfigGroup.RECOMPUTE, config_dir) and text != "none":
+        document = load_config(ConfigGroup.RECOMPUTE, text, config_dir, "recompute")
         listed = document.values.get("settings")
         if not isinstance(listed, list) or not listed:
             raise UserError("recompute", text, "names no setting", "write e.g. [none,full:block:4]")

@@ -4,7 +4,7 @@ where the numbers come from.
 
 from collections.abc import Iterator
 
-from advisor.base.configuration import Group, load_config
+from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.base.units import DASH, human_bytes, milliseconds
@@ -229,7 +229,7 @@ def calibration_line(name: str, found: Calibration | None) -> str:
 def find_calibration(name: str) -> Calibration | None:
     """The calibration of that name; None where there is no such file."""
     try:
-        document = load_config(Group.CALIBRATION, name, None, "calibration")
+        document = load_config(ConfigGroup.CALIBRATION, name, None, "calibration")
         return read_record(Calibration, document.values, document.path)
     except UserError:
         return None

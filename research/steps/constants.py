@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.base.configuration import Group, load_config
+from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.fields import read_record
 from advisor.hardware.calibration import Calibration
 from research.kernels.least_squares import Constant
@@ -146,7 +146,7 @@ CONSTANTS: Final = (*OF_GENERATION, *SHARED)
 @lru_cache(maxsize=8)
 def prior_calibration(generation: str) -> Calibration:
     """Every constant at its prior, next to what a fit on kernels alone gave."""
-    document = load_config(Group.CALIBRATION, generation, None, "calibration")
+    document = load_config(ConfigGroup.CALIBRATION, generation, None, "calibration")
     of_kernels = read_record(Calibration, document.values, document.path)
     values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}
     return replace(of_kernels, **values)

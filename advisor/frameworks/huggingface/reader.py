@@ -38,7 +38,7 @@ from advisor.reading.key_rules import KeyRule
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Document, ReadConfiguration, ReadValue, UnknownValue
-from advisor.reading.shell import Command
+from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
 _OWN: Final = (
@@ -88,7 +88,7 @@ class HuggingFaceReader(KeyedReader):
         """The configurations in a document that a Trainer or Accelerate reads."""
         if isinstance(document, PythonSource):
             yield from in_python(document)
-        elif isinstance(document, Command):
+        elif isinstance(document, ShellCommand):
             yield from _in_command(document)
         elif document.format != "toml":
             yield from _in_tree(document)
@@ -266,7 +266,7 @@ def _is_argument(tree: Tree, name: str) -> bool:
     return held is not None and not (name in CHECKPOINTING and isinstance(held, Mapping))
 
 
-def _in_command(command: Command) -> Iterator[Keys]:
+def _in_command(command: ShellCommand) -> Iterator[Keys]:
     """Options of the training program; before it, those of `accelerate launch`."""
     keys = Keys(place=command.place, about={"kind": "command"})
     at = program_at(command.words)

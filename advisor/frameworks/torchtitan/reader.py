@@ -23,7 +23,7 @@ from advisor.reading.command_options import options
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.read_configuration import Document, ReadValue
-from advisor.reading.shell import Command
+from advisor.reading.shell import ShellCommand
 
 _BATCH: Final = ("job.seq_length", "job.micro_batch_size")
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
@@ -41,7 +41,7 @@ class TorchTitanReader(KeyedReader):
         """The configuration in a document, if it is torchtitan's."""
         if isinstance(document, Tree) and document.format == "toml":
             yield from _in_toml(document)
-        elif isinstance(document, Command):
+        elif isinstance(document, ShellCommand):
             yield from _in_command(document)
 
     def model_named(self, keys: Keys) -> str:
@@ -107,7 +107,7 @@ def _in_toml(tree: Tree) -> Iterator[Keys]:
         yield keys
 
 
-def _in_command(command: Command) -> Iterator[Keys]:
+def _in_command(command: ShellCommand) -> Iterator[Keys]:
     keys = Keys(place=command.place, release="0.2")
     for word in command.words:
         section, _, kind = word.text.partition(":")
@@ -132,5 +132,5 @@ def _in_command(command: Command) -> Iterator[Keys]:
         yield keys
 
 
-def _is_anothers(command: Command) -> bool:
+def _is_anothers(command: ShellCommand) -> bool:
     return any("=" in text and text[:1].isalpha() and "." in text for text in command.texts)

@@ -13,7 +13,7 @@ from advisor.reading.shell.state import State, Variable
 from advisor.reading.words import Piece, Word, split_words
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class ShellCommand(Struct, frozen=True, kw_only=True):
     """One program that is run, its words after expansion.
 
     environment: what was exported before it or stands in front of it.
@@ -50,7 +50,7 @@ class Note(Struct, frozen=True):
 class Script(Struct):
     """Everything that reading gave; `directives` are the words after #SBATCH."""
 
-    commands: list[Command] = field(default_factory=list)
+    commands: list[ShellCommand] = field(default_factory=list)
     files: list[WrittenFile] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     directives: list[Word] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Record:
         """After a statement."""
         self._depth -= 1
 
-    def add(self, command: Command) -> None:
+    def add(self, command: ShellCommand) -> None:
         """Keep a command; found again with the same words, it depends only on what both share."""
         values = tuple((name, value.text) for name, value in command.environment.items())
         key = (command.place, command.texts, values)
@@ -133,10 +133,12 @@ class Record:
             for variable in variables:
                 words = _as_words(variable)
                 if any(w.text.startswith("--") for w in words):
-                    self.add(Command(words=words, place=words[0].place, environment=environment))
+                    self.add(
+                        ShellCommand(words=words, place=words[0].place, environment=environment)
+                    )
 
 
-def _shared(one: Command, other: Command) -> tuple[str, ...]:
+def _shared(one: ShellCommand, other: ShellCommand) -> tuple[str, ...]:
     return tuple(text for text in one.branch if text in other.branch)
 
 

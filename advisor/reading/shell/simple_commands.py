@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.reading.shell.expansion import Expander, Source, TooLongError, bounded, check_length
-from advisor.reading.shell.script import Command, Record, WrittenFile
+from advisor.reading.shell.script import Record, ShellCommand, WrittenFile
 from advisor.reading.shell.state import (
     UNKNOWN,
     State,
@@ -240,7 +240,7 @@ class Commands:
             if program == "eval" and results:
                 return results
         self.record.add(
-            Command(
+            ShellCommand(
                 words=tuple(words),
                 place=words[0].place if words else self.source.place(node),
                 environment=environment,

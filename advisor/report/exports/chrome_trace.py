@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct, json
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.export_origin import Origin
+from advisor.report.exports.export_origin import ExportOrigin
 from advisor.report.figures.kit import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
 from advisor.step.predicted_step import ChunkPass, TrainingStep, training_step
 from advisor.step.timeline import (
@@ -56,14 +56,14 @@ class _Step(Struct, frozen=True):
     line: Timeline
 
 
-def write_trace(row: RankedEvaluation, path: Path, origin: Origin) -> None:
+def write_trace(row: RankedEvaluation, path: Path, origin: ExportOrigin) -> None:
     """Write the step of `row`; compressed where `path` ends in .gz."""
     content = json.encode(chrome_trace(row, origin))
     packed = path.suffix.lower() == ".gz"
     path.write_bytes(gzip.compress(content, 6, mtime=0) if packed else content)
 
 
-def chrome_trace(row: RankedEvaluation, origin: Origin) -> dict[str, Any]:
+def chrome_trace(row: RankedEvaluation, origin: ExportOrigin) -> dict[str, Any]:
     """The document: `traceEvents`, and next to them where they come from."""
     step = training_step(row.evaluation)
     found = _Step(step, timeline(step))
@@ -75,7 +75,7 @@ def chrome_trace(row: RankedEvaluation, origin: Origin) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": said}
 
 
-def _whole(found: _Step, origin: Origin) -> Iterator[Event]:
+def _whole(found: _Step, origin: ExportOrigin) -> Iterator[Event]:
     """The step as one slice that says what all of it is."""
     yield _named("process_name", _WHOLE, 0, f"predicted step: {origin.row}")
     yield _sorted("process_sort_index", _WHOLE, 0, _WHOLE)

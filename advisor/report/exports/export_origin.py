@@ -11,7 +11,7 @@ from advisor.report.figures.titles import row_title
 PREDICTED = "predicted before any run, not measured"
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class ExportOrigin(Struct, frozen=True, kw_only=True):
     """Words of `advise` that asked for the file, the row in words, and the advisor's version."""
 
     request: str
@@ -29,9 +29,9 @@ class Origin(Struct, frozen=True, kw_only=True):
         }
 
 
-def origin_of(advice: Answer, row: RankedEvaluation, words: tuple[str, ...]) -> Origin:
+def origin_of(advice: Answer, row: RankedEvaluation, words: tuple[str, ...]) -> ExportOrigin:
     """`words`: the arguments of the command, without its name."""
-    return Origin(
+    return ExportOrigin(
         request=join(("advise", *words)),
         row=row_title(advice, row).replace("\n", "; "),
         version=installed_version(),

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.export_origin import Origin
+from advisor.report.exports.export_origin import ExportOrigin
 from advisor.search.evaluate import Evaluator
 from advisor.step.layer_drawing import KeptLayer, kept_layers
 from advisor.step.predicted_step import TrainingStep, training_step
-from advisor.step.step_blocks import BlockEvent, Detail, Kept, Place, block_events, kept_blocks
+from advisor.step.step_blocks import BlockEvent, BlockPlace, Detail, Kept, block_events, kept_blocks
 from advisor.step.timeline import live_memory, timeline
 
 
@@ -62,7 +62,7 @@ _POOL: Final = (0, 0)
 Plain = dict[str, Any]
 
 
-def write_snapshot(row: RankedEvaluation, path: Path, origin: Origin) -> str:
+def write_snapshot(row: RankedEvaluation, path: Path, origin: ExportOrigin) -> str:
     """Write the memory of all stages of `row`; what a block stands for, in words."""
     snapshot = torch_snapshot(row, origin)
     path.write_bytes(pickle.dumps(snapshot, protocol=_PROTOCOL))
@@ -70,7 +70,7 @@ def write_snapshot(row: RankedEvaluation, path: Path, origin: Origin) -> str:
     return words
 
 
-def torch_snapshot(row: RankedEvaluation, origin: Origin) -> Plain:
+def torch_snapshot(row: RankedEvaluation, origin: ExportOrigin) -> Plain:
     """As torch.cuda.memory._snapshot gives it; `allocator_settings` say where it comes from."""
     evaluation = row.evaluation
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
@@ -119,14 +119,14 @@ class _Frames:
     """Stacks of torch's form; each place stands in the file once."""
 
     def __init__(self) -> None:
-        self._found: dict[Place, Plain] = {}
+        self._found: dict[BlockPlace, Plain] = {}
         self._texts: dict[str, str] = {}
 
-    def stack(self, places: Sequence[Place]) -> list[Plain]:
+    def stack(self, places: Sequence[BlockPlace]) -> list[Plain]:
         """Innermost first."""
         return [self._frame(place) for place in places]
 
-    def _frame(self, place: Place) -> Plain:
+    def _frame(self, place: BlockPlace) -> Plain:
         if place not in self._found:
             self._found[place] = {
                 "filename": self._text(place.source),

@@ -99,6 +99,26 @@ def legend_patches(looks: Iterable[Look]) -> list[Any]:
     return [Patch(**look.fill, label=look.name) for look in looks]
 
 
+def legend_below(figure: "Figure", looks: Iterable[Look], *, columns: int) -> None:
+    """One row of names, 0.06 inches above the lower edge of a picture whose axes are laid out in
+    inches."""
+    figure.legend(
+        handles=legend_patches(looks),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 0.06 / figure.get_figheight()),
+        ncols=columns,
+        fontsize=8,
+    )
+
+
+def memory_parts(memory: Sequence[MemoryBreakdown]) -> list[tuple[Look, list[float]]]:
+    """GiB by component, a bar each of `memory`."""
+    return [
+        (look, [getattr(one, component) / GIB for one in memory])
+        for component, look in COMPONENT_LOOKS.items()
+    ]
+
+
 def stacked_bars(
     axes: "Axes",
     parts: Iterable[tuple[Look, Sequence[float]]],

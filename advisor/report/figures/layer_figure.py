@@ -12,7 +12,7 @@ from advisor.report.figures.kit import (
     REPLAY,
     YELLOW,
     Look,
-    legend_patches,
+    legend_below,
     soften,
     stacked_bars,
 )
@@ -67,14 +67,7 @@ def layer_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         sizes.set_title(_words(layer), fontsize=9, loc="left", x=-_LEFT / (_BYTES * room) * 0.95)
         top -= tall + _BETWEEN
     found = [look for fate, look in FATES.items() if any(one.num_bytes(fate) for one in shown)]
-    looks = [*found, FORWARD, BACKWARD, REPLAY]
-    figure.legend(
-        handles=legend_patches(looks),
-        loc="lower center",
-        bbox_to_anchor=(0.5, 0.06 / height),
-        ncols=6,
-        fontsize=8,
-    )
+    legend_below(figure, [*found, FORWARD, BACKWARD, REPLAY], columns=6)
     return figure
 
 
@@ -93,13 +86,11 @@ def _words(layer: DrawnLayer) -> str:
 
 def _draw_bytes(axes: "Axes", layer: DrawnLayer) -> None:
     places = range(len(layer.operators))
-    ends = stacked_bars(
-        axes,
-        (
-            (look, [operator.num_bytes(fate) / MIB for operator in layer.operators])
-            for fate, look in FATES.items()
-        ),
+    sizes = (
+        (look, [operator.num_bytes(fate) / MIB for operator in layer.operators])
+        for fate, look in FATES.items()
     )
+    ends = stacked_bars(axes, sizes)
     for place, operator in zip(places, layer.operators, strict=True):
         axes.annotate(
             _tensor_names(operator),
@@ -131,13 +122,11 @@ def _tensor_names(operator: DrawnOperator) -> str:
 def _draw_times(axes: "Axes", layer: DrawnLayer) -> None:
     """Milliseconds, one after the other."""
     ways = ("forward", FORWARD), ("backward", BACKWARD), ("replay", REPLAY)
-    ends = stacked_bars(
-        axes,
-        (
-            (look, [1e3 * getattr(one, f"{name}_seconds") for one in layer.operators])
-            for name, look in ways
-        ),
+    times = (
+        (look, [1e3 * getattr(one, f"{name}_seconds") for one in layer.operators])
+        for name, look in ways
     )
+    ends = stacked_bars(axes, times)
     axes.set_yticks([])
     axes.set_ylim(len(layer.operators) - 0.4, -0.6)
     _finish(axes, max(ends), "ms per microbatch")

@@ -16,6 +16,7 @@ from advisor.report.figures.kit import (
     bold_tick,
     draw_budget,
     legend_patches,
+    memory_parts,
     soften,
     stacked_bars,
 )
@@ -144,12 +145,7 @@ def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     figure = Figure(figsize=(10, max(3.0, 2.0 + 0.34 * len(stages))), layout="constrained")
     axes = figure.subplots()
     figure.suptitle(row_title(advice, row), fontsize=11)
-    memory = [stage.memory_bytes for stage in stages]
-    parts = (
-        (look, [getattr(one, component) / GIB for one in memory])
-        for component, look in COMPONENT_LOOKS.items()
-    )
-    ends = stacked_bars(axes, parts, height=0.7)
+    ends = stacked_bars(axes, memory_parts([one.memory_bytes for one in stages]), height=0.7)
     draw_budget(axes, evaluation.budget_bytes)
     edge = max(*ends, evaluation.budget_bytes / GIB)
     for place, stage in enumerate(stages):

@@ -17,7 +17,6 @@ from advisor.base.units import GIB
 from advisor.report.breaking import spec_lines
 from advisor.report.figures.kit import (
     BLUE,
-    COMPONENT_LOOKS,
     GREY,
     LIGHT,
     PHASES,
@@ -26,6 +25,7 @@ from advisor.report.figures.kit import (
     draw_budget,
     draw_points,
     legend_patches,
+    memory_parts,
     soften,
     stacked_bars,
 )
@@ -273,11 +273,7 @@ def draw_components(
     best: RankedEvaluation | None,
 ) -> None:
     """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
-    memory = [candidate.evaluation.peak.memory_bytes for candidate in shown]
-    parts = (
-        (look, [getattr(one, component) / GIB for one in memory])
-        for component, look in COMPONENT_LOOKS.items()
-    )
+    parts = memory_parts([candidate.evaluation.peak.memory_bytes for candidate in shown])
     stacked_bars(axes, parts, labelled=True)
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
     bold_tick(axes, (candidate is best for candidate in shown))

@@ -22,7 +22,7 @@ from advisor.report.figures.kit import (
     VERMILION,
     WAITING,
     Look,
-    legend_patches,
+    legend_below,
 )
 from advisor.report.figures.titles import row_title
 from advisor.report.wording import gib
@@ -183,13 +183,7 @@ def timeline_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
         horizontalalignment="center",
     )
     figure.text(0.5, 0.44 / height, _peak_words(drawing), horizontalalignment="center", fontsize=8)
-    figure.legend(
-        handles=legend_patches(_looks(drawing)),
-        loc="lower center",
-        bbox_to_anchor=(0.5, 0.06 / height),
-        ncols=8,
-        fontsize=8,
-    )
+    legend_below(figure, _looks(drawing), columns=8)
     return figure
 
 

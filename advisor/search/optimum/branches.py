@@ -81,7 +81,7 @@ def problem_of(table: StageTable, choices: tuple[tuple[Choice, ...], ...]) -> Sp
     return SplitProblem(choices, table.splits.num_layers, table.own.time.combined)
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundPoint(Struct, frozen=True, kw_only=True):
     """The first point that fits, None where none does; how many were evaluated whole; bound: no
     point that fits takes less. stopped: by Ctrl-C, with a point that fits if one was at hand."""
 
@@ -122,14 +122,14 @@ class PointSearch:
         self._waiting = BestFirst[_Node](lambda bound: bound < below)
         self._last: tuple[float, _Node] | None = None
 
-    def run(self) -> Found:
+    def run(self) -> FoundPoint:
         """The first point in the order of their times that fits."""
         try:
             evaluation = self._first()
         except KeyboardInterrupt:
             return self._so_far()
         seconds = evaluation.step_time_seconds if evaluation else self._below
-        return Found(
+        return FoundPoint(
             evaluation=evaluation, evaluated=self._evaluated, bound=min(seconds, self._unsure)
         )
 
@@ -147,7 +147,7 @@ class PointSearch:
                 return found
         return None
 
-    def _so_far(self) -> Found:
+    def _so_far(self) -> FoundPoint:
         """The first of the splits that wait, whose stages fit each by itself; what was not looked
         at takes at least as long as what was looked at last."""
         evaluation, bound = None, 0.0
@@ -156,7 +156,9 @@ class PointSearch:
             waiting = (node for _, node in (self._last, *self._waiting))
             settled = (self._settled(node, node.split) for node in waiting if node.split)
             evaluation = next(filter(None, settled), None)
-        return Found(evaluation=evaluation, evaluated=self._evaluated, bound=bound, stopped=True)
+        return FoundPoint(
+            evaluation=evaluation, evaluated=self._evaluated, bound=bound, stopped=True
+        )
 
     def _children(self, node: _Node) -> Iterator[tuple[float, _Node]]:
         if node.setting is None:
@@ -306,7 +308,9 @@ def each_micro_batch(job: Job, *, free: bool) -> Iterator[Job]:
             yield other
 
 
-def fastest_beyond_the_menu(jobs: Iterable[Job], calibration: Calibration, below: float) -> Found:
+def fastest_beyond_the_menu(
+    jobs: Iterable[Job], calibration: Calibration, below: float
+) -> FoundPoint:
     """The fastest that fits and takes less than `below` seconds; nothing where nothing does, or
     where the menu is all. Jobs with as many layers in a chunk are looked at with the same settings.
     """

@@ -16,7 +16,7 @@ from advisor.job.job import Job
 from advisor.plan.recompute_plan import words_of
 from advisor.request.origin import GIVEN, SEARCHED, changed_fields
 from advisor.search.evaluate import Evaluator, Timed, is_legal
-from advisor.search.optimum.branches import Branch, Found, PointSearch, branches, space
+from advisor.search.optimum.branches import Branch, FoundPoint, PointSearch, branches, space
 from advisor.search.optimum.per_stage import per_stage
 from advisor.search.rank_settings import find_remedies
 from advisor.search.ranking import order, rank
@@ -83,12 +83,12 @@ def _searched(
     calibration: Calibration,
     given: Collection[str],
     seconds: float,
-) -> tuple[list[Branch], Found]:
+) -> tuple[list[Branch], FoundPoint]:
     """The space, and what is faster in it than `seconds`."""
     try:
         space = branches(job, calibration, given)
     except KeyboardInterrupt:
-        return [], Found(evaluation=None, evaluated=0, bound=0.0, stopped=True)
+        return [], FoundPoint(evaluation=None, evaluated=0, bound=0.0, stopped=True)
     return space, PointSearch(space, calibration, seconds * (1 - SAME)).run()
 
 
@@ -130,7 +130,7 @@ def _proof(
     menu: list[Evaluation],
     solved: Solved | None,
     searched: list[Branch],
-    found: Found,
+    found: FoundPoint,
 ) -> Optimum:
     """Of the first row: every setting of the menu was evaluated, a solver has its own bound, and so
     has the search, whose space the menu is a part of."""

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.base import configuration as module
 from advisor.base.configuration import (
-    Group,
+    ConfigGroup,
     compile_configs,
     compiled,
     load_config,
@@ -42,11 +42,11 @@ def test_a_changed_preset_is_read_anew(tmp_path: Path) -> None:
     changed.parent.mkdir()
     changed.write_text(text.replace("num_layers: 32", "num_layers: 33"))
     assert compiled(changed.read_text()) is None
-    assert load_config(Group.MODEL, "llama3_8b", tmp_path).values["num_layers"] == 33
+    assert load_config(ConfigGroup.MODEL, "llama3_8b", tmp_path).values["num_layers"] == 33
 
 
 def test_nothing_is_shared_between_two_readings() -> None:
-    first, second = (load_config(Group.HARDWARE, "H100-SXM-80GB").values for _ in range(2))
+    first, second = (load_config(ConfigGroup.HARDWARE, "H100-SXM-80GB").values for _ in range(2))
     first["sources"]["sm_count"] = "changed"
     assert second["sources"]["sm_count"] != "changed"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from advisor.base.configuration import (
-    Group,
+    ConfigGroup,
     config_folders,
     config_names,
     find_config,
@@ -35,8 +35,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_packaged_copy_is_found_from_any_directory(elsewhere: Path) -> None:
     assert packaged_configs().is_dir()
-    assert "llama3_70b" in config_names(Group.MODEL)
-    assert load_config(Group.MODEL, "llama3_70b").values["num_layers"] == 80
+    assert "llama3_70b" in config_names(ConfigGroup.MODEL)
+    assert load_config(ConfigGroup.MODEL, "llama3_70b").values["num_layers"] == 80
 
 
 def test_a_wheel_s_copy_comes_before_a_checkout_s(tmp_path, monkeypatch) -> None:
@@ -55,34 +55,34 @@ def test_config_dir_beats_working_directory_beats_package(elsewhere: Path, tmp_p
     write(own, "model", "llama3_70b", "num_layers: 1")
     write(elsewhere / "configs", "model", "llama3_70b", "num_layers: 2")
     write(elsewhere / "configs", "model", "mine", "num_layers: 3")
-    assert load_config(Group.MODEL, "llama3_70b", own).values == {"num_layers": 1}
-    assert load_config(Group.MODEL, "llama3_70b").values == {"num_layers": 2}
-    assert load_config(Group.MODEL, "mine", own).values == {"num_layers": 3}
-    assert load_config(Group.MODEL, "llama3_8b", own).values["num_layers"] == 32
-    assert {"mine", "llama3_8b"} < set(config_names(Group.MODEL, own))
+    assert load_config(ConfigGroup.MODEL, "llama3_70b", own).values == {"num_layers": 1}
+    assert load_config(ConfigGroup.MODEL, "llama3_70b").values == {"num_layers": 2}
+    assert load_config(ConfigGroup.MODEL, "mine", own).values == {"num_layers": 3}
+    assert load_config(ConfigGroup.MODEL, "llama3_8b", own).values["num_layers"] == 32
+    assert {"mine", "llama3_8b"} < set(config_names(ConfigGroup.MODEL, own))
 
 
 def test_names_are_sorted_once_each_and_only_yaml(elsewhere: Path) -> None:
     write(elsewhere / "configs", "model", "llama3_70b", "a: 1")
     (elsewhere / "configs" / "model" / "README.md").write_text("no preset")
-    names = config_names(Group.MODEL)
+    names = config_names(ConfigGroup.MODEL)
     assert list(names) == sorted(set(names))
     assert "README" not in "".join(names)
 
 
 def test_only_the_wanted_file_is_read(elsewhere: Path) -> None:
     write(elsewhere / "configs", "model", "broken", "a: [")
-    assert load_config(Group.MODEL, "llama3_8b").name == "llama3_8b"
+    assert load_config(ConfigGroup.MODEL, "llama3_8b").name == "llama3_8b"
 
 
 @pytest.mark.parametrize("name", ["../hardware/L40S-48GB", "/etc/passwd", "", ".", "a/b"])
 def test_a_name_is_no_path(name: str) -> None:
-    assert find_config(Group.MODEL, name) is None
+    assert find_config(ConfigGroup.MODEL, name) is None
 
 
 def test_unknown_names_get_the_nearest_ones() -> None:
     with pytest.raises(UserError) as error:
-        load_config(Group.MODEL, "lama3_70b", field="--model")
+        load_config(ConfigGroup.MODEL, "lama3_70b", field="--model")
     assert str(error.value).startswith(
         "--model = lama3_70b: unknown model; did you mean llama3_70b"
     )
@@ -129,6 +129,6 @@ def test_loading_a_preset_takes_less_than_five_milliseconds() -> None:
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        load_config(Group.MODEL, "llama3_70b")
+        load_config(ConfigGroup.MODEL, "llama3_70b")
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 5e-3  # the fastest of five: other processes share the cores

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import fields, replace
 
-from advisor.base.configuration import Group, config_names
+from advisor.base.configuration import ConfigGroup, config_names
 from advisor.base.errors import UserError
 from advisor.hardware.calibration import (
     EFFICIENCIES,
@@ -30,7 +30,7 @@ def test_every_gpu_has_a_calibration(name: str) -> None:
 
 def test_the_files_are_those_that_gpus_name() -> None:
     unfitted = ("datasheet", "datasheet_amd", "datasheet_pcie")
-    assert config_names(Group.CALIBRATION) == ("a100", "b200", *unfitted, "h100")
+    assert config_names(ConfigGroup.CALIBRATION) == ("a100", "b200", *unfitted, "h100")
 
 
 UNFITTED = {"L40S": 30} | dict.fromkeys(

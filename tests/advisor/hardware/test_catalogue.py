@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.base.configuration import Group, load_config
+from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.units import GIB
@@ -71,7 +71,7 @@ def test_numbers_in_bytes_and_flops(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_number_has_a_source(name: str) -> None:
-    values = load_config(Group.HARDWARE, name).values
+    values = load_config(ConfigGroup.HARDWARE, name).values
     sources = values.pop("sources")
     numbers = set(values) - {"calibration", "notes"}
     assert set(sources) == numbers

@@ -2,14 +2,14 @@
 
 import pytest
 
-from advisor.reading.shell import Command, read_shell
+from advisor.reading.shell import ShellCommand, read_shell
 
 
 def commands(text: str) -> list[tuple[str, ...]]:
     return [command.texts for command in read_shell(text, "a.sh").commands]
 
 
-def last(text: str) -> Command:
+def last(text: str) -> ShellCommand:
     return read_shell(text, "a.sh").commands[-1]
 
 

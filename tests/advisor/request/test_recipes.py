@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from advisor.base.configuration import Group, packaged_configs
+from advisor.base.configuration import ConfigGroup, packaged_configs
 from advisor.base.errors import UserError
 from advisor.base.fields import parse
 from advisor.frameworks.megatron.raw import RawSettings
@@ -209,8 +209,8 @@ one,8xH100,bf16,4096,1,16,2
 
 
 def own(folder: Path, text: str) -> Path:
-    (folder / Group.RECIPE).mkdir()
-    (folder / Group.RECIPE / "llama3_8b.csv").write_text(text)
+    (folder / ConfigGroup.RECIPE).mkdir()
+    (folder / ConfigGroup.RECIPE / "llama3_8b.csv").write_text(text)
     return folder
 
 
@@ -247,7 +247,7 @@ def test_a_cell_of_the_wrong_type_names_its_recipe(tmp_path: Path) -> None:
 def test_a_model_without_a_table_has_no_recipes() -> None:
     assert load_recipes("no_such_model") == ()
     assert load_recipes("../experiment/x") == ()
-    assert (packaged_configs() / Group.RECIPE).is_dir()
+    assert (packaged_configs() / ConfigGroup.RECIPE).is_dir()
 
 
 EXPERTS = (

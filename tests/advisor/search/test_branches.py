@@ -20,7 +20,7 @@ from advisor.plan.recompute_plan import Setting
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
-from advisor.search.optimum.branches import Branch, Found, PointSearch, branches, problem_of
+from advisor.search.optimum.branches import Branch, FoundPoint, PointSearch, branches, problem_of
 from advisor.search.optimum.per_stage import fastest_per_stage
 
 FRAMEWORK = parts_of("megatron_lm")
@@ -105,7 +105,7 @@ def brute_force(space: list[Branch], calibration: Calibration) -> Evaluation | N
     return None
 
 
-def search(space: list[Branch], calibration: Calibration) -> Found:
+def search(space: list[Branch], calibration: Calibration) -> FoundPoint:
     return PointSearch(space, calibration, inf).run()
 
 

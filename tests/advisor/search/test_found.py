@@ -9,7 +9,7 @@ from advisor.frameworks.megatron.setting import NONE, Method, full
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.search.evaluate import Evaluator
-from advisor.search.found import Found, Looked, Searched
+from advisor.search.found import BestFound, Looked, Searched
 from tests.advisor.search.test_near_changes import job_of
 
 JOB = job_of()
@@ -25,13 +25,13 @@ def hopeless(at_least_seconds: float, fixed_bytes: int = 1) -> Any:
     )
 
 
-def short_of(found: Found) -> list[float]:
+def short_of(found: BestFound) -> list[float]:
     jobs: tuple[Job, ...] = found.searched(whole=True).short
     return [(job.config.memory_budget_bytes or 0) / 1e9 for job in jobs]
 
 
 def test_jobs_short_of_memory_are_kept_where_they_may_beat_the_first() -> None:
-    found = Found(CALIBRATION, ())
+    found = BestFound(CALIBRATION, ())
     for seconds in (3.0, 1.0, 2.0, 2.5):
         assert found.look_at(hopeless(seconds)) == Looked(unfit=True, short=True)
     assert (found.looked, found.unfit, found.evaluated, found.fits) == (4, 4, 0, False)
@@ -46,7 +46,7 @@ def test_jobs_short_of_memory_are_kept_where_they_may_beat_the_first() -> None:
 
 
 def test_the_fastest_setting_that_fits_is_kept_and_sets_the_limit() -> None:
-    found = Found(CALIBRATION, (full(Method.UNIFORM, 1), NONE), within=0.5)
+    found = BestFound(CALIBRATION, (full(Method.UNIFORM, 1), NONE), within=0.5)
     evaluator = Evaluator(JOB, CALIBRATION)
     assert found.look_at(evaluator) == Looked(unfit=False, short=False)
     best = found.best

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.report.exports.export_origin import Origin
+from advisor.report.exports.export_origin import ExportOrigin
 from advisor.report.exports.torch_snapshot import torch_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
@@ -112,7 +112,7 @@ def test_a_device_without_events_is_refused(snapshot_path: Path) -> None:
 def test_a_prediction_is_read_back_to_the_byte(write: Write) -> None:
     request = Request(model="llama3_70b", gpus="32xH100", recompute=("full:uniform:4",))
     row = advise(request).candidates[0]
-    origin = Origin(request="advise", row="row 1", version="1")
+    origin = ExportOrigin(request="advise", row="row 1", version="1")
     path = write(torch_snapshot(row, origin))
     for stage in row.evaluation.stages:
         found = read_recording(path, stage.stage)

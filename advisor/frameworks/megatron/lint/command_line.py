@@ -23,7 +23,7 @@ from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECIS
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import CommandOption, options, program_at
 from advisor.reading.document_keys import near
-from advisor.reading.shell import Command
+from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
@@ -48,7 +48,7 @@ _WITH_HYPHEN: Final = re.compile(r"--[a-z0-9]+-")
 _RECOMPUTE: Final = re.compile(r"--(?:recompute|offload|checkpoint-act)")
 
 
-def read_command(command: Command) -> ReadSettings | None:
+def read_command(command: ShellCommand) -> ReadSettings | None:
     """The settings of a command; None where it is none of Megatron's."""
     texts = command.texts
     read = ReadSettings(place=command.place)
@@ -81,7 +81,7 @@ def read_command(command: Command) -> ReadSettings | None:
     return read
 
 
-def _is_megatrons(command: Command, read: ReadSettings) -> bool:
+def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
     """Names as `--bf16` or `--optimizer` alone are anybody's."""
     if read.given.framework != Framework.MEGATRON_LM:
         return True
@@ -93,7 +93,7 @@ def _is_megatrons(command: Command, read: ReadSettings) -> bool:
     return bool(own) or named or bare
 
 
-def _is_a_trainers(command: Command) -> bool:
+def _is_a_trainers(command: ShellCommand) -> bool:
     """Whether Accelerate or DeepSpeed launches it, or a Trainer reads its options."""
     launched = any(text in ("accelerate", "deepspeed") for text in command.texts)
     return launched or any(_OF_A_TRAINER.match(text) for text in command.texts)
@@ -157,7 +157,7 @@ def _bare(value: str) -> str:
     return value[1:-1] if quoted else value
 
 
-def _check_spellings(command: Command, read: ReadSettings) -> None:
+def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
     """Options that argparse does not know: it takes no underscore for a hyphen and no beginning
     for the whole (allow_abbrev=False). What is like none of Megatron's may be the script's own."""
     if read.given.framework != Framework.MEGATRON_LM:
@@ -198,7 +198,7 @@ _CLOSE: Final = 0.88
 """Likeness (difflib) from which an option is taken for a misspelt one: a letter or two differ."""
 
 
-def _put_unknown(command: Command, read: ReadSettings) -> None:
+def _put_unknown(command: ShellCommand, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option."""
     words = command.words
     program = program_at(words)

@@ -25,7 +25,7 @@ from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
-from advisor.reading.shell import Command
+from advisor.reading.shell import ShellCommand
 
 
 class MegatronReader:
@@ -37,7 +37,9 @@ class MegatronReader:
             for read, way in read_ways(document):
                 yield _configuration(read, way.branch)
             return
-        read_one = read_command(document) if isinstance(document, Command) else read_tree(document)
+        read_one = (
+            read_command(document) if isinstance(document, ShellCommand) else read_tree(document)
+        )
         if read_one is not None:
             read_one.is_dumped = isinstance(document, Tree) and not read_one.partial
             yield _configuration(read_one, ())

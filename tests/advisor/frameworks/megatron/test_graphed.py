@@ -13,7 +13,7 @@ from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.captured import one_side
-from advisor.layers.operators import LAYER_INPUT, Module, Side
+from advisor.layers.operators import LAYER_INPUT, Module, PoolSide
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import TokenDispatcher
@@ -121,7 +121,7 @@ def test_both_sides_are_the_whole_but_for_what_graphs_hand_over(modules: tuple[s
     capture = graph_capture(graphed(ENGINE, *modules))
     assert capture is not None
     whole = transformer_layer(SHAPE)
-    inside, outside = (one_side(whole, Side(capture, held)) for held in (True, False))
+    inside, outside = (one_side(whole, PoolSide(capture, held)) for held in (True, False))
     kept = {name: t.num_bytes for name, t in kept_tensors(whole, ()).items()}
     held = {name: t.num_bytes for name, t in kept_tensors(inside, ()).items() if t.num_bytes}
     beside = {name: t.num_bytes for name, t in kept_tensors(outside, ()).items() if t.num_bytes}
@@ -141,7 +141,7 @@ def test_what_is_permuted_in_a_graph_stays_until_the_backward() -> None:
     held = graph_capture(job)
     assert held.names == {"permute"}
     shape = replace(SHAPE, model=model, expert_model_parallel_size=4)
-    inside = one_side(transformer_layer(shape, MOE), Side(held, inside=True))
+    inside = one_side(transformer_layer(shape, MOE), PoolSide(held, inside=True))
     kept = kept_tensors(inside, ())
     assert kept["permuted_tokens"].num_bytes == 4096 * 2 * 2 * 4096 * 2
     assert "expert_tokens" not in kept or kept["expert_tokens"].num_bytes == 0

@@ -11,11 +11,11 @@ from msgspec import Struct, convert, json
 
 from advisor.answer.answer import Answer
 from advisor.report.exports.chrome_trace import PASSES, PHASES, chrome_trace, write_trace
-from advisor.report.exports.export_origin import PREDICTED, Origin
+from advisor.report.exports.export_origin import PREDICTED, ExportOrigin
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
-ORIGIN = Origin(request="advise --model m", row="row 1: none", version="1.0")
+ORIGIN = ExportOrigin(request="advise --model m", row="row 1: none", version="1.0")
 REQUESTS = {
     "interleaved": Request(model="llama3_70b", gpus="32xH100", recompute=("full:uniform:2",)),
     "one GPU": Request(model="llama3_8b", gpus="1xH100", recompute=("none",)),

@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.report.exports.export_origin import PREDICTED, Origin
+from advisor.report.exports.export_origin import PREDICTED, ExportOrigin
 from advisor.report.exports.torch_snapshot import MOST_BLOCKS, torch_snapshot, write_snapshot
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
 pytestmark = pytest.mark.slow
 
-ORIGIN = Origin(request="advise --model m", row="row 1: none", version="1.0")
+ORIGIN = ExportOrigin(request="advise --model m", row="row 1: none", version="1.0")
 LLAMA = Request(model="llama3_70b", gpus="32xH100")
 REQUESTS = {
     "interleaved": replace(LLAMA, recompute=("selective:mlp", "full:uniform:4")),
