@@ -8,12 +8,15 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from advisor.base.errors import UserError
 from advisor.cli.main import main as advise
+from harness.cli.flags import Parser
 from harness.cli.main import MODULES
 from harness.cli.main import main as harness
 from tests.docs.blocks import ROOT
@@ -149,6 +152,10 @@ def _parsed(command: list[str], folder: Path) -> None:
         assert name in SHELL_ALONE, f"{name}: nothing here parses it"
 
 
+class _ReadError(Exception):
+    """The arguments of a command could be read, and it goes no further."""
+
+
 def _parsed_harness(words: list[str], folder: Path) -> None:
     name, *arguments = words
     if name in DRY:
@@ -156,11 +163,18 @@ def _parsed_harness(words: list[str], folder: Path) -> None:
         assert code == 0, printed
         return
     module = importlib.import_module(MODULES[name])
+    read = Parser.read
+
+    def only_read(parser: Parser, argv: Sequence[str]) -> Namespace:
+        read(parser, argv)
+        raise _ReadError
+
     try:
         if hasattr(module, "parse"):
             module.parse(arguments)
         else:
-            module.parser().parse_args(arguments)
+            with patch.object(Parser, "read", only_read), suppress(_ReadError):
+                module.main(arguments)
     except UserError as error:
         raise AssertionError(str(error)) from error
 
