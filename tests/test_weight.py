@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
 LINES, FILES, STATEMENTS = 89_000, 600, 50_500
-LINES_OF_TESTS = 63_600
+LINES_OF_TESTS = 62_300
 
 
 def _sources(*folders: str) -> list[str]:

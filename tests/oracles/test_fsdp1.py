@@ -70,7 +70,7 @@ def _measured(
         )
         size = shape.micro_batch_size, shape.seq_length
         tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
-        forward = behind = 0
+        forward = after = 0
         known = (*wrapped.parameters(), tokens, labels)
         with GpuKernels(), NoProducts(), LiveBytes(known) as live:
             for _ in range(4):
@@ -79,10 +79,10 @@ def _measured(
                 forward = max(forward, live.peak)
                 live.reset_peak()
                 backward(loss)
-                behind = max(behind, live.peak)
+                after = max(after, live.peak)
                 wrapped.zero_grad()
                 del loss
-        return forward, behind
+        return forward, after
     finally:
         dist.destroy_process_group()
 
@@ -100,6 +100,6 @@ def test_peak_of_a_step(vocabulary: int, checkpointed: bool, reduce_dtype: DType
     working_set = fsdp_working_set(shape, sharding)
     predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     dtype = torch.bfloat16 if reduce_dtype is DType.BF16 else torch.float32
-    forward, behind = _measured(shape, dtype, checkpointed=checkpointed)
+    forward, after = _measured(shape, dtype, checkpointed=checkpointed)
     assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
-    assert predicted.backward.num_bytes == pytest.approx(behind, rel=TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(after, rel=TOLERANCE)

@@ -65,7 +65,7 @@ def test_failures_are_exit_code_4_and_may_be_retried(tmp_path: Path, harness: Ha
 
 
 def test_a_report_that_fails_loses_nothing(tmp_path: Path, harness: Harness) -> None:
-    """A file where the report's folder would be: told in one line, and the exit code stands."""
+    """A file where the report's folder would be: one line says so, and the exit code stands."""
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/report").write_text("")
     done = harness("name=x")

@@ -78,7 +78,7 @@ def test_one_line_is_rewritten_on_a_terminal(terminal: Terminal) -> None:
     progress.begin(1, "none")
     clock.now += 0.5
     progress.tick(TrialState(phase=Phase.FORWARD, step=7))
-    assert threading.active_count() == threads, "nothing runs beside what is measured"
+    assert threading.active_count() == threads, "nothing runs next to what is measured"
     assert "\n" not in terminal.getvalue()
     shown = list(dict.fromkeys(drawn(terminal)))
     assert shown == ["trial 1/2  none  start  0.0 s", "trial 1/2  none  forward step 7  0.5 s"]

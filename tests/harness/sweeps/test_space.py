@@ -124,8 +124,8 @@ def test_a_budget_that_no_point_fits_is_named_with_the_least_that_does() -> None
         make_space(config, H200, options)
     assert (caught.value.field, caught.value.value) == ("sweep.memory_budget", "1.00 GiB")
     config, options = compose_sweep(TWO_SETTINGS)
-    told = [p.trial.prediction for p in make_space(config, H200, options).planned.values()]
-    least = min(one.peak_reserved_bytes or 0 for one in told if one is not None)
+    predicted = [p.trial.prediction for p in make_space(config, H200, options).planned.values()]
+    least = min(one.peak_reserved_bytes or 0 for one in predicted if one is not None)
     assert caught.value.relation.endswith(f"the smallest needs {human_bytes(least)}")
 
 

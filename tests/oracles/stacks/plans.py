@@ -44,10 +44,10 @@ class Row(nn.Module):
 class DeviceBytes(LiveBytes):
     """As LiveBytes, except what a plan has on the host: one device stands for both here."""
 
-    beside = False
+    copying = False
 
     def _note(self, tensor: torch.Tensor) -> None:
-        if not DeviceBytes.beside:
+        if not DeviceBytes.copying:
             super()._note(tensor)
 
 
@@ -57,11 +57,11 @@ def with_host(plan: dict[str, Any]) -> Iterator[None]:
     to_host = plan["to_host"]
 
     def uncounted(tensor: torch.Tensor) -> Any:
-        DeviceBytes.beside = True
+        DeviceBytes.copying = True
         try:
             return to_host(tensor)
         finally:
-            DeviceBytes.beside = False
+            DeviceBytes.copying = False
 
     plan["to_host"] = uncounted
     with patch.object(fsdp, "LiveBytes", DeviceBytes):

@@ -66,7 +66,7 @@ def test_items_name_commands(item: Item) -> None:
 
 @of("rehearse")
 def test_rehearsals_can_be_planned(campaign: str, item: Item, tmp_path: Path) -> None:
-    """Each is told the memory of the GPU that it rehearses: an H200 is capped to it."""
+    """Each is given the memory of the GPU that it rehearses: an H200 is capped to it."""
     words = [word for word in item.command(tmp_path)[1:] if word != "device=cuda"]
     settings = rehearsal_plan(parse_asked(words)).settings
     assert settings

@@ -64,19 +64,14 @@ def test_setting(name: str, setting: str) -> None:
     assert_as_predicted(MODELS[name], setting)
 
 
+FP32_GROUPS = {"moe_router_dtype": RouterDType.FP32, "moe_router_num_groups": 3}
+SEQUENCES = {"moe_router_load_balancing_type": LoadBalancing.SEQ_AUX_LOSS}
 ROUTERS: dict[str, ModelSpec] = {
     "softmax before top-k": replace(MIXTRAL, moe_router_pre_softmax=True, moe_router_topk=1),
     "sigmoid": replace(QWEN, moe_router_score_function=ScoreFunction.SIGMOID),
     "16-bit sigmoid": replace(MIXTRAL, moe_router_score_function=ScoreFunction.SIGMOID),
-    "bias and groups": replace(
-        DENSE_FIRST,
-        moe_router_dtype=RouterDType.FP32,
-        moe_router_num_groups=3,
-        moe_router_group_topk=2,
-    ),
-    "16-bit, loss of sequences": replace(
-        MIXTRAL, moe_router_load_balancing_type=LoadBalancing.SEQ_AUX_LOSS
-    ),
+    "bias and groups": replace(DENSE_FIRST, **FP32_GROUPS, moe_router_group_topk=2),
+    "16-bit, loss of sequences": replace(MIXTRAL, **SEQUENCES),
     "no loss": replace(QWEN, moe_router_load_balancing_type=LoadBalancing.NONE),
     "shared, no gate": replace(MIXTRAL, moe_shared_expert_intermediate_size=32),
     "rows do not divide": replace(MIXTRAL, num_moe_experts=7, moe_router_topk=3),
@@ -92,15 +87,12 @@ def test_saved_bytes_of_routers(name: str) -> None:
 @pytest.mark.parametrize("setting", ["none", "selective:moe_act", "selective:layernorm"])
 def test_bytes_of_each_kind(setting: str) -> None:
     """A dense layer and two with experts keep what models of one kind alone keep."""
+    models = [
+        *(replace(DENSE_FIRST, moe_layer_freq=LayerPattern(text)) for text in ("[0,0,0]", "1")),
+        DENSE_FIRST,
+    ]
     dense, moe, mixed = (
-        build_step(
-            workload(replace(DENSE_FIRST, num_layers=3, **changes), setting), SEED
-        ).saved_bytes_per_layer()
-        for changes in (
-            {"moe_layer_freq": LayerPattern("[0,0,0]")},
-            {"moe_layer_freq": LayerPattern("1")},
-            {},
-        )
+        build_step(workload(model, setting), SEED).saved_bytes_per_layer() for model in models
     )
     assert dense != moe
     assert mixed == (dense + 2 * moe) // 3
@@ -119,11 +111,8 @@ def test_experts_take_turns() -> None:
 
 
 def layer_of(model: ModelSpec, **settings: Any) -> MoeLayer:
-    layer = MoeLayer(
-        LayerSettings(
-            model=model, seq_length=8, dtype=torch.float64, device=torch.device("cpu"), **settings
-        )
-    )
+    kind = {"dtype": torch.float64, "device": torch.device("cpu")}
+    layer = MoeLayer(LayerSettings(model=model, seq_length=8, **kind, **settings))
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(SEED))
     return layer

@@ -1,4 +1,4 @@
-"""Process groups: what they leave behind, how their end is told."""
+"""Process groups: what they leave, how their end is reported."""
 
 import os
 import signal

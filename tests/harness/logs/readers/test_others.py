@@ -125,7 +125,7 @@ def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
         "{'loss': '7.1234', 'grad_norm': '1.2', 'learning_rate': '5e-05', 'epoch': '0.1'}",
         "  2%|▏         | 20/1000 [01:10<57:30]{'loss': 7.1234, 'epoch': 0.1}",
     ],
-    ids=["4.x", "5.x", "behind a bar"],
+    ids=["4.x", "5.x", "after a bar"],
 )
 def test_trainer_loss(line: str) -> None:
     assert read("huggingface", line) == (LoggedLoss(value=7.1234, epoch=0.1),)

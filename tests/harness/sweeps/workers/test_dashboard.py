@@ -49,9 +49,9 @@ def test_studies_and_trials_as_the_page_reads_them(url: str, tmp_path: Path) -> 
     app = optuna_dashboard.wsgi(open_storage(url, folder.path, "x").optuna)
     (study,) = _get(app, "/api/studies")["study_summaries"]
     assert study["study_name"] == "x"
-    told = _get(app, f"/api/studies/{study['study_id']}")
-    assert told["objective_names"] == ["step time, s", "peak memory, GiB"]
-    assert [trial["state"] for trial in told["trials"]] == ["Complete"] * 3
-    attributes = {one["key"]: one["value"] for one in told["trials"][0]["user_attrs"]}
+    shown = _get(app, f"/api/studies/{study['study_id']}")
+    assert shown["objective_names"] == ["step time, s", "peak memory, GiB"]
+    assert [trial["state"] for trial in shown["trials"]] == ["Complete"] * 3
+    attributes = {one["key"]: one["value"] for one in shown["trials"][0]["user_attrs"]}
     assert json.loads(attributes["predicted_step_seconds"]) == 0.012
     assert json.loads(attributes["measured_step_seconds"]) == 0.01
