@@ -62,9 +62,8 @@ class Standing:
         if not sides:
             return self._assumed, _ASSUMED_FREEDOM
         assumed = max(self._assumed, median(map(step_noise, sides)))
-        repeated = [side for side in sides if side.count > 1]
-        seen = sum(side.count - 1 for side in repeated)
-        squares = sum(float(side.centres().var()) * side.count for side in repeated)
+        seen = sum(side.count - 1 for side in sides)
+        squares = sum(float(side.centres().var()) * side.count for side in sides)
         total = _ASSUMED_FREEDOM + seen
         return math.sqrt((_ASSUMED_FREEDOM * assumed**2 + squares) / total), total
 

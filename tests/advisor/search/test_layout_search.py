@@ -6,6 +6,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
+from advisor.base.units import GIB
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import load_calibration
 from advisor.plan.recompute_plan import recomputes
@@ -14,10 +15,11 @@ from advisor.report.wording import way_out
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
 from advisor.search.advise import advise
-from advisor.search.bounds import Floors
+from advisor.search.bounds import Floors, TooLarge
+from advisor.search.changed_options import Root
 from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Search
-from advisor.search.layouts import expert_degrees, layouts, micro_batches
+from advisor.search.layouts import expert_degrees, groups, layouts, micro_batches
 from tests.advisor.search.exhaustive import best_of_all, same_row
 from tests.advisor.search.small_jobs import SUITE, small
 
@@ -82,6 +84,17 @@ def test_the_search_is_for_the_settings_that_are_asked_for() -> None:
     free = Search(wanted, calibration).run().best
     assert not recomputes(free.setting)
     assert free.step_time_seconds < found.best.step_time_seconds
+
+
+def test_what_is_too_large_for_one_group_may_not_be_for_another() -> None:
+    """1.5e9 parameters, 6 bytes of each on a rank and 12 over the data parallel ones: two data
+    parallel ranks hold 16.6 GiB each, two tensor parallel ones 12.5."""
+    wanted = small("llama3_8b", "2xH100", framework="megatron_lm", pipeline_model_parallel_size=1)
+    job = wanted.job(next(layouts(wanted)))
+    floors = Floors(job, load_calibration(job.gpu))
+    too_large = TooLarge((Root(wanted, job),), floors, 14 * GIB)
+    found = {one.tensor_model_parallel_size: too_large.is_group(0, one) for one in groups(wanted)}
+    assert found == {1: True, 2: False}
 
 
 def resolution(model: str, gpus: str, **fields: Any) -> Resolution:

@@ -1,7 +1,9 @@
 """`--search optimum`: what is first, what is proven of it, and what it leaves alone."""
 
 import json
+from itertools import chain, repeat
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,6 +71,12 @@ def test_every_row_is_legal_and_of_the_same_batch() -> None:
         evaluation = candidate.evaluation
         assert not stack.settings.check(evaluation.setting, evaluation.job)
         assert evaluation.job.config.global_batch_size == PIPELINE["global_batch_size"]
+
+
+def test_a_search_that_is_stopped_excludes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = Mock(side_effect=chain([KeyboardInterrupt], repeat(True)))
+    monkeypatch.setattr("advisor.search.optimum.branches.is_legal", once)
+    assert ask(**PIPELINE, memory_budget="40GiB").optimum.excluded_by_bound == 0
 
 
 def test_layers_and_micro_batch_that_are_not_given_are_decided() -> None:

@@ -77,6 +77,10 @@ def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> N
     batch = WORKLOAD.global_batch_size // WORKLOAD.layout.data_parallel_size
     words = f"{batch // WORKLOAD.micro_batch_size} x {WORKLOAD.micro_batch_size}"
     assert words in found[0].cell.label.split(", ")
+    split = replace(WORKLOAD.layout, data_parallel_size=1, tensor_model_parallel_size=2)
+    for layout, degrees in ((replace(split, tensor_model_parallel_size=1), 0), (split, 1)):
+        (row,) = setting_rows([result("none", 1.0, workload=replace(WORKLOAD, layout=layout))])
+        assert row.cell.label.split(", ").count("TP2 PP1") == degrees == row.cell.label.count("TP")
     assert {row.cell.group for row in found} == {"cuda native toy", "cpu native toy"}
     assert {row.cell.half for row in found} <= set(Half)
 
@@ -134,6 +138,9 @@ def test_a_wrong_order_costs_what_the_choice_costs() -> None:
     own = cell((1.0, 1.2, 1.5), (1.3, 1.0, 1.5))
     assert regret(own) == pytest.approx(0.3)
     assert accuracy_of("all", own).tau == pytest.approx(1 / 3)
+    right = [replace(row, cell=replace(row.cell, key="x")) for row in cell((1, 2, 3), (1, 2, 3))]
+    both = accuracy_of("all", [*own, *right])
+    assert (both.regret, both.worst_regret) == pytest.approx((0.15, 0.3))
 
 
 def test_the_first_choice_is_the_fastest_that_is_said_to_fit() -> None:

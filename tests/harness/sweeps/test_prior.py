@@ -97,8 +97,8 @@ EXPECTED = {
 def test_before_anything_is_measured_it_is_the_advisor_s() -> None:
     found = fit_chances(EXPECTED, History(), ROOM)
     assert found[EDGE] == pytest.approx(0.6)
-    unknown = EXPECTED | {EDGE: Expected()}
-    assert fit_chances(unknown, History(), ROOM)[EDGE] == 1.0
+    for unknown in (Expected(), Expected(fit_probability=0.6), Expected(peak_bytes=990)):
+        assert fit_chances(EXPECTED | {EDGE: unknown}, History(), ROOM)[EDGE] == 1.0
 
 
 def test_peaks_above_the_predicted_ones_make_others_less_likely() -> None:

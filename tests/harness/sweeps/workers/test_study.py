@@ -193,6 +193,8 @@ def test_a_lost_study_is_made_again_from_what_is_on_disk(opened: Open, tmp_path:
     study.restore()
     assert len(trials(study)) == 3, "nothing is told twice"
     assert claim(study).task == TASKS[3]
+    keep(tmp_path, TASKS[2], machine="b")
+    assert not opened("b", grid(2)).restore(), "its point is no longer one of the space"
 
 
 def test_results_that_are_to_be_tried_again_do_not_count(opened: Open, tmp_path: Path) -> None:
@@ -229,6 +231,21 @@ def test_samplers_of_two_workers(opened: Open, sampler: Sampler) -> None:
             study.tell(mine, replace(result_of("x", number), status=status))
     assert {task.point for task in tasks} == set(space.planned), "nothing is run twice"
     assert "PRUNED" in states(studies[0])
+
+
+def test_the_first_points_are_drawn_at_random(opened: Open) -> None:
+    """As many as `first` says, before TPE learns from them."""
+    space = grid(12)
+
+    def drawn(machine: str, sampler: Sampler) -> list[Task]:
+        study, found = opened(machine, space, sampler=sampler, first=6), []
+        for number in range(6):
+            mine = study.decide(Asking(space).next)
+            study.tell(mine, result_of("x", number))
+            found.append(mine.task)
+        return found
+
+    assert drawn("a", Sampler.TPE) == drawn("b", Sampler.RANDOM)
 
 
 @pytest.mark.parametrize(
