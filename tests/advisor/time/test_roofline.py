@@ -19,6 +19,7 @@ from advisor.time.attention import AttentionRates, Reached
 from advisor.time.communication import Link
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
+from advisor.time.passes import PassTimes, copy_seconds
 from advisor.time.rank_links import Network
 from advisor.time.roofline import (
     Seconds,
@@ -170,6 +171,14 @@ def test_8_bit_inputs_are_gathered_in_8_bits_and_gradients_scattered_in_16() -> 
     scatter = Collective(CollectiveKind.REDUCE_SCATTER, Group.TENSOR, 2000)
     operator = replace(LINEAR, backward_collectives=(scatter,))
     assert backward_seconds(operator, EIGHT_BIT, NETWORK).exposed == 10.0
+
+
+def test_seconds_add_up_and_copies_show_where_kernels_end() -> None:
+    """Kernels of 5 s and of 6 s leave 3 s and 2 s of two copies of 8 s."""
+    assert Seconds(1, 2) + Seconds(3, 5) == Seconds(4, 7)
+    machine = replace(MACHINE, host_bytes_per_second=2.0)
+    assert copy_seconds(16, machine, PassTimes(5.0, 6.0)) == 5.0
+    assert copy_seconds(16, machine, PassTimes(9.0, 6.0)) == 2.0
 
 
 def test_what_bounds_an_operator() -> None:
