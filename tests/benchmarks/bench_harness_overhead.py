@@ -13,35 +13,16 @@ from torch import nn
 
 from harness.measure.session import _time, measure
 from harness.measure.training_step import Recorder, Silent
-from harness.trial.result import Flops, Phase
+from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan
+from tests.harness.steps import Step
 
 STEPS = 200
 ROUNDS = 20
 LIMIT = 0.01
 
 
-class EmptyStep:
-    """Tells its phases, and computes nothing."""
-
-    stage = 0
-
-    def run(self, recorder: Recorder) -> float:
-        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
-            recorder.phase(phase)
-        return 0.0
-
-    def saved_bytes_per_layer(self) -> int | None:
-        return None
-
-    def flops(self) -> Flops:
-        return Flops(model=0.0, hardware=0.0)
-
-    def close(self) -> None:
-        pass
-
-
-class SmallStep(EmptyStep):
+class SmallStep(Step):
     """An MLP of two layers of width 256 on 256 rows: as small as training steps get."""
 
     def __init__(self) -> None:
@@ -62,7 +43,7 @@ class SmallStep(EmptyStep):
 
 def bare() -> float:
     """Seconds of an empty step in a loop that does nothing else."""
-    step, recorder = EmptyStep(), Silent()
+    step, recorder = Step(), Silent()
     before = time.perf_counter()
     for _ in range(STEPS):
         step.run(recorder)
@@ -71,7 +52,7 @@ def bare() -> float:
 
 def timed() -> float:
     """Seconds of an empty step as the harness reports them."""
-    window = _time(EmptyStep(), MeasurementPlan(steps=STEPS), Device.CPU, None)
+    window = _time(Step(), MeasurementPlan(steps=STEPS), Device.CPU, None)
     return sum(window.seconds) / STEPS
 
 

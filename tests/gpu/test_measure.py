@@ -1,19 +1,16 @@
 """What only a GPU can show of harness.measure."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch import nn
 
 from harness.measure.fingerprint import fingerprint
 from harness.measure.memory import CudaAllocator
 from harness.measure.nvml import open_current_gpu
 from harness.measure.session import measure
 from harness.measure.timing import CUDA_EVENT, CudaStopwatch
-from harness.measure.training_step import Recorder
-from harness.trial.result import Flops, Phase
+from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan
+from tests.harness.steps import PHASES, LinearStep
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,40 +19,9 @@ pytestmark = [
 PLAN = MeasurementPlan(steps=6, min_warmup_steps=2, max_warmup_steps=4)
 
 
-class LinearStep:
-    """Linear 4096 to 4096 on 8192 rows in bf16, plain SGD."""
-
-    stage = 0
-
-    def __init__(self) -> None:
-        where: Any = {"device": "cuda", "dtype": torch.bfloat16}
-        self.weight = nn.Parameter(torch.randn(4096, 4096, **where) / 64)
-        self.x = torch.randn(8192, 4096, **where)
-
-    def run(self, recorder: Recorder) -> float:
-        recorder.phase(Phase.FORWARD)
-        loss = nn.functional.linear(self.x, self.weight).square().mean()
-        recorder.phase(Phase.BACKWARD)
-        torch.autograd.backward(loss)
-        recorder.phase(Phase.OPTIMIZER)
-        with torch.no_grad():
-            assert self.weight.grad is not None
-            self.weight.sub_(self.weight.grad, alpha=1e-4)
-        self.weight.grad = None
-        return float(loss.detach())
-
-    def saved_bytes_per_layer(self) -> int | None:
-        return None
-
-    def flops(self) -> Flops:
-        return Flops(model=0.0, hardware=0.0)
-
-    def close(self) -> None:
-        pass
-
-
 def test_all_four_numbers_of_memory() -> None:
-    measured = measure(LinearStep(), PLAN, Device.CUDA)
+    step = LinearStep(8192, 4096, 4096, device="cuda", dtype=torch.bfloat16)
+    measured = measure(step, PLAN, Device.CUDA)
     (memory,) = measured.memory
     assert 8192 * 4096 * 2 * 2 < memory.allocated <= memory.active <= memory.reserved
     assert memory.nvml_used is None or memory.nvml_used >= memory.reserved
@@ -63,11 +29,7 @@ def test_all_four_numbers_of_memory() -> None:
     assert len(measured.times.seconds) == PLAN.steps
     assert {point.phase for point in measured.timeline} >= {Phase.FORWARD, Phase.OPTIMIZER}
     assert measured.load is not None
-    assert [one.phase for one in measured.phases] == [
-        Phase.FORWARD,
-        Phase.BACKWARD,
-        Phase.OPTIMIZER,
-    ]
+    assert [one.phase for one in measured.phases] == list(PHASES)
     forward, backward, optimizer = measured.phases
     assert min(one.seconds for one in measured.phases) > 0
     # an event cannot pass before it is queued; the clocks start some microseconds apart

@@ -2,73 +2,22 @@
 
 import gc
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
-from torch import nn
 
 from harness.measure import session
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
 from harness.measure.timing import Stopwatch
-from harness.measure.training_step import Recorder
-from harness.trial.result import Flops, Phase
+from harness.trial.result import Phase
 from harness.trial.trial import Device, MeasurementPlan
+from tests.harness.steps import PHASES, LinearStep, Step
 
 PLAN = MeasurementPlan(steps=6, min_warmup_steps=2, max_warmup_steps=4)
-PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-
-
-class Step:
-    """A TrainingStep that does `work` in each phase."""
-
-    stage = 3
-
-    def __init__(self, work: Callable[[Phase], None] = lambda _: None) -> None:
-        self.runs = 0
-        self._work = work
-
-    def run(self, recorder: Recorder) -> float:
-        self.runs += 1
-        for phase in PHASES:
-            recorder.phase(phase)
-            self._work(phase)
-        return 1.0 / self.runs
-
-    def saved_bytes_per_layer(self) -> int | None:
-        return None
-
-    def flops(self) -> Flops:
-        return Flops(model=0.0, hardware=0.0)
-
-    def close(self) -> None:
-        pass
-
-
-class TrainingStep(Step):
-    """Linear 64 to 32 without bias on 16 rows, plain SGD; every byte is known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(32, 64))
-        self.x = torch.randn(16, 64)
-
-    def run(self, recorder: Recorder) -> float:
-        super().run(recorder)
-        recorder.phase(Phase.FORWARD)
-        loss = nn.functional.linear(self.x, self.weight).square().sum()
-        recorder.phase(Phase.BACKWARD)
-        torch.autograd.backward(loss)
-        recorder.phase(Phase.OPTIMIZER)
-        with torch.no_grad():
-            assert self.weight.grad is not None
-            self.weight.sub_(self.weight.grad, alpha=1e-4)
-        self.weight.grad = None
-        return float(loss.detach())
 
 
 def test_steps_are_dropped_timed_and_then_weighed() -> None:
@@ -97,7 +46,7 @@ def test_an_idle_step_holds_what_was_there_before() -> None:
 
 
 def test_the_peak_of_a_training_step_to_the_byte() -> None:
-    step = TrainingStep()
+    step = LinearStep(16, 64, 32)
     gc.collect()
     base = StorageMeter()
     base.count_existing()
@@ -110,7 +59,7 @@ def test_the_peak_of_a_training_step_to_the_byte() -> None:
     assert peak == measured_peak(step)
 
 
-def measured_peak(step: TrainingStep) -> int:
+def measured_peak(step: Step) -> int:
     """The same step once more: the count is exact, so it is equal."""
     gc.collect()
     meter = StorageMeter()
