@@ -63,9 +63,9 @@ def readable(value: Any) -> str:
     """A value in words: of a record, or of options, the fields that differ from their defaults, by
     name: their order may change."""
     if isinstance(value, RawSettings):
-        return _told(value, vars(value))
+        return _named(value, vars(value))
     if isinstance(value, Struct):
-        return _told(value, stated_fields(value))
+        return _named(value, stated_fields(value))
     if isinstance(value, tuple | list):
         return f"({' '.join(map(readable, value))})"
     return str(value.value) if isinstance(value, Enum) else str(value)
@@ -145,6 +145,6 @@ def write() -> None:
             writer.writerow((row.file, row.digest, row.question, " ".join(map(str, row.figures))))
 
 
-def _told(value: object, fields: dict[str, Any]) -> str:
+def _named(value: object, fields: dict[str, Any]) -> str:
     reported = (f"{name}={readable(one)}" for name, one in sorted(fields.items()))
     return f"{type(value).__name__}({', '.join(reported)})"

@@ -6,6 +6,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Weight
 from advisor.memory.muon_shares import (
     MuonShare,
+    _deal,
     is_orthogonalized,
     muon_shares,
     newton_schulz_flops,
@@ -60,9 +61,15 @@ def test_a_layer_and_both_ends_between_two_ranks() -> None:
         (Weight("input_layernorm.weight", (64,)), False),
     ],
 )
-def test_matrices_but_for_the_ends_are_orthogonalized(weight: Weight, muon: bool) -> None:
+def test_matrices_except_the_ends_are_orthogonalized(weight: Weight, muon: bool) -> None:
     assert is_orthogonalized(weight) is muon
 
 
 def test_five_steps_over_the_smaller_side() -> None:
     assert newton_schulz_flops(2, 3) == newton_schulz_flops(3, 2) == 5 * (4 * 4 * 3 + 2 * 8)
+
+
+def test_experts_of_a_rank_are_dealt_one_by_one() -> None:
+    """Three of 4 x 8, to ranks 0, 1 and 1."""
+    shares = _deal([(Weight("experts.fc1", (4, 8), expert=True, copies=3), 3)], 2)
+    assert [share.elements for share in shares] == [32, 64]

@@ -53,7 +53,7 @@ def test_a_page_fits_100_columns(any_advice, show_rejected, with_layout_flags) -
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 90, 120])
-def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(any_advice, width) -> None:
+def test_a_page_fits_a_terminal_except_words_that_must_stay_whole(any_advice, width) -> None:
     text = plain(any_advice, width)
     table, _, answer = text.partition("\n\n")[2].partition("\n\n")
     assert max(map(len, table.splitlines())) <= width or "TP CP PP" in table

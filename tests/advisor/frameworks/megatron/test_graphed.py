@@ -115,7 +115,7 @@ def test_outputs_of_megatrons_own_graphs_stay_before_0_19() -> None:
 
 
 @pytest.mark.parametrize("modules", [("attn",), ("mlp",), ()])
-def test_both_sides_are_the_whole_but_for_what_graphs_hand_over(modules: tuple[str, ...]) -> None:
+def test_both_sides_are_the_whole_except_what_graphs_hand_over(modules: tuple[str, ...]) -> None:
     """Of each layer its input is copied where another side writes it, and what a graph hands to
     others stays: everything else is kept once."""
     capture = graph_capture(graphed(ENGINE, *modules))

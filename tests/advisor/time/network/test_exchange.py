@@ -13,7 +13,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.time.rank_links import Routing, copies_of_a_token, flex_dispatcher, reached
+from advisor.time.rank_links import Routing, copies_of_a_token, flex_dispatcher, network, reached
 
 
 def routings(routing: Routing) -> Iterator[tuple[int, ...]]:
@@ -110,3 +110,10 @@ def test_a_token_that_stays_costs_the_fixed_time_alone(calibration: Calibration)
     layout = ParallelLayout(data_parallel_size=1)
     sent = flex_dispatcher(layout, moe(), load_gpu("H100-SXM"), calibration)
     assert sent.seconds(1e9) == sent.fixed_seconds == 0.502
+
+
+def test_experts_cut_twice_are_on_the_link_of_both_groups(gpu, calibration) -> None:
+    degrees = {"expert_model_parallel_size": 4, "expert_tensor_parallel_size": 4}
+    found = network(ParallelLayout(data_parallel_size=16, **degrees), gpu, calibration, moe())
+    assert found.expert_tensor.bytes_per_second == 45.0
+    assert found.expert_tensor_and_model.bytes_per_second == 40.0
