@@ -36,6 +36,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Every install takes the versions that CI was green with.
 CONSTRAINTS ?= .ci/constraints.txt
 INSTALL := $(PIP) install --no-compile $(addprefix --constraint ,$(CONSTRAINTS))
+# Without torch's own types: what `make lint` would say of them is not said here.
+MYPY_ADVISOR := mypy --package advisor --no-warn-unused-ignores --allow-subclassing-any
 # The part of the advisor's tests that needs few packages and little time: 90 of 100 tests in a fifth of the time.
 QUICK := tests/advisor tests/test_architecture.py tests/test_wording.py -m 'not slow'
 .DEFAULT_GOAL := help
@@ -59,14 +61,13 @@ test: $(VENV)/.installed-test
 	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
 	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
 
-# Without torch's own types: what lint would say of them is not said here.
 check: $(VENV)/.installed-check
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check .
 	@echo "== mypy, the advisor"
-	@$(BIN)/mypy --package advisor --no-warn-unused-ignores --allow-subclassing-any --cache-dir $(VENV)/mypy
+	@$(BIN)/$(MYPY_ADVISOR) --cache-dir $(VENV)/mypy
 	@echo "== pytest, the advisor"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICK) $(SPREAD) $(PYTEST_ARGS)
 
@@ -76,7 +77,8 @@ ifeq ($(NEWEST_PYTHON),)
 	@echo "== no Python after 3.11 is at hand: the advisor's tests do not run under a second one"
 else
 	@$(MAKE) --no-print-directory PYTHON=$(NEWEST_PYTHON) VENV=$(VENV)/newest $(VENV)/newest/.installed-check
-	@echo "== pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
+	@echo "== mypy and pytest, the advisor under $$($(NEWEST_PYTHON) --version)"
+	@$(VENV)/newest/bin/$(MYPY_ADVISOR) --cache-dir $(VENV)/newest/mypy
 	@OMP_NUM_THREADS=1 $(VENV)/newest/bin/python -m pytest $(QUICK) -p no:cacheprovider $(SPREAD) $(PYTEST_ARGS)
 endif
 

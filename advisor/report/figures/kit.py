@@ -169,7 +169,8 @@ def styled(salt: str, **more: Any) -> "AbstractContextManager[Any]":
     import matplotlib as mpl
 
     style: Any = {**_STYLE, "svg.hashsalt": salt, **more}
-    return mpl.rc_context(style)
+    context: AbstractContextManager[Any] = mpl.rc_context(style)
+    return context
 
 
 def save(figure: "Figure", path: Path) -> None:

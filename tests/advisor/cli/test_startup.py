@@ -16,8 +16,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 189
-"""Of ours, for a dense model: all of them when this was written."""
+MOST_MODULES = 195
+"""Of ours, for a dense model: 189 when this was written, and room for some tables of rules."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder", "difflib"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",
