@@ -4,11 +4,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from advisor.models.options import (
-    LoadBalancing,
-    ScoreFunction,
-    TokenDispatcher,
-)
+from advisor.models.options import LoadBalancing, ScoreFunction, TokenDispatcher
 from advisor.models.spec import ModelSpec
 
 NEITHER: Final[tuple[tuple[str, Any], ...]] = (

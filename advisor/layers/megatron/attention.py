@@ -2,25 +2,14 @@
 
 from msgspec.structs import replace
 
-from advisor.layers.megatron.core_attention import (
-    MIXED_QKV,
-    core_attention,
-    heads_tensor,
-)
+from advisor.layers.megatron.core_attention import MIXED_QKV, core_attention, heads_tensor
 from advisor.layers.megatron.linear import (
     column_parallel_linear,
     norm_operator,
     row_parallel_linear,
 )
 from advisor.layers.megatron.quantization import attention_output
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Module,
-    Operator,
-    Tensor,
-)
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.options import PositionEmbedding

@@ -4,14 +4,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.context_parallel import over_context_ranks, ring_steps
-from advisor.layers.operators import (
-    AttentionShape,
-    ComputeUnit,
-    Module,
-    Operator,
-    Tensor,
-    Weight,
-)
+from advisor.layers.operators import AttentionShape, ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import Mixer

@@ -8,14 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.linear import norm_operator
-from advisor.layers.operators import (
-    ComputeUnit,
-    Gemm,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.weights import embedding_weights, output_weight

@@ -19,13 +19,7 @@ from advisor.layers.eager.parts import (
     residual,
     rotate_half,
 )
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.torchtitan.collectives import (
     gather_sequence,

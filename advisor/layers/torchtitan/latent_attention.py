@@ -6,12 +6,7 @@ block mask is not counted.
 """
 
 from advisor.layers.eager.context_parallel import attention_over_ranks
-from advisor.layers.eager.parts import (
-    activation,
-    fused_norm,
-    in_fp32,
-    linear,
-)
+from advisor.layers.eager.parts import activation, fused_norm, in_fp32, linear
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.torchtitan.collectives import whole_hidden

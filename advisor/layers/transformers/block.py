@@ -15,13 +15,7 @@ from advisor.layers.eager.parts import (
     residual,
     rotate_half,
 )
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.core_attention import core_attention
 from advisor.layers.transformers.liger import liger_rotary, liger_swiglu

@@ -103,10 +103,7 @@ _DECODERS = {
     ),
     "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
     "qwen3_moe": _Decoder(
-        num_key_value_heads=4,
-        windows=_QWEN_WINDOWS,
-        qk_norm=True,
-        experts=EXPERT_KEYS["qwen3_moe"],
+        num_key_value_heads=4, windows=_QWEN_WINDOWS, qk_norm=True, experts=EXPERT_KEYS["qwen3_moe"]
     ),
     "nemotron": _Decoder(
         bias_keys=("attention_bias", "mlp_bias"),

@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING
 
 from advisor.reading.shell.expansion import TooLongError
 from advisor.reading.shell.simple_commands import Commands
-from advisor.reading.shell.state import (
-    Variable,
-    doubted,
-    fingerprint,
-    joined,
-)
+from advisor.reading.shell.state import Variable, doubted, fingerprint, joined
 from advisor.reading.shell.syntax import TOO_DEEP, arms, assigned_in
 from advisor.reading.words import Piece, split_words
 

@@ -11,14 +11,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Module,
-    Operator,
-    Tensor,
-)
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import TokenDispatcher
 

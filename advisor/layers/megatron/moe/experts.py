@@ -9,13 +9,7 @@ from math import prod
 
 from msgspec import Struct
 
-from advisor.layers.expert_tokens import (
-    MoeTokens,
-    moe_tokens,
-    router_dtype,
-    rows,
-    runs_grouped,
-)
+from advisor.layers.expert_tokens import MoeTokens, moe_tokens, router_dtype, rows, runs_grouped
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
