@@ -21,15 +21,8 @@ def latent_attention(shape: RankShape, source: Tensor) -> tuple[Operators, tuple
     key, value, kv_operators, kv_held = _key_value(shape, source)
     core = attention_over_ranks(shape, query, key, value)
     held = (source, *q_held, *kv_held, query, key, *core[-1].outputs)
-    wo = linear(
-        shape,
-        "wo",
-        Module.LINEAR_PROJ,
-        core[-1].outputs[0],
-        whole_hidden(shape, "wo_out"),
-        bias=False,
-        holds=held,
-    )
+    (attended,), output = core[-1].outputs, whole_hidden(shape, "wo_out")
+    wo = linear(shape, "wo", Module.LINEAR_PROJ, attended, output, bias=False, holds=held)
     return (*q_operators, *kv_operators, *core, wo), held
 
 
