@@ -19,7 +19,7 @@ BATCH: Final = "train_batch_size"
 STEPS: Final = "gradient_accumulation_steps"
 SEQUENCE: Final = "sequence_parallel_size"
 INTERVAL: Final = "pipeline.activation_checkpoint_interval"
-SHARDINGS: Final = {
+SHARDINGS: Final[dict[int | None, DataParallelSharding]] = {
     0: DataParallelSharding.NONE,
     1: DataParallelSharding.OPTIMIZER,
     2: DataParallelSharding.GRADIENTS,

@@ -171,12 +171,8 @@ class _Spelling(TorchSpelling):
         own; a Trainer's checkpointing belongs into its arguments."""
         own = as_torch(setting)
         if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
-            raise UserError(
-                "--recompute",
-                own.spec,
-                "cannot be written in Accelerate's file",
-                "use full or full+offload, or --format flags",
-            )
+            fix = "use full or full+offload, or --format flags"
+            raise UserError("--recompute", own.spec, "cannot be written in Accelerate's file", fix)
         return accelerate_file(own, job)
 
 
