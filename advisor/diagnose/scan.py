@@ -1,13 +1,14 @@
 """Streams a log and finds known failures: one pass, a few lines in memory, any bytes."""
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Reading, Severity, Template, load_catalog
@@ -57,26 +58,14 @@ class _Window(Struct):
 
 
 class _Tally(Struct):
-    """First occurrence of a failure, and how often and where it came again."""
+    """First occurrence of a failure, and how often it came on each rank."""
 
-    failure: Failure
-    line_number: int
-    excerpt: str
-    numbers: tuple[Reading, ...]
-    rank: int | None
-    occurrences: int = 0
-    ranks: set[int] = field(default_factory=set)
+    first: Finding
+    ranks: Counter[int | None] = field(default_factory=Counter)
 
     def finding(self) -> Finding:
-        return Finding(
-            failure=self.failure,
-            line_number=self.line_number,
-            excerpt=self.excerpt,
-            numbers=self.numbers,
-            rank=self.rank,
-            occurrences=self.occurrences,
-            ranks=tuple(sorted(self.ranks)),
-        )
+        ranks = sorted(rank for rank in self.ranks if rank is not None)
+        return replace(self.first, occurrences=self.ranks.total(), ranks=tuple(ranks))
 
 
 def diagnose(source: Path | str) -> tuple[Finding, ...]:
@@ -147,14 +136,11 @@ class _Scanner(Struct, kw_only=True):
         for window in self.waiting:
             _settle(window, self.tallies)
         found = sorted(
-            self.tallies.values(),
-            key=lambda item: (item.failure.severity is Severity.WARNING, item.line_number),
+            (tally.finding() for tally in self.tallies.values()),
+            key=lambda one: (one.failure.severity is Severity.WARNING, one.line_number),
         )
-        return Diagnosis(
-            findings=tuple(item.finding() for item in found),
-            num_lines=self.newlines + self.unfinished,
-            damaged=damaged,
-        )
+        num_lines = self.newlines + self.unfinished
+        return Diagnosis(findings=tuple(found), num_lines=num_lines, damaged=damaged)
 
 
 def _cut(line: bytes, start: int) -> bytes:
@@ -186,15 +172,19 @@ def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
         match = template.regex.search(text)
         if match is None or match.start() >= len(first):
             continue
-        tally = tallies.setdefault(
-            failure.id,
-            _Tally(
-                failure, window.line_number, _excerpt(text, match), template.readings(match), rank
-            ),
-        )
-        tally.occurrences += 1
-        if rank is not None:
-            tally.ranks.add(rank)
+        if failure.id not in tallies:
+            tallies[failure.id] = _Tally(
+                Finding(
+                    failure=failure,
+                    line_number=window.line_number,
+                    excerpt=_excerpt(text, match),
+                    numbers=template.readings(match),
+                    rank=rank,
+                    occurrences=0,
+                    ranks=(),
+                )
+            )
+        tallies[failure.id].ranks[rank] += 1
         return
 
 

@@ -33,10 +33,8 @@ class MoeTokens(Struct, frozen=True, kw_only=True):
 
     def of_expert(self, index: int) -> int:
         """Copies that local expert `index` computes."""
-        return (
-            self.computed * (index + 1) // self.local_experts
-            - self.computed * index // self.local_experts
-        )
+        before, after = (self.computed * end // self.local_experts for end in (index, index + 1))
+        return after - before
 
 
 @lru_cache(maxsize=4096)

@@ -159,22 +159,6 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
         return elements * (self.dtype.itemsize + 2 * self.main_grads_dtype.itemsize)
 
     @property
-    def column_parallel_workspace(self) -> int:
-        """Bytes alive in a column-parallel backward next to output and input gradients.
-
-        Under SP the data gradient of the whole sequence before its reduce-scatter, and the gathered
-        input; Megatron's own layer gathers into a buffer of the process (see resident buffers).
-        """
-        if not self.sequence_parallel:
-            return 0
-        return self.gathered_hidden_bytes * (1 if self.is_local else 2)
-
-    @property
-    def gathered_input_workspace(self) -> int:
-        """Bytes of the gathered input in a column-parallel forward under SP."""
-        return self.gathered_hidden_bytes if self.sequence_parallel and not self.is_local else 0
-
-    @property
     def row_parallel_workspace(self) -> int:
         """Under SP: the output before its reduce-scatter, or its gradient after the all-gather."""
         return self.gathered_hidden_bytes if self.sequence_parallel else 0
@@ -190,43 +174,39 @@ class RankShape(Struct, frozen=True, kw_only=True, cache_hash=True):
 
         num_bytes: of the gathered input, here and below; None is a hidden state's.
         """
-        if self.tp == 1 or not self.sequence_parallel:
+        if not self.sequence_parallel:
             return ()
-        kind, overlapped = CollectiveKind.ALL_GATHER, self.tp_comm_overlap
-        return (self._tp_collective(kind, num_bytes, overlapped=overlapped),)
+        return self._over_tp(CollectiveKind.ALL_GATHER, num_bytes, overlapped=self.tp_comm_overlap)
 
     def column_parallel_backward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
         """Under SP the input's all-gather and the gradient's reduce-scatter, else an all-reduce.
 
         All run next to the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
         """
-        if self.tp == 1:
-            return ()
         if not self.sequence_parallel:
-            return (self._tp_collective(CollectiveKind.ALL_REDUCE, num_bytes, overlapped=True),)
+            return self._over_tp(CollectiveKind.ALL_REDUCE, num_bytes, overlapped=True)
         return (
-            self._tp_collective(CollectiveKind.ALL_GATHER, num_bytes, overlapped=True),
-            self._tp_collective(CollectiveKind.REDUCE_SCATTER, num_bytes, overlapped=True),
+            *self._over_tp(CollectiveKind.ALL_GATHER, num_bytes, overlapped=True),
+            *self._over_tp(CollectiveKind.REDUCE_SCATTER, num_bytes, overlapped=True),
         )
 
     def row_parallel_forward(self) -> tuple[Collective, ...]:
         """Reduce-scatter of a row-parallel output under SP, else an all-reduce."""
-        if self.tp == 1:
-            return ()
         if not self.sequence_parallel:
-            return (self._tp_collective(CollectiveKind.ALL_REDUCE, overlapped=False),)
-        return (
-            self._tp_collective(CollectiveKind.REDUCE_SCATTER, overlapped=self.tp_comm_overlap),
-        )
+            return self._over_tp(CollectiveKind.ALL_REDUCE, overlapped=False)
+        return self._over_tp(CollectiveKind.REDUCE_SCATTER, overlapped=self.tp_comm_overlap)
 
     def row_parallel_backward(self) -> tuple[Collective, ...]:
         """All-gather of the output's gradient under SP."""
-        if self.tp == 1 or not self.sequence_parallel:
+        if not self.sequence_parallel:
             return ()
-        return (self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap),)
+        return self._over_tp(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap)
 
-    def _tp_collective(
+    def _over_tp(
         self, kind: CollectiveKind, num_bytes: int | None = None, *, overlapped: bool
-    ) -> Collective:
+    ) -> tuple[Collective, ...]:
+        """One collective over the tensor-parallel ranks; none where there is one rank."""
+        if self.tp == 1:
+            return ()
         gathered = self.gathered_hidden_bytes if num_bytes is None else num_bytes
-        return Collective(kind, Group.TENSOR, gathered, overlapped)
+        return (Collective(kind, Group.TENSOR, gathered, overlapped),)

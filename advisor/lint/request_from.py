@@ -56,12 +56,8 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     except UserError as error:  # which calls it a file, or what is linted
         raise UserError(_FLAG, error.value, error.relation, error.nearest) from None
     if number is None and len(jobs) > 1:
-        raise UserError(
-            _FLAG,
-            shown,
-            f"holds {len(jobs)} jobs: {'; '.join(_described(jobs))}",
-            f"choose one, e.g. {_FLAG} {shown}#1",
-        )
+        relation = f"holds {len(jobs)} jobs: {'; '.join(_described(jobs))}"
+        raise UserError(_FLAG, shown, relation, f"choose one, e.g. {_FLAG} {shown}#1")
     if number is not None and not 1 <= number <= len(jobs):
         nearest = min(max(number, 1), len(jobs))
         jobs_held = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
@@ -112,12 +108,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     values["gpus"] = _gpus(configuration, given.get("gpus"))
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
         if not values[name]:
-            raise UserError(
-                _FLAG,
-                configuration.place.file,
-                f"does not state the {name}",
-                f"add {flag} {example}",
-            )
+            relation = f"does not state the {name}"
+            raise UserError(_FLAG, configuration.place.file, relation, f"add {flag} {example}")
     if configuration.layers_per_chunk and not is_given(f"layout.{_CHUNKS}", given):
         values[_CHUNKS] = _num_chunks(configuration.layers_per_chunk, values)
     if configuration.num_microbatches:
@@ -152,12 +144,9 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
     needed = [one.name for one in struct_fields(ModelSpec) if one.required and one.name != "name"]
     missing = [name for name in needed if name not in fields]
     if missing == ["vocab_size"]:
-        raise UserError(
-            _FLAG,
-            configuration.place.file,
-            "does not state the vocabulary size of its model, which is not a preset",
-            "add model.vocab_size=N, or --model",
-        )
+        relation = "does not state the vocabulary size of its model, which is not a preset"
+        nearest = "add model.vocab_size=N, or --model"
+        raise UserError(_FLAG, configuration.place.file, relation, nearest)
     return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
 
 
@@ -175,9 +164,8 @@ def _num_chunks(layers_per_chunk: int, values: Mapping[str, Any]) -> int:
 
 def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
     """The global batch of so many microbatches on every data-parallel rank, or the micro batch."""
-    names = ("tensor", "pipeline")
-    degrees = [values.get(f"{name}_model_parallel_size") or 1 for name in names]
-    degrees.append(values.get("context_parallel_size") or 1)
+    names = ("tensor_model", "pipeline_model", "context")
+    degrees = [values.get(f"{name}_parallel_size") or 1 for name in names]
     micro, whole = values.get("micro_batch_size"), values.get("global_batch_size")
     in_one_pass = num_microbatches * (parse_gpus(values["gpus"])[0] // prod(degrees))
     if micro and in_one_pass and not whole:

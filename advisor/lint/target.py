@@ -77,11 +77,8 @@ def lint_target(target: str | Sequence[str], framework_version: str | None = Non
     knows a setting in it.
     """
     read = read_target(target)
-    checked = [
-        reader.check(configuration, framework_version)
-        for reader, configuration in read.configurations
-    ]
-    return LintReport(target=read.name, checked=tuple(checked), notes=read.notes)
+    checked = tuple(reader.check(one, framework_version) for reader, one in read.configurations)
+    return LintReport(target=read.name, checked=checked, notes=read.notes)
 
 
 def read_target(target: str | Sequence[str]) -> ReadTarget:
@@ -91,15 +88,10 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     if not found:
         _refuse_programs(name, script)
         unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
-        raise UserError(
-            "lint",
-            name,
-            "holds no setting of a known framework",
-            "give flags, a launch script or a configuration file" + unread,
-        )
-    notes = (*script.notes, *(note for _, c in found for note in c.notes))
-    unique = tuple(dict.fromkeys(notes))
-    return ReadTarget(name=name, configurations=tuple(found), notes=unique)
+        give = f"give flags, a launch script or a configuration file{unread}"
+        raise UserError("lint", name, "holds no setting of a known framework", give)
+    notes = dict.fromkeys((*script.notes, *(note for _, c in found for note in c.notes)))
+    return ReadTarget(name=name, configurations=tuple(found), notes=tuple(notes))
 
 
 def _refuse_programs(name: str, script: Script) -> None:
@@ -111,13 +103,12 @@ def _refuse_programs(name: str, script: Script) -> None:
             continue
         given = ", ".join(dict.fromkeys(one.name for one in options(command.words)))
         read = f"with {given}" if given else "without options"
-        raise UserError(
-            "lint",
-            name,
+        relation = (
             f"runs {show(program)} in line {command.place.line} {read}: batch, precision, "
-            "sharding and recompute of a known framework are missing",
-            f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
+            "sharding and recompute of a known framework are missing"
         )
+        give = f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options"
+        raise UserError("lint", name, relation, give)
 
 
 def _asked(
@@ -222,13 +213,11 @@ def _named_files(names: Iterable[str], folder: Path, script: Script) -> Iterator
         path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
         if path is None:
             continue
+        place = Place(show_path(path), 1, 1)
         try:
-            content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
-            document = _document(content, path.suffix)
+            document = _document(word(read_text(path, MOST_CONFIG_BYTES), place), path.suffix)
         except UserError as error:
-            script.notes.append(
-                Note(f"this file is not read: {error}", Place(show_path(path), 1, 1))
-            )
+            script.notes.append(Note(f"this file is not read: {error}", place))
             continue
         if document is not None:
             yield document
@@ -255,10 +244,8 @@ def _shell(text: str, file: str) -> tuple[list[Document], Script]:
         try:
             document = _document(written.content, suffix)
         except UserError:
-            place = written.content.place
-            script.notes.append(
-                Note(f"{written.name} is not read because it holds variables", place)
-            )
+            text = f"{written.name} is not read because it holds variables"
+            script.notes.append(Note(text, written.content.place))
             continue
         if document is not None:
             documents.append(document)

@@ -5,6 +5,7 @@ Source: megatron-core 0.16.1 transformer/transformer_config.py, 0.19.0
 models/hybrid/hybrid_layer_allocation.py.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from advisor.base.errors import UserError
@@ -74,10 +75,14 @@ def with_linear_attention(
         linear = [layer % int(freq) != 0 for layer in range(1, len(kinds) + 1)]
     else:
         linear = list(freq.expand(len(kinds), "model.linear_attention_freq"))
-    return tuple(
-        kind._replace(mixer=Mixer.GATED_DELTA_NET) if has else kind
-        for kind, has in zip(kinds, linear, strict=True)
-    )
+    return _with_mixer(kinds, linear, Mixer.GATED_DELTA_NET)
+
+
+def _with_mixer(
+    kinds: tuple[LayerKind, ...], chosen: Sequence[bool], mixer: Mixer
+) -> tuple[LayerKind, ...]:
+    pairs = zip(kinds, chosen, strict=True)
+    return tuple(kind._replace(mixer=mixer) if has else kind for kind, has in pairs)
 
 
 @lru_cache(maxsize=256)
@@ -101,19 +106,14 @@ def _with_windows(kinds: tuple[LayerKind, ...], skip: LayerPattern | None) -> tu
         windowed = [not nth for nth in skip.expand_from_one(len(kinds), "")]
     else:
         windowed = list(skip.expand(len(kinds), "model.window_attn_skip_freq"))
-    return tuple(
-        kind._replace(mixer=Mixer.SLIDING_WINDOW) if window else kind
-        for kind, window in zip(kinds, windowed, strict=True)
-    )
+    return _with_mixer(kinds, windowed, Mixer.SLIDING_WINDOW)
 
 
 @lru_cache(maxsize=256)
 def _without_rotary(kinds: tuple[LayerKind, ...], pattern: LayerPattern) -> tuple[LayerKind, ...]:
     """Layers that `pattern` names have no rotary positions (0.16.1 transformer_config.py)."""
-    bare = pattern.expand_from_one(len(kinds), "model.no_rope_freq")
-    return tuple(
-        kind._replace(rotary=not without) for kind, without in zip(kinds, bare, strict=True)
-    )
+    pairs = zip(kinds, pattern.expand_from_one(len(kinds), "model.no_rope_freq"), strict=True)
+    return tuple(kind._replace(rotary=not without) for kind, without in pairs)
 
 
 def mamba_heads(model: ModelFields) -> int:
@@ -127,13 +127,9 @@ def sharded_heads(model: ModelFields) -> tuple[tuple[str, int], ...]:
     mixers = {kind.mixer for kind in layer_kinds(model)}
     named: list[tuple[str, int]] = []
     if Mixer.GATED_DELTA_NET in mixers:
-        named += [(name, getattr(model, name)) for name in _GATED_DELTA_NET_HEADS]
+        names = ("linear_num_key_heads", "linear_num_value_heads")
+        named += [(name, getattr(model, name)) for name in names]
     if Mixer.MAMBA in mixers:
-        named += [
-            ("mamba_num_heads", mamba_heads(model)),
-            ("mamba_num_groups", model.mamba_num_groups),
-        ]
+        named.append(("mamba_num_heads", mamba_heads(model)))
+        named.append(("mamba_num_groups", model.mamba_num_groups))
     return tuple(named)
-
-
-_GATED_DELTA_NET_HEADS = ("linear_num_key_heads", "linear_num_value_heads")

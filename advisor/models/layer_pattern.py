@@ -41,9 +41,8 @@ class LayerPattern(str):
         if isinstance(entries, int):
             return tuple(layer % entries == 0 for layer in range(num_layers))
         if len(entries) != num_layers:
-            raise UserError(
-                where, self, f"has {len(entries)} layers, but the model has {num_layers}"
-            )
+            relation = f"has {len(entries)} layers, but the model has {num_layers}"
+            raise UserError(where, self, relation)
         return entries
 
     def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:

@@ -83,10 +83,8 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     if os.path.isfile(name_or_path):
         return _from_file(path, config_dir)
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
-        near = nearest_names(path.stem, model_names(config_dir))
-        raise UserError(
-            _FLAG, show_path(name_or_path), "no such file or folder", f"presets: {near}"
-        )
+        near = f"presets: {nearest_names(path.stem, model_names(config_dir))}"
+        raise UserError(_FLAG, show_path(name_or_path), "no such file or folder", near)
     from advisor.models.config_json.importer import REFUSED
 
     family = name_or_path.lower().partition("_")[0]
@@ -132,9 +130,8 @@ def _read_preset(document: Document, config_dir: Path | None) -> ModelPreset:
     _check_keys(values, path)
     spec = read_record(ModelSpec, shape | values, path)
     types = field_types(ModelPreset)
-    return ModelPreset(
-        spec=spec, **{key: convert(about[key], types[key], path, key) for key in about}
-    )
+    said = {key: convert(about[key], types[key], path, key) for key in about}
+    return ModelPreset(spec=spec, **said)
 
 
 def _inherited(
@@ -161,9 +158,8 @@ def _check_keys(values: dict[str, object], path: Path) -> None:
     known = (*field_types(ModelSpec), *_ABOUT, "base")
     for key, value in values.items():
         if key not in known:
-            raise UserError(
-                f"{path}: {key}", show(value), "is not a known key", nearest_names(key, known)
-            )
+            near = nearest_names(key, known)
+            raise UserError(f"{path}: {key}", show(value), "is not a known key", near)
 
 
 _ABOUT = ("source", "published_parameters", "notes")

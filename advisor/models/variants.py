@@ -7,19 +7,14 @@ Bridge 0.3.1 models/gemma/gemma2_provider.py, gemma3_provider.py, models/llama/l
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.base.record import defaults
 from advisor.models.model_fields import ModelFields
-from advisor.models.options import NormPlacement
 
-PLAIN: Final = (
-    ("norm_placement", NormPlacement.PRE),
-    ("qk_layernorm_across_heads", False),
-    ("qk_l2_norm", False),
-    ("attn_logit_softcapping", None),
-    ("final_logit_softcapping", None),
-    ("apply_embedding_scaling", False),
-    ("attention_chunk_size", None),
-    ("no_rope_freq", None),
+_FIELDS: Final = (
+    *("norm_placement", "qk_layernorm_across_heads", "qk_l2_norm", "attn_logit_softcapping"),
+    *("final_logit_softcapping", "apply_embedding_scaling", "attention_chunk_size", "no_rope_freq"),
 )
+PLAIN: Final = tuple((name, defaults(ModelFields)[name]) for name in _FIELDS)
 """Fields of ModelSpec and their values in the plain block."""
 
 

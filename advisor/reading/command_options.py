@@ -29,7 +29,7 @@ def options(words: Sequence[Word]) -> Iterator[CommandOption]:
     while at < len(words):
         word = words[at]
         at += 1
-        if not word.text.startswith("-") or is_number(word.text):
+        if not _starts_option(word.text):
             continue
         name, equals, _ = word.text.partition("=")
         values = [word.part(len(name) + 1)] if equals else []
@@ -67,11 +67,7 @@ def program_at(words: Sequence[Word]) -> int:
 
 _NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
 _PROCESSES = (
-    "--nproc_per_node",
-    "--nproc-per-node",
-    "--num_gpus",
-    "--gpus-per-node",
-    "--ntasks-per-node",
+    *("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--gpus-per-node", "--ntasks-per-node"),
 )
 
 

@@ -130,10 +130,8 @@ def _imports(module: ast.Module) -> Iterator[str]:
 
 
 def _holds_unknown(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_holds_unknown(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(_holds_unknown(item) for item in value)
+    if isinstance(value, dict | list | tuple):
+        return any(map(_holds_unknown, value.values() if isinstance(value, dict) else value))
     return isinstance(value, Unknown)
 
 
@@ -197,10 +195,9 @@ class _Reader:
         for argument in (*positional, *arguments.kwonlyargs):
             way.names[argument.arg] = Unknown(argument.arg)
         way.parameters = frozenset(a.arg for a in (*positional, *arguments.kwonlyargs))
-        pairs = list(zip(reversed(positional), reversed(arguments.defaults), strict=False)) + list(
-            zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        )
-        for argument, default in pairs:
+        last = zip(reversed(positional), reversed(arguments.defaults), strict=False)
+        named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        for argument, default in (*last, *named):
             if default is not None:
                 way.names[argument.arg] = self._value(default, way)
 
@@ -209,8 +206,7 @@ class _Reader:
             ended = [way for way in ways if way.ended]
             running = [way for way in ways if not way.ended]
             ways = ended + [after for way in running for after in self._statement(node, way)]
-            if len(ways) > _MOST_WAYS:
-                ways = ways[:_MOST_WAYS]
+            ways = ways[:_MOST_WAYS]
         return ways
 
     def _statement(self, node: ast.stmt, way: Way) -> list[Way]:
@@ -220,10 +216,8 @@ class _Reader:
                 return [way]
             case ast.If(test=test, body=body, orelse=orelse):
                 return self._if(test, body, orelse, way)
-            case ast.For(body=body) | ast.While(body=body) | ast.With(body=body):
-                return self._block(body, [way])
-            case ast.Try(body=body):
-                return self._block(body, [way])
+            case ast.For() | ast.While() | ast.With() | ast.Try():
+                return self._block(node.body, [way])
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self._assign(target, value, way)
@@ -281,16 +275,9 @@ class _Reader:
                 keywords[keyword.arg] = Value(value=found, place=place)
             elif isinstance(found, dict):  # **options
                 keywords |= {str(k): Value(value=v, place=place) for k, v in found.items()}
-        positional = tuple(
-            Value(value=self._value(argument, way), place=self.place(argument))
-            for argument in node.args
-        )
-        return Call(
-            name=_dotted(node.func) or self._text(node.func),
-            keywords=keywords,
-            place=self.place(node),
-            positional=positional,
-        )
+        positional = tuple(Value(value=self._value(a, way), place=self.place(a)) for a in node.args)
+        name = _dotted(node.func) or self._text(node.func)
+        return Call(name=name, keywords=keywords, place=self.place(node), positional=positional)
 
     def _value(self, node: ast.expr, way: Way) -> Any:
         """A literal, a name that is known, or Unknown."""
@@ -302,12 +289,8 @@ class _Reader:
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 return [self._value(item, way) for item in items]
             case ast.Dict(keys=keys, values=values):
-                pairs = zip(keys, values, strict=True)
-                return {
-                    str(self._value(key, way)): self._value(value, way)
-                    for key, value in pairs
-                    if key is not None
-                }
+                pairs = ((k, v) for k, v in zip(keys, values, strict=True) if k is not None)
+                return {str(self._value(k, way)): self._value(v, way) for k, v in pairs}
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
                 return {k.arg: self._value(k.value, way) for k in keywords if k.arg is not None}
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -318,11 +301,7 @@ class _Reader:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = self._value(operand, way)
                 return not truth if isinstance(truth, bool) else Unknown(self._text(node))
-            case ast.Attribute(value=ast.Name(), attr=attr) if attr in (
-                "bfloat16",
-                "float16",
-                "float32",
-            ):
+            case ast.Attribute(value=ast.Name(), attr="bfloat16" | "float16" | "float32" as attr):
                 return attr
         return Unknown(self._text(node))
 

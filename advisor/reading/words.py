@@ -2,9 +2,9 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from msgspec import Struct
@@ -115,23 +115,13 @@ def split_words(pieces: Iterable[Piece | None]) -> Iterator[Word]:
     A piece without text makes a word unless it splits, as `""` does and an empty `$X` does not.
     """
     current: list[Piece] = []
-    for piece in pieces:
-        if piece is None:
-            yield from _ended(current)
-            current = []
-            continue
-        for part in _parts(piece):
-            if part is None:
-                yield from _ended(current)
-                current = []
-            else:
+    for piece in chain(pieces, (None,)):
+        for part in (None,) if piece is None else _parts(piece):
+            if part is not None:
                 current.append(part)
-    yield from _ended(current)
-
-
-def _ended(pieces: Sequence[Piece]) -> Iterator[Word]:
-    if pieces:
-        yield Word(tuple(pieces))
+            elif current:
+                yield Word(tuple(current))
+                current = []
 
 
 def _parts(piece: Piece) -> Iterator[Piece | None]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from advisor.base.units import gib
 from advisor.frameworks.deepspeed.checks import CALLS
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
-from advisor.frameworks.deepspeed.options import OPTIONS
+from advisor.frameworks.deepspeed.options import OPTIONS, SHARDINGS
 from advisor.frameworks.deepspeed.rules import RULES
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.framework_parts import FrameworkParts
@@ -30,7 +30,7 @@ from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
+from advisor.frameworks.torch.supported_jobs import KERNEL_OPTIONS, StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -65,24 +65,12 @@ _DEVICE_ENGINE: Final = "0.19"
 partitioned activations, on that of the kernels, from memory that is not pinned."""
 _FACTS: Final = StackFacts(
     framework=Framework.DEEPSPEED,
-    own_options=(
-        "optimizer_cpu_offload",
-        "param_cpu_offload",
-        "torch_compile",
-        "attn_implementation",
-        "use_liger_kernel",
-        "tiled_mlp",
-    ),
+    own_options=("optimizer_cpu_offload", "param_cpu_offload", *KERNEL_OPTIONS),
     versions=("0.17", "0.18", "0.19"),
     label="DeepSpeed",
     key_options=OPTIONS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.UNIFORM),
-    shardings=(
-        DataParallelSharding.FULL,
-        DataParallelSharding.GRADIENTS,
-        DataParallelSharding.OPTIMIZER,
-        DataParallelSharding.NONE,
-    ),
+    shardings=tuple(reversed(SHARDINGS.values())),
     context_kinds=(CpCommType.A2A,),
     options=tuple(option for option in Modifier if option is not Modifier.OFFLOAD),
     source="DeepSpeed runtime/activation_checkpointing/checkpointing.py",

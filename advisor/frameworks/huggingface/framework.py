@@ -30,7 +30,7 @@ from advisor.frameworks.torch.recompute_settings import TorchSettings
 from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, TorchSetting, as_torch
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import StackFacts, TorchJobs
+from advisor.frameworks.torch.supported_jobs import EAGER_OPTIONS, StackFacts, TorchJobs
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -42,17 +42,7 @@ _UPCAST_NOTE = "Accelerate keeps the weights in fp32 under FSDP2 (fsdp2_prepare_
 _FSDP_NOTE = "ignore Trainer's warning of a redundant all-gather: FSDP2 has none"
 _FACTS: Final = StackFacts(
     framework=Framework.HUGGINGFACE,
-    own_options=(
-        "sync_each_batch",
-        "weights_dtype",
-        "optimizer_implementation",
-        "quantized_adam",
-        "torch_compile",
-        "attn_implementation",
-        "use_liger_kernel",
-        "tiled_mlp",
-        "flat_parameters",
-    ),
+    own_options=(*EAGER_OPTIONS, "sync_each_batch"),
     versions=("4", "5"),
     newest_with_experts="5",
     label="transformers",
@@ -181,12 +171,8 @@ class _Spelling(TorchSpelling):
         own; a Trainer's checkpointing belongs into its arguments."""
         own = as_torch(setting)
         if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
-            raise UserError(
-                "--recompute",
-                own.spec,
-                "cannot be written in Accelerate's file",
-                "use full or full+offload, or --format flags",
-            )
+            fix = "use full or full+offload, or --format flags"
+            raise UserError("--recompute", own.spec, "cannot be written in Accelerate's file", fix)
         return accelerate_file(own, job)
 
 

@@ -28,6 +28,7 @@ INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
 _FIELD: Final = f"{PARALLELISM}.{PARALLELISM}_"
 CP_SIZE: Final = f"{_FIELD}cp_size"
 SP_SIZE: Final = f"{_FIELD}sp_size"
+_SHARDING: Final = "layout.data_parallel_sharding"
 PARTIAL_TRAINING: Final = (
     *("adapter", "finetuning_type", "use_peft", "peft_config"),
     *("load_in_8bit", "load_in_4bit", "quantization_bit"),
@@ -71,15 +72,9 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
     key("torch_compile", False, "job.torch_compile"),
     key("use_liger_kernel", False, "job.use_liger_kernel"),
     key("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
-    key("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
+    key("fsdp", None, _SHARDING, kind=object, means={}),
     key(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
-    key(
-        f"{FSDP}.reshard_after_forward",
-        None,
-        "layout.data_parallel_sharding",
-        kind=bool,
-        means=_RESHARDS,
-    ),
+    key(f"{FSDP}.reshard_after_forward", None, _SHARDING, kind=bool, means=_RESHARDS),
     *(key(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
     *keys(
@@ -103,10 +98,31 @@ ARGUMENTS: Final[tuple[Option, ...]] = (
         },
     ),
 )
+_FSDP_NOT_MODELLED: Final = """
+    fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
+    fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules fsdp_limit_all_gathers
+"""
+_DEEPSPEEDS: Final = """
+    deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
+    offload_optimizer_device offload_param_device zero3_save_16bit_model
+"""
+_REPEATED: Final = f"""
+    {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
+    {PARALLELISM}_sp_attn_implementation
+"""
+_NOT_MODELLED: Final = """
+    use_cpu fp8_config megatron_lm_config downcast_bf16 dynamo_config dynamo_backend fp16 tpu_name
+    tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm
+"""
+_LAUNCHING: Final = """
+    compute_environment debug machine_rank num_machines gpu_ids main_process_ip main_process_port
+    rdzv_backend same_network main_training_function enable_cpu_affinity mpirun_config command_file
+    commands
+"""
 FILE: Final[tuple[Option, ...]] = (
     key(INSIDE, False, "recompute"),
     key(INSIDE_OFFLOAD, False, "recompute"),
-    key(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    key(RESHARD, None, _SHARDING, kind=bool, means=_RESHARDS),
     key(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
     *keys(
         Status.CHECKED,
@@ -117,30 +133,11 @@ FILE: Final[tuple[Option, ...]] = (
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },
     ),
-    *keys(
-        Status.UNPRICED,
-        FSDP,
-        {
-            "not modelled": """
-                fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
-                fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules
-                fsdp_limit_all_gathers
-            """
-        },
-    ),
+    *keys(Status.UNPRICED, FSDP, {"not modelled": _FSDP_NOT_MODELLED}),
     *keys(
         Status.HARMLESS, FSDP, {"loading": "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"}
     ),
-    *keys(
-        Status.CHECKED,
-        DEEPSPEED,
-        {
-            "read as options of DeepSpeed": """
-                deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
-                offload_optimizer_device offload_param_device zero3_save_16bit_model
-            """
-        },
-    ),
+    *keys(Status.CHECKED, DEEPSPEED, {"read as options of DeepSpeed": _DEEPSPEEDS}),
     key(CP_SIZE, 1, "layout.context_parallel_size"),
     key(SP_SIZE, 1, "layout.context_parallel_size"),
     key(f"{_FIELD}cp_comm_strategy", "allgather", "layout.cp_comm_type", means=STRATEGIES),
@@ -158,37 +155,12 @@ FILE: Final[tuple[Option, ...]] = (
     *keys(
         Status.HARMLESS,
         PARALLELISM,
-        {
-            "repeats the sequence length or the attention kernel": f"""
-                {PARALLELISM}_sp_seq_length {PARALLELISM}_sp_seq_length_is_variable
-                {PARALLELISM}_sp_attn_implementation
-            """
-        },
+        {"repeats the sequence length or the attention kernel": _REPEATED},
     ),
     key("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
     *keys(Status.CHECKED, "", {"": "distributed_type", "the number of GPUs": "num_processes"}),
-    *keys(
-        Status.UNPRICED,
-        "",
-        {
-            "not modelled": """
-                use_cpu fp8_config megatron_lm_config downcast_bf16
-                dynamo_config dynamo_backend fp16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo
-                tpu_env tpu_vm
-            """
-        },
-    ),
-    *keys(
-        Status.HARMLESS,
-        "",
-        {
-            "launching": """
-                compute_environment debug machine_rank num_machines gpu_ids main_process_ip
-                main_process_port rdzv_backend same_network main_training_function
-                enable_cpu_affinity mpirun_config command_file commands
-            """
-        },
-    ),
+    *keys(Status.UNPRICED, "", {"not modelled": _NOT_MODELLED}),
+    *keys(Status.HARMLESS, "", {"launching": _LAUNCHING}),
 )
 OPTIONS: Final = (*ARGUMENTS, *FILE)
 

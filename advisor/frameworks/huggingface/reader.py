@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.huggingface.accelerate_checks import RULES as ACCELERATE
 from advisor.frameworks.huggingface.checks import RULES, checkpointing
 from advisor.frameworks.huggingface.options import (
@@ -41,25 +42,13 @@ from advisor.reading.read_configuration import Document, ReadConfiguration, Read
 from advisor.reading.shell import ShellCommand
 from advisor.reading.words import Word
 
-_OWN: Final = (
-    *CHECKPOINTING,
-    *SECTIONS,
-    MICRO_BATCH,
-    "fsdp",
-    FSDP,
-    "fsdp_transformer_layer_cls_to_wrap",
-)
+_WRAPPED: Final = "fsdp_transformer_layer_cls_to_wrap"
+_OWN: Final = (*CHECKPOINTING, *SECTIONS, MICRO_BATCH, "fsdp", FSDP, _WRAPPED)
 _REENTRANT: Final = "4"
 """The release whose checkpoints are reentrant by default."""
 _OTHERS: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
 _PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
-_STAGES: Final[dict[int | None, DataParallelSharding]] = {
-    0: DataParallelSharding.NONE,
-    1: DataParallelSharding.OPTIMIZER,
-    2: DataParallelSharding.GRADIENTS,
-    3: DataParallelSharding.FULL,
-}
 _ON_HOST: Final = {
     "offload_optimizer_device": "job.optimizer_cpu_offload",
     "offload_param_device": "job.param_cpu_offload",
@@ -125,11 +114,10 @@ class HuggingFaceReader(KeyedReader):
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
             found["layout.data_parallel_sharding"] = keys.means("fsdp", sharding)
-        strategy = keys.values.get(f"{FSDP}.fsdp_sharding_strategy")
-        if strategy is not None and str(strategy.value) in _STRATEGIES:
-            sharding = _STRATEGIES[str(strategy.value)]
-            of = f"{FSDP}.fsdp_sharding_strategy"
-            found["layout.data_parallel_sharding"] = keys.means(of, sharding)
+        of = f"{FSDP}.fsdp_sharding_strategy"
+        strategy = _STRATEGIES.get(str(keys.values[of].value)) if keys.has(of) else None
+        if strategy is not None:
+            found["layout.data_parallel_sharding"] = keys.means(of, strategy)
         kernels = KERNELS.get(str(keys.get(OPTIM)))
         if kernels is not None:
             found["job.optimizer_implementation"] = keys.means(OPTIM, kernels)
@@ -184,10 +172,10 @@ class HuggingFaceReader(KeyedReader):
         untaken = [one for one in partial if one in read.untaken]
         read = replace(read, partial_training=tuple(filter(None, untaken)))
         at = f"{DEEPSPEED}.zero_stage"
-        stage = _STAGES.get(keys.number(at))
-        if stage is None:
+        sharding = SHARDINGS.get(keys.number(at))
+        if sharding is None:
             return read
-        own = {"layout.data_parallel_sharding": keys.means(at, stage)}
+        own = {"layout.data_parallel_sharding": keys.means(at, sharding)}
         for name, path in _ON_HOST.items():
             if keys.get(f"{DEEPSPEED}.{name}") == "cpu":
                 own[path] = keys.means(f"{DEEPSPEED}.{name}", True)

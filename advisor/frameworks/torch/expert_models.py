@@ -1,33 +1,22 @@
 """Models with experts as eager torch runs them, and which of them have no layers here."""
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.models.options import (
-    LoadBalancing,
-    ScoreFunction,
-    TokenDispatcher,
-)
+from advisor.models.options import LoadBalancing, TokenDispatcher
 from advisor.models.spec import ModelSpec
 
-NEITHER: Final[tuple[tuple[str, Any], ...]] = (
-    ("add_bias_linear", False),
-    ("add_qkv_bias", False),
-    ("moe_expert_capacity_factor", None),
-    ("moe_shared_expert_gate", False),
-    ("hidden_dropout", 0.0),
+NEITHER: Final = (
+    *("add_bias_linear", "add_qkv_bias", "moe_expert_capacity_factor", "moe_shared_expert_gate"),
+    "hidden_dropout",
 )
-ONLY_TORCHTITAN: Final[tuple[tuple[str, Any], ...]] = (
-    ("moe_shared_expert_intermediate_size", None),
-    ("moe_router_group_topk", None),
-    ("moe_router_score_function", ScoreFunction.SOFTMAX),
-    ("moe_router_pre_softmax", False),
-    ("moe_apply_probs_on_input", False),
-    ("moe_router_enable_expert_bias", False),
+ONLY_TORCHTITAN: Final = (
+    *("moe_shared_expert_intermediate_size", "moe_router_group_topk", "moe_router_score_function"),
+    *("moe_router_pre_softmax", "moe_apply_probs_on_input", "moe_router_enable_expert_bias"),
 )
 """Options of experts that neither has here, and those that Mixtral and Qwen3-MoE of transformers
-have not, with their values there."""
+have not: they have the defaults of ModelSpec."""
 
 
 def eager_experts(model: ModelSpec) -> ModelSpec:

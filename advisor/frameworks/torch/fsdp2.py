@@ -9,7 +9,7 @@ from advisor.frameworks.torch.rules import Rules, TorchRule
 from advisor.frameworks.torch.setting import Granularity, Modifier, OpPolicy, TorchSetting, as_torch
 from advisor.frameworks.torch.snippet import snippet
 from advisor.frameworks.torch.stack import TorchSpelling, torch_parts
-from advisor.frameworks.torch.supported_jobs import StackFacts
+from advisor.frameworks.torch.supported_jobs import EAGER_OPTIONS, StackFacts
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 
@@ -18,26 +18,8 @@ _FACTS: Final = StackFacts(
     label="PyTorch FSDP2",
     versions=("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"),
     source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
-    own_options=(
-        "weights_dtype",
-        "optimizer_implementation",
-        "quantized_adam",
-        "optimizer_in_backward",
-        "torch_compile",
-        "attn_implementation",
-        "use_liger_kernel",
-        "tiled_mlp",
-        "flat_parameters",
-    ),
-    granularities=(
-        Granularity.NONE,
-        Granularity.FULL,
-        Granularity.SELECTIVE,
-        Granularity.SEQUENTIAL,
-        Granularity.OP,
-        Granularity.BUDGET,
-        Granularity.BLOCKS,
-    ),
+    own_options=(*EAGER_OPTIONS, "optimizer_in_backward"),
+    granularities=tuple(one for one in Granularity if one is not Granularity.UNIFORM),
     policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
     options=(Modifier.OFFLOAD,),
 )

@@ -93,6 +93,8 @@ def _working_set(shape: RankShape, dtype: DType, step: int, *, appearing: bool) 
 
 
 _COMPLEX64_BYTES: Final = 8
+_CACHES: Final = "communication streams' caches"
+_CACHES_SOURCE: Final = "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator"
 
 
 class TorchMemory(MemoryModel):
@@ -151,40 +153,25 @@ def eager_memory(
         steps_in_backward=config.optimizer_in_backward,
         flat=config.flat_parameters,
     )
-    experts = stage_expert_elements(shape, chunks)
-    elements = stage_elements(shape, chunks)
-    adam = adam_memory(
-        shape,
-        chunks,
-        config,
-        dtype,
-        ranks=sharding.ranks,
-        elements=sharding.elements(elements, experts),
-    )
+    elements, experts = stage_elements(shape, chunks), stage_expert_elements(shape, chunks)
+    own = sharding.elements(elements, experts)
+    adam = adam_memory(shape, chunks, config, dtype, ranks=sharding.ranks, elements=own)
     working_set = fsdp_working_set(shape, sharding)
     step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
         static=fsdp_static(elements, sharding, experts, adam.states),
         words=_words(config, dtype),
         buffers=buffers,
-        pools=(
-            NamedBytes(
-                "communication streams' caches",
-                stream_pools(shape, sharding),
-                "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
-            ),
-        ),
+        pools=(NamedBytes(_CACHES, stream_pools(shape, sharding), _CACHES_SOURCE),),
         working_set=replace(working_set, step=step),
     )
 
 
 def _words(config: JobConfig, dtype: DType) -> StaticLabels:
     source = "torch distributed/fsdp"
+    weights = f"{dtype} shards of the parameters, and 16-bit parameters that stay gathered"
     return StaticLabels(
-        weights=(
-            f"{dtype} shards of the parameters, and 16-bit parameters that stay gathered",
-            source,
-        ),
+        weights=(weights, source),
         gradients=("gradients of earlier microbatches", source),
         optimizer=adam_words(config),
     )

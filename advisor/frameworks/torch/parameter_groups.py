@@ -92,12 +92,9 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
     caching allocator gives a block back to the stream that it came from alone: the largest group's
     buffers, and the gradient shards, which the reduce-scatter stream writes.
     """
-    ends = (
-        num_elements(embedding_weights(shape)),
-        num_elements(
-            output_weights(shape, holds_embedding=shape.model.share_embeddings_and_output_weights)
-        ),
-    )
+    tied = shape.model.share_embeddings_and_output_weights
+    head = num_elements(output_weights(shape, holds_embedding=tied))
+    ends = num_elements(embedding_weights(shape)), head
     layers = _Layers.of(shape)
     largest = max(layers.largest, sum(ends) if sharding.root_holds_ends else max(ends))
     shards = 0 if sharding.accumulates else sharding.shard(layers.all + sum(ends), layers.experts)
@@ -272,6 +269,8 @@ def _one_group_of_ends(
     ahead = sharding.gathered(layer) * gathers
     prefetched = ahead * (loss_inside and sharding.root_holds_ends)
     first_layer = _layer(sharding, layer, before=ends, below=0, above=layer)
+    between = _layer(sharding, layer, before=layer, below=layer, above=layer)
+    last_layer = _layer(sharding, layer, before=layer, below=layer, above=0)
     return WorkingSet(
         embedding=ShardingOverhead(
             forward=group + sharding.gathered(ends),
@@ -279,12 +278,8 @@ def _one_group_of_ends(
             exit=_reduction(sharding, ends, last=head),
         ),
         first_layer=_more(first_layer, group, waiting),
-        layer=_more(
-            _layer(sharding, layer, before=layer, below=layer, above=layer), group, waiting
-        ),
-        last_layer=_more(
-            _layer(sharding, layer, before=layer, below=layer, above=0), group, waiting
-        ),
+        layer=_more(between, group, waiting),
+        last_layer=_more(last_layer, group, waiting),
         head=ShardingOverhead(forward=group + sharding.gathered(layer), backward=group + ahead),
         loss=ShardingOverhead(
             forward=group + sharding.gathered(layer) * loss_inside, backward=group + prefetched

@@ -154,11 +154,9 @@ def parse_setting(text: str) -> TorchSetting:
     setting = _parse_head(text, head)
     for suffix in suffixes:
         if suffix not in _SUFFIXES:
-            raise UserError(
-                "--recompute", text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES)
-            )
+            raise _wrong(text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES))
         if setting.granularity in _WITHOUT_SUFFIX:
-            raise UserError("--recompute", text, f"+{suffix} has nothing to act on", "leave it out")
+            raise _wrong(text, f"+{suffix} has nothing to act on", "leave it out")
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])
         else:
@@ -185,25 +183,19 @@ def _parse_head(text: str, head: str) -> TorchSetting:
             return uniform(_number(text, number))
         case ["op", name]:
             if name not in list(OpPolicy):
-                raise UserError(
-                    "--recompute",
-                    text,
-                    f"there is no operator policy {name}",
-                    nearest_names(name, list(OpPolicy)),
-                )
+                near = nearest_names(name, list(OpPolicy))
+                raise _wrong(text, f"there is no operator policy {name}", near)
             return op(OpPolicy(name))
         case ["blocks", regimes]:
             return by_block(parse_blocks(text, regimes))
         case ["budget", fraction]:
             return budget(_fraction(text, fraction))
-    raise UserError("--recompute", text, "is not a setting of this framework", f"write {_FORMS}")
+    raise _wrong(text, "is not a setting of this framework", f"write {_FORMS}")
 
 
 def _number(text: str, number: str) -> int:
     if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
-        raise UserError(
-            "--recompute", text, f"{number} must be a positive number", "write e.g. selective:2"
-        )
+        raise _wrong(text, f"{number} must be a positive number", "write e.g. selective:2")
     return int(number)
 
 
@@ -214,7 +206,9 @@ def _fraction(text: str, fraction: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        raise UserError(
-            "--recompute", text, f"{fraction} must be between 0 and 1", "write e.g. budget:0.5"
-        )
+        raise _wrong(text, f"{fraction} must be between 0 and 1", "write e.g. budget:0.5")
     return value
+
+
+def _wrong(text: str, relation: str, nearest: str) -> UserError:
+    return UserError("--recompute", text, relation, nearest)

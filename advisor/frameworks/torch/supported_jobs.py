@@ -1,6 +1,6 @@
 """Which jobs the PyTorch stacks run, how they complete them, and what differs between them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import spelled
+from advisor.base.record import defaults
 from advisor.base.rule import Rule, refuse
 from advisor.base.units import divisors, either
 from advisor.frameworks.framework_parts import JobSupport
@@ -24,7 +25,6 @@ from advisor.models.options import (
     AttentionBackend,
     CpCommType,
     CrossEntropyFusion,
-    SoftmaxType,
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
@@ -42,8 +42,19 @@ _CP_KIND: Final = "cp_comm_type"
 _OWN: Final = (_CP, _CP_KIND, "data_parallel_size", "data_parallel_sharding", "sequence_parallel")
 
 
+_FSDPS: Final = (DataParallelSharding.FULL, DataParallelSharding.GRADIENTS)
+KERNEL_OPTIONS: Final = ("torch_compile", "attn_implementation", "use_liger_kernel", "tiled_mlp")
+"""Options of a job by which transformers' layers run on other kernels."""
+EAGER_OPTIONS: Final = (
+    *("weights_dtype", "optimizer_implementation", "quantized_adam", "flat_parameters"),
+    *KERNEL_OPTIONS,
+)
+"""Those of FSDP and torch's optimizers in addition."""
+
+
 class StackFacts(Struct, frozen=True, kw_only=True):
-    """What a stack of data and context parallelism takes. context_kinds: the first is its default.
+    """What a stack of data and context parallelism takes. Of shardings and context_kinds the first
+    is its default.
     key_options: keys of its configuration. own_options: see own_options.refuse_options."""
 
     framework: str
@@ -55,10 +66,7 @@ class StackFacts(Struct, frozen=True, kw_only=True):
     impl: TransformerImpl = TransformerImpl.TORCH
     policies: tuple[OpPolicy, ...] = ()
     options: tuple[Modifier, ...] = ()
-    shardings: tuple[DataParallelSharding, ...] = (
-        DataParallelSharding.FULL,
-        DataParallelSharding.GRADIENTS,
-    )
+    shardings: tuple[DataParallelSharding, ...] = _FSDPS
     context_kinds: tuple[CpCommType, ...] = (CpCommType.ALL_GATHER, CpCommType.P2P)
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     key_options: Collection[Option] = ()
@@ -116,8 +124,7 @@ class TorchJobs(JobSupport):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Data parallel, and context parallel where that is asked for."""
-        known = self.facts.shardings, self.facts.context_kinds
-        return data_parallel_layout(self.framework, given, num_gpus, *known)
+        return data_parallel_layout(self.facts, given, num_gpus)
 
 
 class Asked(Struct, frozen=True):
@@ -161,26 +168,39 @@ class AskedRule(Rule[[Asked]], frozen=True, kw_only=True):
 
 
 _on = AskedRule.on
+_MEGATRONS: Final = (
+    *("softmax_type", "qk_l2_norm", "no_rope_freq", "attention_chunk_size"),
+    *("attention_output_gate", "experimental_attention_variant", "hybrid_layer_pattern"),
+)
+"""Options of a model that only Megatron's layers have."""
 _WITHOUT_MTP: Final = "model.mtp_num_layers=null"
 _TRANSFORMERS: Final = "model.transformer_impl=transformers, or --framework huggingface"
 
 
-def _only_megatron(name: str, default: object) -> AskedRule:
-    reason = f"is not modelled with {name}"
-    return _on(
-        "--framework", lambda a: getattr(a.model, name) != default, reason, "{asked.megatron}"
-    )
+_DEFAULTS: Final = defaults(ModelSpec)
 
 
-def _only_plain(name: str, plain: object) -> AskedRule:
-    """torchtitan's blocks have no windows and are of one kind."""
+def _as_default(
+    name: str,
+    fix: str,
+    reason: str,
+    *,
+    field: str = "",
+    given: Callable[[Asked], bool] | None = None,
+) -> AskedRule:
+    """An option of the model that is modelled with its default alone."""
+    plain = _DEFAULTS[name]
     return _on(
-        f"model.{name}",
+        field or f"model.{name}",
         lambda a: getattr(a.model, name) != plain,
-        "is not modelled with plain torch layers",
-        "use --framework huggingface, or model.transformer_impl=transformers",
-        given=lambda a: a.impl is TransformerImpl.TORCH,
+        reason,
+        fix,
+        given=given,
     )
+
+
+def _only_megatron(name: str, fix: str = "{asked.megatron}") -> AskedRule:
+    return _as_default(name, fix, f"is not modelled with {name}", field="--framework")
 
 
 def _kernels(name: str) -> Iterator[AskedRule]:
@@ -190,25 +210,15 @@ def _kernels(name: str) -> Iterator[AskedRule]:
     def asks(asked: Asked) -> bool:
         return bool(getattr(asked.job, name))
 
-    yield _on(
-        field,
-        lambda a: not a.is_transformers,
-        "needs transformers' layers",
-        _TRANSFORMERS,
-        given=asks,
-    )
-    yield _on(
-        field,
-        lambda a: a.model.activation is not Activation.SWIGLU or not a.model.norm_placement.before,
-        "is modelled only for Llama, Mistral and Qwen, not for {asked.model.name}",
-        given=asks,
-    )
-    yield _on(
-        field,
-        lambda a: a.model.num_moe_experts is not None,
-        "is not modelled for MoE layers",
-        given=asks,
-    )
+    def is_other(asked: Asked) -> bool:
+        model = asked.model
+        return model.activation is not Activation.SWIGLU or not model.norm_placement.before
+
+    needs, dense = "needs transformers' layers", "is not modelled for MoE layers"
+    others = "is modelled only for Llama, Mistral and Qwen, not for {asked.model.name}"
+    yield _on(field, lambda a: not a.is_transformers, needs, _TRANSFORMERS, given=asks)
+    yield _on(field, is_other, others, given=asks)
+    yield _on(field, lambda a: a.model.num_moe_experts is not None, dense, given=asks)
 
 
 _JOB_RULES: Final = (
@@ -218,13 +228,7 @@ _JOB_RULES: Final = (
         "is not modelled for {asked.facts.framework}",
         "use {found}",
     ),
-    _only_megatron("softmax_type", SoftmaxType.VANILLA),
-    _only_megatron("qk_l2_norm", False),
-    _only_megatron("no_rope_freq", None),
-    _only_megatron("attention_chunk_size", None),
-    _only_megatron("attention_output_gate", False),
-    _only_megatron("experimental_attention_variant", None),
-    _only_megatron("hybrid_layer_pattern", None),
+    *map(_only_megatron, _MEGATRONS),
     _on(
         "model.transformer_impl",
         lambda a: not a.impl.is_eager,
@@ -241,7 +245,15 @@ _JOB_RULES: Final = (
         "is not modelled with transformers' layers",
         "--framework torchtitan{without}, or {asked.megatron}",
     ),
-    *(_only_plain(name, plain) for name, plain in (("window_size", None), *PLAIN)),
+    *(
+        _as_default(
+            name,
+            "use --framework huggingface, or model.transformer_impl=transformers",
+            "is not modelled with plain torch layers",  # torchtitan's: no windows, of one kind
+            given=lambda a: a.impl is TransformerImpl.TORCH,
+        )
+        for name in ("window_size", *dict(PLAIN))
+    ),
     _on(
         "job.attn_implementation",
         lambda a: a.job.attn_implementation is not AttnImplementation.SDPA,
@@ -254,21 +266,20 @@ _JOB_RULES: Final = (
 )
 
 
-def _without(field: str, plain: object, whose: str) -> AskedRule:
+def _without(name: str, whose: str) -> AskedRule:
     """An option of experts that one of the two has no layers for."""
-    return _on(
-        f"model.{field}",
-        lambda a: getattr(a.model, field) != plain,
-        f"is not modelled with {whose} MoE layers",
+    return _as_default(
+        name,
         "use --framework megatron_lm",
+        f"is not modelled with {whose} MoE layers",
         given=lambda a: (a.impl is TransformerImpl.TORCH) == (whose == _TORCHTITANS),
     )
 
 
 _TORCHTITANS: Final = "torchtitan's"
 _EXPERT_RULES: Final = (
-    *(_without(*row, _TORCHTITANS) for row in NEITHER),
-    *(_without(*row, "transformers'") for row in (*NEITHER, *ONLY_TORCHTITAN)),
+    *(_without(name, _TORCHTITANS) for name in NEITHER),
+    *(_without(name, "transformers'") for name in (*NEITHER, *ONLY_TORCHTITAN)),
     _on(
         "model.activation",
         lambda a: a.model.activation not in (Activation.SWIGLU, Activation.GEGLU),
@@ -282,12 +293,7 @@ _EXPERT_RULES: Final = (
         "leave it out",
     ),
 )
-_MTP_RULE: Final = _on(
-    "--framework",
-    lambda a: a.model.mtp_num_layers is not None,
-    "is not modelled with mtp_num_layers",
-    f"{_WITHOUT_MTP}, or {{asked.megatron}}",
-)
+_MTP_RULE: Final = _only_megatron("mtp_num_layers", f"{_WITHOUT_MTP}, or {{asked.megatron}}")
 
 
 def configured(asked: Asked) -> tuple[ModelSpec, JobConfig]:
@@ -321,29 +327,17 @@ def _check_given(asked: Asked, run: ModelSpec) -> None:
         raise UserError("model.attention_backend", unfused, f"is Megatron's and {reason}", nearest)
 
 
-def data_parallel_layout(
-    framework: str,
-    given: dict[str, Any],
-    num_gpus: int,
-    shardings: tuple[DataParallelSharding, ...],
-    kinds: tuple[CpCommType, ...],
-) -> ParallelLayout:
-    """Data parallel over what context parallelism leaves of the GPUs; the first of `shardings` and
-    of `kinds` of context parallelism are the defaults."""
-    legal = "|".join(shardings)
+def data_parallel_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
+    """Data parallel over what context parallelism leaves of the GPUs."""
     modelled = (
         "only data and context parallelism are modelled, with "
-        f"layout.data_parallel_sharding={legal}"
+        f"layout.data_parallel_sharding={'|'.join(facts.shardings)}"
     )
-    sharding = given_sharding(framework, given, shardings, DATA_PARALLEL_ONLY, modelled)
+    sharding = given_sharding(facts, given, DATA_PARALLEL_ONLY, modelled)
     if given.get("sequence_parallel"):
-        raise UserError(
-            "layout.sequence_parallel",
-            True,
-            f"needs tensor parallelism, which is not modelled for {framework}",
-            "leave it out",
-        )
-    ranks, kind = context_ranks(framework, given, num_gpus, kinds)
+        relation = f"needs tensor parallelism, which is not modelled for {facts.framework}"
+        raise UserError("layout.sequence_parallel", True, relation, "leave it out")
+    ranks, kind = context_ranks(facts, given, num_gpus)
     return ParallelLayout(
         context_parallel_size=ranks,
         cp_comm_type=kind,
@@ -353,46 +347,37 @@ def data_parallel_layout(
 
 
 def context_ranks(
-    framework: str, given: dict[str, Any], num_gpus: int, kinds: tuple[CpCommType, ...]
+    facts: StackFacts, given: dict[str, Any], num_gpus: int
 ) -> tuple[int, CpCommType]:
-    """Degree and kind of context parallelism that are given, the first of `kinds` by default;
-    UserError where `num_gpus` are no multiple, or the framework has no such kind."""
+    """Degree and kind of context parallelism that are given; UserError where `num_gpus` are no
+    multiple, or the framework has no such kind."""
+    kinds = facts.context_kinds
     ranks, kind = given.get(_CP, 1), given.get(_CP_KIND) or kinds[0]
     if ranks < 1 or num_gpus % ranks:
         legal = f"use {either(map(str, divisors(num_gpus)))}"
         relation = f"must divide the number of GPUs = {num_gpus}"
         raise UserError(f"layout.{_CP}", ranks, relation, legal)
     if kind not in kinds:
-        relation = f"is a kind of context parallelism that {framework} does not have"
+        relation = f"is a kind of context parallelism that {facts.framework} does not have"
         raise UserError(f"layout.{_CP_KIND}", kind, relation, " or ".join(kinds))
     return ranks, kind
 
 
 def given_sharding(
-    framework: str,
-    given: dict[str, Any],
-    shardings: tuple[DataParallelSharding, ...],
-    ones: tuple[str, ...],
-    modelled: str,
+    facts: StackFacts, given: dict[str, Any], ones: tuple[str, ...], modelled: str
 ) -> DataParallelSharding:
-    """The sharding of the `given` fields of a layout, the first of `shardings` by default.
+    """The sharding of the `given` fields of a layout, the stack's first by default.
 
     UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
     Megatron's alone; on another sharding.
     """
+    framework, shardings = facts.framework, facts.shardings
     for name in ones:
         if given.get(name, 1) != 1:
-            itself = (
-                " (AutoTP)"
-                if (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
-                else ""
-            )
-            raise UserError(
-                f"layout.{name}",
-                given[name],
-                f"is not modelled for {framework}{itself}: {modelled}",
-                "leave it out, or --framework megatron_lm",
-            )
+            own = (framework, name) == (Framework.DEEPSPEED, DATA_PARALLEL_ONLY[0])
+            relation = f"is not modelled for {framework}{' (AutoTP)' if own else ''}: {modelled}"
+            nearest = "leave it out, or --framework megatron_lm"
+            raise UserError(f"layout.{name}", given[name], relation, nearest)
     for name, value in given.items():
         if name not in (*DATA_PARALLEL_ONLY, *_OWN):
             relation = f"is an option of Megatron, not of {framework}"

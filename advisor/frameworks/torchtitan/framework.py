@@ -65,13 +65,8 @@ _FACTS: Final = StackFacts(
     label="torchtitan",
     key_options=OPTIONS,
     own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
-    granularities=(
-        Granularity.NONE,
-        Granularity.FULL,
-        Granularity.SELECTIVE,
-        Granularity.OP,
-        Granularity.BUDGET,
-        Granularity.BLOCKS,
+    granularities=tuple(
+        one for one in Granularity if one not in (Granularity.SEQUENTIAL, Granularity.UNIFORM)
     ),
     policies=(OpPolicy.TORCHTITAN,),
     precisions=(Precision.BF16, Precision.FP8_CURRENT),
@@ -102,7 +97,7 @@ class _Jobs(TorchJobs):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """FSDP, TP and EP."""
-        return titan_layout(given, num_gpus, self.facts.shardings, self.facts.context_kinds)
+        return titan_layout(self.facts, given, num_gpus)
 
 
 class _Memory(TorchMemory):

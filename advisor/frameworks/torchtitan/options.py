@@ -15,17 +15,28 @@ ASYNC_TP: Final = f"{PARALLELISM}.enable_async_tensor_parallel"
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
+_REPLICAS: Final = "data_parallel_replicate_degree"
 _DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
+_NOT_MODELLED: Final = {
+    _DEFAULT: """
+        disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
+        enable_approx_mid_point_recompute
+    """,
+    "pipelines are not modelled; CP is modelled with a balanced load": """
+        pipeline_parallel_split_points module_fqns_per_model_part
+        pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
+        pipeline_parallel_layers_per_stage pipeline_parallel_schedule pipeline_parallel_schedule_csv
+        pipeline_parallel_microbatch_size pipeline_parallel_microbatches
+        pipeline_parallel_expert_parallel_overlap context_parallel_load_balancer
+    """,
+}
+_FLOAT8: Final = "enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp"
 OPTIONS: Final[tuple[Option, ...]] = (
     key("training.seq_len", 2048, "job.seq_length"),
     key("training.local_batch_size", 8, "job.micro_batch_size"),
     key("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
     key("training.global_batch_size", -1, "job.global_batch_size"),
-    *keys(
-        Status.CHECKED,
-        PARALLELISM,
-        {"counted in the number of GPUs": "data_parallel_replicate_degree"},
-    ),
+    *keys(Status.CHECKED, PARALLELISM, {"counted in the number of GPUs": _REPLICAS}),
     key(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
     key(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
     key(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
@@ -40,24 +51,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
     key(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
     key(ASYNC_TP, False, "layout.tp_comm_overlap"),
-    *keys(
-        Status.UNPRICED,
-        PARALLELISM,
-        {
-            _DEFAULT: """
-                disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
-                enable_approx_mid_point_recompute
-            """,
-            "pipelines are not modelled; CP is modelled with a balanced load": """
-                pipeline_parallel_split_points module_fqns_per_model_part
-                pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
-                pipeline_parallel_layers_per_stage pipeline_parallel_schedule
-                pipeline_parallel_schedule_csv pipeline_parallel_microbatch_size
-                pipeline_parallel_microbatches pipeline_parallel_expert_parallel_overlap
-                context_parallel_load_balancer
-            """,
-        },
-    ),
+    *keys(Status.UNPRICED, PARALLELISM, _NOT_MODELLED),
     key(f"{AC}.mode", "selective", "recompute"),
     key(f"{AC}.selective_ac_option", "2", "recompute"),
     *keys(
@@ -66,15 +60,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     key(f"{AC}.memory_budget", 0.5, "recompute"),
     *keys(Status.HARMLESS, AC, {"debugging": _DEBUGGING}),
     key(CONVERTERS, None, "job.precision", kind=object, means={}),
-    *keys(
-        Status.UNPRICED,
-        "quantize.linear.float8",
-        {
-            "predicted at its default": """
-                enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp
-            """
-        },
-    ),
+    *keys(Status.UNPRICED, "quantize.linear.float8", {_DEFAULT: _FLOAT8}),
     key("compile.enable", False, "job.torch_compile"),
     *keys(Status.CHECKED, "compile", {"needed by a memory budget": "components"}),
     key("optimizer.implementation", "fused", "job.optimizer_implementation"),

@@ -9,13 +9,11 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from advisor.base.rule import Match
 from advisor.base.units import divisors, either
-from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.rules import CONTEXT_RULES, Rules, TorchRule
 from advisor.frameworks.torch.setting import TorchSetting
 from advisor.frameworks.torch.supported_jobs import StackFacts, context_ranks, given_sharding
 from advisor.job.job import Job
-from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.options import CpCommType
+from advisor.job.layout import ParallelLayout
 
 _TP: Final = "tensor_model_parallel_size"
 _OVERLAP: Final = "tp_comm_overlap"
@@ -24,35 +22,24 @@ _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
 
 
-def titan_layout(
-    given: dict[str, Any],
-    num_gpus: int,
-    shardings: tuple[DataParallelSharding, ...],
-    kinds: tuple[CpCommType, ...],
-) -> ParallelLayout:
+def titan_layout(facts: StackFacts, given: dict[str, Any], num_gpus: int) -> ParallelLayout:
     """FSDP over what TP and CP leave of the GPUs; experts over EP of them, cut by TP as well where
     EP is 1 (torchtitan then knows no other way) or where ETP says so."""
-    modelled = "only FSDP, TP, CP and EP are modelled"
     sharded = {name: value for name, value in given.items() if name != _OVERLAP}
-    sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)
+    sharding = given_sharding(facts, sharded, _ONE, "only FSDP, TP, CP and EP are modelled")
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
     if min(tp, ep) < 1:
         raise UserError(f"layout.{_TP if tp < 1 else _EP}", min(tp, ep), "must be at least 1")
     if given.get("sequence_parallel", tp > 1) != (tp > 1):
-        raise UserError(
-            "layout.sequence_parallel",
-            given["sequence_parallel"],
-            "torchtitan uses sequence parallelism if TP is more than 1, and only then",
-            "leave it out",
-        )
+        relation = "torchtitan uses sequence parallelism if TP is more than 1, and only then"
+        value = given["sequence_parallel"]
+        raise UserError("layout.sequence_parallel", value, relation, "leave it out")
     if num_gpus % tp:
+        relation = f"must divide the number of GPUs = {num_gpus}"
         raise UserError(
-            f"layout.{_TP}",
-            tp,
-            f"must divide the number of GPUs = {num_gpus}",
-            f"use {either(map(str, divisors(num_gpus)))}",
+            f"layout.{_TP}", tp, relation, f"use {either(map(str, divisors(num_gpus)))}"
         )
-    cp, kind = context_ranks(Framework.TORCHTITAN, given, num_gpus // tp, kinds)
+    cp, kind = context_ranks(facts, given, num_gpus // tp)
     return ParallelLayout(
         tensor_model_parallel_size=tp,
         sequence_parallel=tp > 1,

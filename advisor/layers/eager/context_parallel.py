@@ -112,11 +112,9 @@ def _ring(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operat
     gathers = shape.cp_comm_type is CpCommType.ALL_GATHER
     received = pair * (ranks if gathers else min(ranks - 1, 2))
     wide = pair * DType.FP32.itemsize // key.dtype.itemsize
-    brought = (
-        Collective(CollectiveKind.ALL_GATHER, Group.CONTEXT, ranks * pair, overlapped=True)
-        if gathers
-        else Collective(CollectiveKind.RING, Group.CONTEXT, (ranks - 1) * pair, overlapped=True)
-    )
+    kind = CollectiveKind.ALL_GATHER if gathers else CollectiveKind.RING
+    sources = ranks if gathers else ranks - 1
+    brought = Collective(kind, Group.CONTEXT, sources * pair, overlapped=True)
     gradients = Collective(CollectiveKind.RING, Group.CONTEXT, ranks * wide, overlapped=True)
     assert alone.attention is not None
     return replace(

@@ -2,25 +2,14 @@
 
 from msgspec.structs import replace
 
-from advisor.layers.megatron.core_attention import (
-    MIXED_QKV,
-    core_attention,
-    heads_tensor,
-)
+from advisor.layers.megatron.core_attention import MIXED_QKV, core_attention, heads_tensor
 from advisor.layers.megatron.linear import (
     column_parallel_linear,
     norm_operator,
     row_parallel_linear,
 )
 from advisor.layers.megatron.quantization import attention_output
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Module,
-    Operator,
-    Tensor,
-)
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.options import PositionEmbedding
@@ -157,15 +146,9 @@ def _query_key_value(
 
 def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, ...]:
     """q, k, v, and the gate where there is one: copied where the query is."""
-    query, key, value = (
-        heads_tensor(shape, name, heads)
-        for name, heads in (
-            ("query", shape.local_heads),
-            ("key", shape.local_groups),
-            ("value", shape.local_groups),
-        )
-    )
-    key, value = (mixed.view(view.name, view.shape) for view in (key, value))
+    query = heads_tensor(shape, "query", shape.local_heads)
+    groups = heads_tensor(shape, "key", shape.local_groups).shape
+    key, value = (mixed.view(name, groups) for name in ("key", "value"))
     names = ("query", _GATE) if shape.model.attention_output_gate else ("query",)
     if shape.local_heads > shape.local_groups > 1:
         query, *gate = (Tensor(name, query.shape, shape.dtype) for name in names)
@@ -204,25 +187,20 @@ def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
     divided by TP. The fused kernel of Transformer Engine keeps only the shared frequencies, and
     moves two tensors of its input's size where five unfused kernels move ten.
     """
-    model = shape.model
-    fused = model.apply_rope_fusion and not shape.is_local
-    roped_query, roped_key = (
-        Tensor(f"{name}_rope", tensor.shape, shape.dtype)
-        for name, tensor in (("query", query), ("key", key))
+    fused = shape.model.apply_rope_fusion and not shape.is_local
+    roped_query = Tensor("query_rope", query.shape, shape.dtype)
+    roped_key = Tensor("key_rope", key.shape, shape.dtype)
+    traffic = 0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes)
+    operator = Operator(
+        "rotary_pos_emb",
+        Module.ROTARY,
+        (query, key),
+        (roped_query, roped_key),
+        saved=() if fused else rotary_tables(shape),
+        extra_forward_bytes=traffic,
+        extra_backward_bytes=traffic,
     )
-    return (
-        roped_query,
-        roped_key,
-        Operator(
-            "rotary_pos_emb",
-            Module.ROTARY,
-            (query, key),
-            (roped_query, roped_key),
-            saved=() if fused else rotary_tables(shape),
-            extra_forward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
-            extra_backward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
-        ),
-    )
+    return roped_query, roped_key, operator
 
 
 UNFUSED_ROTARY = 8

@@ -10,13 +10,7 @@ from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.megatron.ends import final_layernorm
 from advisor.layers.megatron.linear import norm_operator
 from advisor.layers.megatron.mlp import mlp_operators
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 

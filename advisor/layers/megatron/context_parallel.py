@@ -104,7 +104,7 @@ def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
         run = _ring_traffic(sizes)
         return replace(alone, forward_collectives=run.forward, backward_collectives=run.backward)
     saved = _kept(shape, alone)
-    run = _run(shape, sizes)
+    run = _RUNS[_kind(shape)](sizes)
     fresh = {t.name: t.num_bytes for t in (*alone.outputs, *saved) if t not in alone.inputs}
     return replace(
         alone,
@@ -123,14 +123,13 @@ def _of_second_stream(shape: RankShape, sizes: _Sizes) -> int:
     """Bytes that every other step allocates on the stream of context parallelism
     (flash_attn_streams): of the ring's forward what the steps hold together, of all_gather the
     gradients of its second step, which attends to the keys of all ranks."""
-    match _kind(shape):
-        case CpCommType.P2P | CpCommType.A2A_P2P:
-            steps = 1 if sizes.release >= _TWO_STEPS else sizes.ring // 2
-            return steps * (sizes.keys_values + sizes.output + sizes.statistics)
-        case CpCommType.ALL_GATHER:
-            return sizes.gathered + sizes.query // 2
-        case _:
-            return 0
+    kind = _kind(shape)
+    if kind is CpCommType.ALL_GATHER:
+        return sizes.gathered + sizes.query // 2
+    if kind is CpCommType.A2A:
+        return 0
+    steps = 1 if sizes.release >= _TWO_STEPS else sizes.ring // 2
+    return steps * (sizes.keys_values + sizes.output + sizes.statistics)
 
 
 def _kind(shape: RankShape) -> CpCommType:
@@ -195,18 +194,6 @@ def _by_heads(shape: RankShape, tensor: Tensor) -> Tensor:
     return Tensor(
         f"{tensor.name}_by_heads", (sequence * ranks, batch, heads // ranks, channels), tensor.dtype
     )
-
-
-def _run(shape: RankShape, sizes: _Sizes) -> _Run:
-    match _kind(shape):
-        case CpCommType.P2P:
-            return _ring(sizes)
-        case CpCommType.ALL_GATHER:
-            return _gather(sizes)
-        case CpCommType.A2A:
-            return _exchange(sizes)
-        case _:
-            return _exchange_and_ring(sizes)
 
 
 def _send(kind: CollectiveKind, num_bytes: int, *, overlapped: bool = False) -> Collective:
@@ -310,3 +297,11 @@ def _exchange_and_ring(sizes: _Sizes) -> _Run:
         forward_traffic=outer.forward_traffic + ring.forward_traffic,
         backward_traffic=outer.backward_traffic + ring.backward_traffic,
     )
+
+
+_RUNS = {
+    CpCommType.P2P: _ring,
+    CpCommType.ALL_GATHER: _gather,
+    CpCommType.A2A: _exchange,
+    CpCommType.A2A_P2P: _exchange_and_ring,
+}

@@ -4,14 +4,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.context_parallel import over_context_ranks, ring_steps
-from advisor.layers.operators import (
-    AttentionShape,
-    ComputeUnit,
-    Module,
-    Operator,
-    Tensor,
-    Weight,
-)
+from advisor.layers.operators import AttentionShape, ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import Mixer
@@ -97,9 +90,10 @@ def _flash_attention(
     fused attention needs none.
     """
     model, output = shape.model, _output(shape, "core_attn_out")
-    lse = Tensor(
-        "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
-    )
+    rows = shape.micro_batch_size, shape.local_heads, shape.local_seq
+    lse = Tensor("softmax_lse", rows, DType.FP32)
+    both = model.qk_channels + model.v_channels
+    flops = _matmul_flops(shape, both, attended_keys(shape, mixer))
     sources = (query, key, value)
     operator = Operator(
         "core_attention",
@@ -109,10 +103,7 @@ def _flash_attention(
         unit=ComputeUnit.ATTENTION,
         saved=(*_kept_by_attention(shape, sources, output), lse),
         weights=_sinks(shape),
-        attention_flops=_matmul_flops(
-            shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
-        )
-        // 2,
+        attention_flops=flops // 2,
         attention=_attention_shape(shape, mixer),
         backward_workspace=2 * query.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
@@ -183,19 +174,11 @@ def _unfused_attention(
     """
     model, heads = shape.model, shape.local_heads
     scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
-    expand = heads > shape.local_groups
     operators: list[Operator] = []
-    if expand:
-        expanded_key, expanded_value = (
-            heads_tensor(shape, "key_all", heads),
-            heads_tensor(shape, "value_all", heads),
-        )
-        operators.append(
-            Operator(
-                "expand_kv", Module.CORE_ATTENTION, (key, value), (expanded_key, expanded_value)
-            )
-        )
-        key, value = expanded_key, expanded_value
+    if heads > shape.local_groups:
+        expanded = heads_tensor(shape, "key_all", heads), heads_tensor(shape, "value_all", heads)
+        operators.append(Operator("expand_kv", Module.CORE_ATTENTION, (key, value), expanded))
+        key, value = expanded
     scores = Tensor("attention_scores", scores_shape, shape.dtype)
     operators.append(
         Operator(
@@ -218,11 +201,8 @@ def _unfused_attention(
     if model.attention_dropout > 0:
         dropped = Tensor("attention_probs_dropped", scores_shape, shape.dtype)
         mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
-        operators.append(
-            Operator(
-                "attention_dropout", Module.CORE_ATTENTION, (probs,), (dropped,), saved=(mask,)
-            )
-        )
+        core = Module.CORE_ATTENTION
+        operators.append(Operator("attention_dropout", core, (probs,), (dropped,), saved=(mask,)))
         probs = dropped
     context = _output(shape, "core_attn_out")
     operators.append(
@@ -288,10 +268,5 @@ def _has_fused_softmax(shape: RankShape) -> bool:
     if is_transformer_engines(shape):
         vanilla = shape.model.softmax_type is SoftmaxType.VANILLA
         return vanilla and 16 < keys < 16384 and keys % 8 == queries % 4 == batches % 4 == 0
-    return (
-        shape.model.masked_softmax_fusion
-        and 16 < keys <= 4096
-        and queries % 4 == 0
-        and keys % 4 == 0
-        and batches % 4 == 0
-    )
+    multiples = keys % 4 == queries % 4 == batches % 4 == 0
+    return shape.model.masked_softmax_fusion and 16 < keys <= 4096 and multiples

@@ -8,14 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.linear import norm_operator
-from advisor.layers.operators import (
-    ComputeUnit,
-    Gemm,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.weights import embedding_weights, output_weight
@@ -45,17 +38,12 @@ def scaled_embedding(source: Tensor) -> Operator:
 def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
     """One lookup of the tokens of a microbatch, with its weights."""
     weights = embedding_weights(shape)
-    dropout = shape.model.hidden_dropout > 0
-    mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
     gradients = [weight.num_elements * shape.dtype.itemsize for weight in weights]
-    saved = [
-        Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64),
-        Tensor("input_mask", (shape.micro_batch_size, shape.local_seq), DType.BOOL),
-    ]
-    if shape.tp == 1:
-        saved = []
-    if dropout:
-        saved.append(mask)
+    ids = Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64)
+    saved = [ids, Tensor("input_mask", ids.shape, DType.BOOL)] if shape.tp > 1 else []
+    if shape.model.hidden_dropout > 0:
+        saved.append(Tensor("embedding_dropout_mask", output.shape, DType.BOOL))
+    masks = sum(tensor.num_bytes for tensor in saved if tensor.dtype is DType.BOOL)
     return Operator(
         "embedding",
         Module.EMBEDDING,
@@ -67,9 +55,7 @@ def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
         backward_collectives=shape.row_parallel_backward(),
         gathers_gradient=shape.sequence_parallel,
         forward_workspace=shape.row_parallel_workspace,
-        backward_workspace=_embedding_backward_workspace(
-            shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
-        ),
+        backward_workspace=_embedding_backward_workspace(shape, gradients, masks),
         extra_backward_bytes=2 * sum(gradients),
     )
 
@@ -123,8 +109,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     hidden = shape.hidden("")
     merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
     parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
-    split = Operator("split_depths", Module.MTP_LOSS, (merged,), parts)
-    operators = [split]
+    operators = [Operator("split_depths", Module.MTP_LOSS, (merged,), parts)]
     variables: tuple[Tensor, ...] = ()
     for depth in range(1, depths + 1):
         output = replace(_output_layer(shape, parts[depth], depth), forward_holds=variables)

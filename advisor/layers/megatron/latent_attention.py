@@ -37,16 +37,8 @@ def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     query, key, value = rope.outputs
     core = core_attention(shape, query, key, value)
     variables = tuple(tensor.storage for tensor in (*rope.outputs, query_in, kv_in))
-    return (
-        *down_query,
-        *down_kv,
-        *query_norm,
-        *kv_norm,
-        *up,
-        rope,
-        *core,
-        linear_proj(shape, core[-1].outputs[0], variables),
-    )
+    before = (*down_query, *down_kv, *query_norm, *kv_norm, *up, rope)
+    return (*before, *core, linear_proj(shape, core[-1].outputs[0], variables))
 
 
 def _compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
@@ -83,11 +75,8 @@ def _compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Op
     if shape.is_local:
         tokens = shape.norm_seq, shape.micro_batch_size
         part = Tensor("kv_compressed", (*tokens, model.kv_lora_rank), shape.dtype)
-        return (
-            part,
-            k_pos_emb,
-            (*operators, scatter_sequence(shape, _DOWN, combined, part, k_pos_emb)),
-        )
+        scatter = scatter_sequence(shape, _DOWN, combined, part, k_pos_emb)
+        return part, k_pos_emb, (*operators, scatter)
     gathered = shape.activation("k_pos_emb_gathered", rope)
     return compressed, gathered, (*operators, split, gather_sequence(_DOWN, k_pos_emb, gathered))
 

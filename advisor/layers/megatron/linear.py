@@ -5,6 +5,8 @@ Source: megatron-core 0.16.1 tensor_parallel/layers.py; TE module/linear.py.
 
 from math import prod
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
@@ -22,25 +24,16 @@ def column_parallel_linear(
     layer into a buffer of the process (see resident buffers). The data gradient of the whole
     sequence lives until its reduce-scatter.
     """
-    width, inner = output.shape[-1], source.shape[-1]
-    gathered = shape.tokens * inner * shape.dtype.itemsize
+    biases = (Weight(f"{name}.bias", output.shape[-1:], True),) if bias else ()
+    layer = _linear(shape, name, module, source, output, shape.tokens, biases)
+    gathered = shape.tokens * source.shape[-1] * shape.dtype.itemsize
     workspace = gathered if shape.sequence_parallel else 0
-    return Operator(
-        name,
-        module,
-        (source,),
-        (output,),
-        unit=ComputeUnit.GEMM,
-        saved=saved_input(shape, source),
-        weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=True),
-        gemm=shape.gemm(shape.tokens, width, inner),
+    return replace(
+        layer,
         forward_collectives=shape.column_parallel_forward(gathered),
         backward_collectives=shape.column_parallel_backward(gathered),
         forward_workspace=0 if shape.is_local else workspace,
-        backward_workspace=(1 if shape.is_local else 2) * workspace
-        + gradient_copies(shape, output)
-        + shape.weight_gradient_bytes(width * inner),
-        extra_backward_bytes=shape.main_grad_traffic(width * inner),
+        backward_workspace=layer.backward_workspace + (1 if shape.is_local else 2) * workspace,
     )
 
 
@@ -57,25 +50,17 @@ def row_parallel_linear(
 ) -> Operator:
     """`output` [.., hidden_size] = `source` [.., k / tp] x weight [hidden_size, k / tp]; saves its
     input, or `saved`. TP ranks add their parts up."""
-    width, inner = output.shape[-1], prod(source.shape[2:])
-    return Operator(
-        name,
-        module,
-        (source,),
-        (output,),
-        unit=ComputeUnit.GEMM,
-        saved=saved_input(shape, source) if saved is None else saved,
+    biases = (Weight(f"{name}.bias", output.shape[-1:]),) if bias else ()
+    layer = _linear(shape, name, module, source, output, shape.tokens, biases)
+    return replace(
+        layer,
+        saved=layer.saved if saved is None else saved,
         forward_holds=forward_holds,
-        weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=False),
-        gemm=shape.gemm(shape.tokens, width, inner),
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
         forward_workspace=shape.row_parallel_workspace,
         gathers_gradient=shape.gathers_gradient,
-        backward_workspace=shape.row_parallel_workspace
-        + gradient_copies(shape, output)
-        + shape.weight_gradient_bytes(width * inner),
-        extra_backward_bytes=shape.main_grad_traffic(width * inner),
+        backward_workspace=layer.backward_workspace + shape.row_parallel_workspace,
     )
 
 
@@ -84,7 +69,24 @@ def duplicated_linear(
 ) -> Operator:
     """The whole weight on every TP rank, each with its own tokens under SP (TELinear, parallel
     mode "duplicated"). Saves its input."""
-    width, inner = output.shape[-1], source.shape[-1]
+    tokens = prod(source.shape[:2])
+    return _linear(shape, name, module, source, output, tokens, (), cut=False)
+
+
+def _linear(
+    shape: RankShape,
+    name: str,
+    module: Module,
+    source: Tensor,
+    output: Tensor,
+    tokens: int,
+    biases: tuple[Weight, ...],
+    *,
+    cut: bool = True,
+) -> Operator:
+    """What all have: a GEMM over `tokens`, and in its backward copies of the output's gradient in
+    few bits and the weight's gradient."""
+    width, inner = output.shape[-1], prod(source.shape[2:])
     return Operator(
         name,
         module,
@@ -92,19 +94,12 @@ def duplicated_linear(
         (output,),
         unit=ComputeUnit.GEMM,
         saved=saved_input(shape, source),
-        weights=_weights(name, width, inner, bias=False, cut=False, bias_cut=False),
-        gemm=shape.gemm(prod(source.shape[:2]), width, inner),
+        weights=(Weight(f"{name}.weight", (width, inner), cut, in_linear=True), *biases),
+        gemm=shape.gemm(tokens, width, inner),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(width * inner),
         extra_backward_bytes=shape.main_grad_traffic(width * inner),
     )
-
-
-def _weights(
-    name: str, width: int, inner: int, *, bias: bool, cut: bool, bias_cut: bool
-) -> tuple[Weight, ...]:
-    weight = Weight(f"{name}.weight", (width, inner), cut, True)
-    return (weight, Weight(f"{name}.bias", (width,), bias_cut)) if bias else (weight,)
 
 
 def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tensor) -> Operator:

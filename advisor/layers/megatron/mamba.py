@@ -89,21 +89,17 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
         (output,),
         unit=ComputeUnit.SCAN,
         saved=(source, ungated, coefficients),
-        weights=_scan_weights(inner + 2 * states, heads),
+        # A_log and D are fp32 in Megatron, and few: they are counted like the others
+        weights=(
+            Weight("conv1d.weight", (inner + 2 * states, _KERNEL), True),
+            Weight("conv1d.bias", (inner + 2 * states,), True),
+            *(Weight(name, (heads,), True) for name in ("dt_bias", "A_log", "D")),
+        ),
         attention_flops=shape.tokens * flops,
         forward_workspace=forward,
         backward_workspace=backward,
         extra_forward_bytes=2 * forward,
         extra_backward_bytes=2 * backward,
-    )
-
-
-def _scan_weights(width: int, heads: int) -> tuple[Weight, ...]:
-    """A_log and D are fp32 in Megatron, and few: they are counted like the others."""
-    return (
-        Weight("conv1d.weight", (width, _KERNEL), True),
-        Weight("conv1d.bias", (width,), True),
-        *(Weight(name, (heads,), True) for name in ("dt_bias", "A_log", "D")),
     )
 
 

@@ -3,14 +3,7 @@
 Source: megatron-core 0.16.1 tensor_parallel/mappings.py.
 """
 
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Module,
-    Operator,
-    Tensor,
-)
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 
 

@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.quantization import gradient_copies, saved_input
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
+from advisor.layers.megatron.linear import column_parallel_linear, row_parallel_linear
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import Activation
 
@@ -25,41 +25,16 @@ def mlp_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
 
 
 def parallel_mlp(shape: RankShape, source: Tensor, mlp: Mlp) -> tuple[Operator, ...]:
-    """An MLP that tensor parallelism cuts."""
+    """An MLP that tensor parallelism cuts; linear_fc1's bias is added with the activation."""
     fc1_width = shape.model.fc1_size_of(mlp.ffn_hidden_size) // shape.tp
     fc1_out = shape.activation(f"{mlp.prefix}fc1_out", fc1_width)
-    ffn = mlp.ffn_hidden_size // shape.tp
-    activated = shape.activation(f"{mlp.prefix}activation_out", ffn)
+    activated = shape.activation(f"{mlp.prefix}activation_out", mlp.ffn_hidden_size // shape.tp)
+    output, bias = shape.hidden(f"{mlp.prefix}mlp_out"), shape.model.add_bias_linear
+    fc1, fc2 = f"{mlp.prefix}linear_fc1", f"{mlp.prefix}linear_fc2"
     return (
-        _linear_fc1(shape, source, fc1_out, mlp),
+        column_parallel_linear(shape, fc1, mlp.fc1, source, fc1_out, bias=bias),
         _activation(shape, fc1_out, activated, mlp),
-        _linear_fc2(shape, activated, mlp),
-    )
-
-
-def _linear_fc1(shape: RankShape, source: Tensor, output: Tensor, mlp: Mlp) -> Operator:
-    """Column parallel; saves its input as the SP shard. The bias is added with the activation."""
-    model, width = shape.model, output.shape[-1]
-    name = f"{mlp.prefix}linear_fc1"
-    weights = [Weight(f"{name}.weight", (width, model.hidden_size), True, True)]
-    if model.add_bias_linear:
-        weights.append(Weight(f"{name}.bias", (width,), True))
-    return Operator(
-        name,
-        mlp.fc1,
-        (source,),
-        (output,),
-        unit=ComputeUnit.GEMM,
-        saved=saved_input(shape, source),
-        weights=tuple(weights),
-        gemm=shape.gemm(shape.tokens, width, model.hidden_size),
-        forward_collectives=shape.column_parallel_forward(),
-        backward_collectives=shape.column_parallel_backward(),
-        forward_workspace=shape.gathered_input_workspace,
-        backward_workspace=shape.column_parallel_workspace
-        + gradient_copies(shape, output)
-        + shape.weight_gradient_bytes(width * model.hidden_size),
-        extra_backward_bytes=shape.main_grad_traffic(width * model.hidden_size),
+        row_parallel_linear(shape, fc2, mlp.fc2, activated, output, bias=bias),
     )
 
 
@@ -88,31 +63,3 @@ def fuses_activation(shape: RankShape) -> bool:
     if not model.bias_activation_fusion or model.activation is Activation.SQUARED_RELU:
         return False
     return model.activation.gated or model.add_bias_linear
-
-
-def _linear_fc2(shape: RankShape, source: Tensor, mlp: Mlp) -> Operator:
-    """Row parallel; saves the activation's output."""
-    model, width = shape.model, source.shape[-1]
-    name = f"{mlp.prefix}linear_fc2"
-    output = shape.hidden(f"{mlp.prefix}mlp_out")
-    weights = [Weight(f"{name}.weight", (model.hidden_size, width), True, True)]
-    if model.add_bias_linear:
-        weights.append(Weight(f"{name}.bias", (model.hidden_size,)))
-    return Operator(
-        name,
-        mlp.fc2,
-        (source,),
-        (output,),
-        unit=ComputeUnit.GEMM,
-        saved=saved_input(shape, source),
-        weights=tuple(weights),
-        gemm=shape.gemm(shape.tokens, model.hidden_size, width),
-        forward_collectives=shape.row_parallel_forward(),
-        backward_collectives=shape.row_parallel_backward(),
-        forward_workspace=shape.row_parallel_workspace,
-        gathers_gradient=shape.gathers_gradient,
-        backward_workspace=shape.row_parallel_workspace
-        + gradient_copies(shape, output)
-        + shape.weight_gradient_bytes(width * model.hidden_size),
-        extra_backward_bytes=shape.main_grad_traffic(width * model.hidden_size),
-    )

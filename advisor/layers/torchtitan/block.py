@@ -19,13 +19,7 @@ from advisor.layers.eager.parts import (
     residual,
     rotate_half,
 )
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.torchtitan.collectives import (
     gather_sequence,
@@ -112,15 +106,9 @@ def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tupl
     query, key, middle = _position_heads(shape, query, key)
     core = attention_over_ranks(shape, query, key, value)
     held = (source, query, key, value, *core[-1].outputs)
-    wo = linear(
-        shape,
-        "wo",
-        Module.LINEAR_PROJ,
-        core[-1].outputs[0],
-        whole_hidden(shape, "wo_out"),
-        bias=model.add_bias_linear,
-        holds=held,
-    )
+    (attended,), output = core[-1].outputs, whole_hidden(shape, "wo_out")
+    bias = model.add_bias_linear
+    wo = linear(shape, "wo", Module.LINEAR_PROJ, attended, output, bias=bias, holds=held)
     return (*projections, *middle, *core, wo), held
 
 
@@ -135,11 +123,9 @@ def _position_heads(
     model = shape.model
     operators: list[Operator] = []
     if model.qk_layernorm:
-        sources = (
-            ("q_norm", by_head(shape, query, shape.local_heads)),
-            ("k_norm", by_head(shape, key, shape.local_groups)),
-        )
-        for name, source in sources:
+        sources = (("q_norm", query, shape.local_heads), ("k_norm", key, shape.local_groups))
+        for name, whole, number in sources:
+            source = by_head(shape, whole, number)
             normed = Tensor(f"{name}_out", source.shape, source.dtype)
             operators.append(fused_norm(shape, name, Module.QK_LAYERNORM, source, normed))
         query, key = (operator.outputs[0] for operator in operators)

@@ -6,12 +6,7 @@ block mask is not counted.
 """
 
 from advisor.layers.eager.context_parallel import attention_over_ranks
-from advisor.layers.eager.parts import (
-    activation,
-    fused_norm,
-    in_fp32,
-    linear,
-)
+from advisor.layers.eager.parts import activation, fused_norm, in_fp32, linear
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.torchtitan.collectives import whole_hidden
@@ -26,15 +21,8 @@ def latent_attention(shape: RankShape, source: Tensor) -> tuple[Operators, tuple
     key, value, kv_operators, kv_held = _key_value(shape, source)
     core = attention_over_ranks(shape, query, key, value)
     held = (source, *q_held, *kv_held, query, key, *core[-1].outputs)
-    wo = linear(
-        shape,
-        "wo",
-        Module.LINEAR_PROJ,
-        core[-1].outputs[0],
-        whole_hidden(shape, "wo_out"),
-        bias=False,
-        holds=held,
-    )
+    (attended,), output = core[-1].outputs, whole_hidden(shape, "wo_out")
+    wo = linear(shape, "wo", Module.LINEAR_PROJ, attended, output, bias=False, holds=held)
     return (*q_operators, *kv_operators, *core, wo), held
 
 

@@ -15,13 +15,7 @@ from advisor.layers.eager.parts import (
     residual,
     rotate_half,
 )
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.operators import LAYER_INPUT, Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.core_attention import core_attention
 from advisor.layers.transformers.liger import liger_rotary, liger_swiglu
@@ -82,16 +76,9 @@ def _attention(
     query, key, value, before = _query_key_value(shape, source)
     query, key, cast = _narrow(shape, query, key)
     core = (*cast, *core_attention(shape, query, key, value, kind))
-    out = hidden(shape, "o_proj_out", shape.dtype)
-    o_proj = linear(
-        shape,
-        "o_proj",
-        Module.LINEAR_PROJ,
-        core[-1].outputs[0],
-        out,
-        bias=model.add_bias_linear,
-        holds=(source, query, key, value),
-    )
+    (attended,), out = core[-1].outputs, hidden(shape, "o_proj_out", shape.dtype)
+    bias, held = model.add_bias_linear, (source, query, key, value)
+    o_proj = linear(shape, "o_proj", Module.LINEAR_PROJ, attended, out, bias=bias, holds=held)
     branch, dropped = dropout("resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout)
     after, place = model.norm_placement.after, Module.POST_ATTENTION_LAYERNORM
     branch, norm = _norm(after, shape, "post_attention_layernorm", place, branch)

@@ -68,17 +68,9 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     ]
     if total.dtype is not output.dtype:
         tail.append(Operator("sum_of_experts.cast", Module.COMBINE, (total,), (output,)))
-    else:
-        tail[-1] = replace(tail[-1], outputs=(output,))
-    tail[-1] = replace(tail[-1], forward_holds=held)
-    return (
-        *router,
-        sort,
-        gather_tokens(source, sent, taken),
-        gather_tokens(weights, sorted_weights, order),
-        *operators,
-        *tail,
-    )
+    tail[-1] = replace(tail[-1], outputs=(output,), forward_holds=held)
+    gather = gather_tokens(source, sent, taken), gather_tokens(weights, sorted_weights, order)
+    return (*router, sort, *gather, *operators, *tail)
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:

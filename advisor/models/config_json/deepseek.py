@@ -9,12 +9,7 @@ from typing import Any
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.options import (
-    Activation,
-    LoadBalancing,
-    RouterDType,
-    ScoreFunction,
-)
+from advisor.models.options import Activation, LoadBalancing, RouterDType, ScoreFunction
 from advisor.models.spec import ModelSpec
 
 _READ = SHAPE_KEYS | keys(

@@ -132,8 +132,7 @@ def _bare_layers(config: HuggingFaceConfig) -> LayerPattern:
     types = tuple("chunked_attention" if has else "full_attention" for has in rotary)
     if config.get("layer_types", tuple[str, ...], types) != types:
         raise config.refuse(
-            "layer_types",
-            "must be chunked_attention exactly where no_rope_layers is 1",
+            "layer_types", "must be chunked_attention exactly where no_rope_layers is 1"
         )
     bare = [not has for has in rotary]
     return each_nth(bare) or LayerPattern.read([int(one) for one in bare], "no_rope_layers")

@@ -4,6 +4,7 @@ Source of names, and of values where a key is absent: transformers 4.57.1,
 models/<type>/configuration_<type>.py and modeling_<type>.py.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,14 @@ from advisor.models.config_json.windows import Windows, window_fields
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
 
+_GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 _GATED = {
-    "silu": Activation.SWIGLU,
-    "swish": Activation.SWIGLU,
-    "gelu": Activation.GEGLU,
-    "gelu_new": Activation.GEGLU,
-    "gelu_pytorch_tanh": Activation.GEGLU,
+    **dict.fromkeys(("silu", "swish"), Activation.SWIGLU),
+    **dict.fromkeys(_GELUS, Activation.GEGLU),
 }
 _PLAIN = {
     "relu2": Activation.SQUARED_RELU,
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU,
-    "gelu_fast": Activation.GELU,
-    "gelu_pytorch_tanh": Activation.GELU,
+    **dict.fromkeys((*_GELUS, "gelu_fast"), Activation.GELU),
 }
 
 
@@ -103,10 +99,7 @@ _DECODERS = {
     ),
     "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
     "qwen3_moe": _Decoder(
-        num_key_value_heads=4,
-        windows=_QWEN_WINDOWS,
-        qk_norm=True,
-        experts=EXPERT_KEYS["qwen3_moe"],
+        num_key_value_heads=4, windows=_QWEN_WINDOWS, qk_norm=True, experts=EXPERT_KEYS["qwen3_moe"]
     ),
     "nemotron": _Decoder(
         bias_keys=("attention_bias", "mlp_bias"),
@@ -147,19 +140,12 @@ def load_config_json(path: Path) -> ModelSpec:
         raise config.refuse("model_type", "is not a supported model family", near)
     config.check_architecture()
     try:
-        if model_type == "gpt2":
-            return _read_gpt2(config)
-        if model_type in DEEPSEEK_TYPES:
-            return read_deepseek(config)
-        if model_type in HYBRID_TYPES:
-            return read_hybrid(config)
-        return _read_decoder(config, _DECODERS[model_type])
+        return _READERS.get(model_type, _read_decoder)(config)
     except UserError as error:
         if not error.field.startswith("model."):
             raise
-        raise UserError(
-            f"{path}: {error.field}", error.value, error.relation, error.nearest
-        ) from None
+        field = f"{path}: {error.field}"
+        raise UserError(field, error.value, error.relation, error.nearest) from None
 
 
 def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
@@ -171,8 +157,9 @@ def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
     return replace(config, values={**inner, "model_type": kind})
 
 
-def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
+def _read_decoder(config: HuggingFaceConfig) -> ModelSpec:
     """Families with rotary positions, and dropout on attention alone."""
+    family = _DECODERS[str(config.values["model_type"])]
     parts = (family.windows, family.experts, family.variant)
     own = [part.keys for part in parts if part is not None]
     config.check_keys(_DECODER_KEYS.union(family.bias_keys, *own))
@@ -211,10 +198,10 @@ def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
     hidden, heads = config.positive("n_embd"), config.positive("n_head")
     hidden_dropout = config.get("resid_pdrop", float, 0.1)
     if config.get("embd_pdrop", float, 0.1) != hidden_dropout:
-        raise config.refuse(
-            "embd_pdrop",
-            f"must equal resid_pdrop = {hidden_dropout}: Megatron has only one hidden dropout",
+        relation = (
+            f"must equal resid_pdrop = {hidden_dropout}: Megatron has only one hidden dropout"
         )
+        raise config.refuse("embd_pdrop", relation)
     return ModelSpec(
         name=config.model_name,
         num_layers=config.positive("n_layer"),
@@ -275,7 +262,14 @@ def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
     )
     if attention != mlp:
         key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
-        raise config.refuse(
-            key, f"needs {other} = true too: Megatron's --add-bias-linear sets both"
-        )
+        relation = f"needs {other} = true too: Megatron's --add-bias-linear sets both"
+        raise config.refuse(key, relation)
     return bool(attention)
+
+
+_READERS: dict[str, Callable[[HuggingFaceConfig], ModelSpec]] = {
+    "gpt2": _read_gpt2,
+    **dict.fromkeys(DEEPSEEK_TYPES, read_deepseek),
+    **dict.fromkeys(HYBRID_TYPES, read_hybrid),
+}
+"""Of the types that are no `_DECODERS`."""

@@ -133,39 +133,29 @@ NEUTRAL_KEYS = keys(
     """
 )
 
+_SWITCHES = keys(
+    """
+    add_cross_attention attention_bias is_encoder_decoder mlp_bias output_attentions
+    output_hidden_states qk_layernorm tie_encoder_decoder use_qk_norm use_sliding_window
+    """
+)
 # Values that leave a feature off; any other value of these keys is refused.
 OFF_VALUES: dict[str, tuple[object, ...]] = {
-    "add_cross_attention": (False,),
-    "attention_bias": (False,),
-    "embd_pdrop": (0.0,),
-    "resid_pdrop": (0.0,),
+    **dict.fromkeys(("embd_pdrop", "resid_pdrop", "router_jitter_noise"), (0.0,)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (0,)),
+    **dict.fromkeys(("pruned_heads", "quantization_config"), ({},)),
     "chunk_size_feed_forward": (0,),
     "is_decoder": (False, True),
-    "is_encoder_decoder": (False,),
-    "mlp_bias": (False,),
-    "num_experts": (0,),
-    "num_local_experts": (0,),
-    "n_routed_experts": (0,),
-    "output_attentions": (False,),
-    "output_hidden_states": (False,),
-    "pruned_heads": ({},),
-    "router_jitter_noise": (0.0,),
-    "qk_layernorm": (False,),
-    "quantization_config": ({},),
-    "tie_encoder_decoder": (False,),
-    "use_qk_norm": (False,),
-    "use_sliding_window": (False,),
+    **dict.fromkeys(_SWITCHES, (False,)),
 }
 
+_BIASES = "adds biases that this family does not have in Megatron"
 _EXPERTS = "mixture-of-experts layers of this family are not modelled"
 REASONS = {
-    "attention_bias": "adds biases that this family does not have in Megatron",
+    **dict.fromkeys(("attention_bias", "mlp_bias"), _BIASES),
+    **dict.fromkeys(("n_routed_experts", "num_experts"), _EXPERTS),
+    **dict.fromkeys(("num_experts_per_tok", "num_local_experts"), _EXPERTS),
     "auto_map": "points to custom code, which may differ from the family's",
-    "mlp_bias": "adds biases that this family does not have in Megatron",
-    "n_routed_experts": _EXPERTS,
-    "num_experts": _EXPERTS,
-    "num_experts_per_tok": _EXPERTS,
-    "num_local_experts": _EXPERTS,
     "num_nextn_predict_layers": "multi-token prediction is not modelled",
     "output_attentions": "returns attention scores, which is not modelled",
     "output_hidden_states": "returns every layer's output, which is not modelled",

@@ -6,6 +6,7 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
+from advisor.base.record import defaults
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import (
     AS_BRIDGE_RUNS_EXPERTS,
@@ -26,13 +27,11 @@ from advisor.models.spec import ModelSpec
 HYBRID_TYPES = ("qwen3_next", "nemotron_h")
 
 _SHAPE = SHAPE_KEYS | keys("num_experts_per_tok norm_topk_prob moe_intermediate_size")
-_LINEAR = {
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-}
+_LINEAR = (
+    *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_num_key_heads", "linear_num_value_heads"),
+)
+"""Keys whose names and defaults are those of ModelSpec."""
 _QWEN3_NEXT_EXPERTS = ExpertKeys(
     number="num_experts",
     default_number=512,
@@ -43,17 +42,12 @@ _QWEN3_NEXT_EXPERTS = ExpertKeys(
     sparse_steps=True,
     normalized=True,
 )
-_QWEN3_NEXT = (
-    _SHAPE
-    | _QWEN3_NEXT_EXPERTS.keys
-    | set(_LINEAR)
-    | keys(
-        """
-        hidden_act shared_expert_intermediate_size layer_types full_attention_interval
-        partial_rotary_factor rope_parameters
-        """
-    )
-)
+_QWEN3_NEXT = keys(
+    """
+    hidden_act shared_expert_intermediate_size layer_types full_attention_interval
+    partial_rotary_factor rope_parameters
+    """
+).union(_SHAPE, _QWEN3_NEXT_EXPERTS.keys, _LINEAR)
 _NEMOTRON_H = _SHAPE | keys(
     """
     hidden_dropout mlp_hidden_act hybrid_override_pattern layers_block_type ssm_state_size
@@ -83,12 +77,9 @@ _FIXED_IN_MEGATRON = {
 """What Megatron's Mamba stack, or our model of it, has no other value of."""
 
 _LETTERS = {
-    "linear_attention": "M",
-    "mamba": "M",
-    "full_attention": "*",
-    "attention": "*",
-    "mlp": "-",
-    "moe": "E",
+    **dict.fromkeys(("linear_attention", "mamba"), "M"),
+    **dict.fromkeys(("full_attention", "attention"), "*"),
+    **{"mlp": "-", "moe": "E"},
 }
 
 
@@ -103,9 +94,7 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
     config.check_keys(_QWEN3_NEXT)
     config.check_activation("hidden_act", "silu", "is not a modelled activation")
     shared = config.get("shared_expert_intermediate_size", int, 512)
-    linear: dict[str, Any] = {
-        name: config.positive(name, default) for name, default in _LINEAR.items()
-    }
+    linear: dict[str, Any] = {k: config.positive(k, defaults(ModelSpec)[k]) for k in _LINEAR}
     return ModelSpec(
         **config.shape(num_attention_heads=16, intermediate_size=5632),
         num_query_groups=config.positive("num_key_value_heads", 2),
@@ -144,9 +133,8 @@ def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     for key, value in _FIXED_IN_MEGATRON.items():
         if config.values.get(key, value) != value:
             legal = "null" if value is None else str(value).lower()
-            raise config.refuse(
-                key, f"must be {legal}: other values do not exist in Megatron or are not modelled"
-            )
+            other = "other values do not exist in Megatron or are not modelled"
+            raise config.refuse(key, f"must be {legal}: {other}")
     config.check_activation("mlp_hidden_act", "relu2", "is not a modelled activation")
     pattern = _pattern(config)
     return ModelSpec(

@@ -42,11 +42,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
 
 EXPERT_KEYS = {
     "mixtral": ExpertKeys(
-        number="num_local_experts",
-        default_number=8,
-        topk=2,
-        aux_loss=0.001,
-        always_normalized=True,
+        number="num_local_experts", default_number=8, topk=2, aux_loss=0.001, always_normalized=True
     ),
     "qwen3_moe": ExpertKeys(
         number="num_experts",

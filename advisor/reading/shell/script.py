@@ -93,7 +93,8 @@ class Record:
         commands = self.script.commands
         if key in self._seen:
             at = self._seen[key]
-            commands[at] = replace(commands[at], branch=_shared(commands[at], command))
+            shared = tuple(text for text in commands[at].branch if text in command.branch)
+            commands[at] = replace(commands[at], branch=shared)
         elif command.words:
             self._seen[key] = len(commands)
             commands.append(command)
@@ -112,10 +113,6 @@ class Record:
             self._noted.add(note)
             self.script.notes.append(note)
 
-    def calls(self, name: str) -> None:
-        """A function was called."""
-        self.called.add(name)
-
     def assigned(self, name: str, variable: Variable) -> None:
         """Remember what a variable was given, for scripts that only set options."""
         self._assigned.setdefault(name, []).append(variable)
@@ -133,13 +130,8 @@ class Record:
             for variable in variables:
                 words = _as_words(variable)
                 if any(w.text.startswith("--") for w in words):
-                    self.add(
-                        ShellCommand(words=words, place=words[0].place, environment=environment)
-                    )
-
-
-def _shared(one: ShellCommand, other: ShellCommand) -> tuple[str, ...]:
-    return tuple(text for text in one.branch if text in other.branch)
+                    place = words[0].place
+                    self.add(ShellCommand(words=words, place=place, environment=environment))
 
 
 def _as_words(variable: Variable) -> tuple[Word, ...]:

@@ -27,18 +27,10 @@ if TYPE_CHECKING:
 
 _DEEPEST: Final = 8
 _SILENT: Final = (
-    "echo",
-    "printf",
-    "logger",
-    "mkdir",
-    "cd",
-    "rm",
-    "cp",
-    "mv",
-    "ls",
-    "sleep",
-    "wait",
+    *("echo", "printf", "logger", "mkdir", "cd", "rm", "cp", "mv", "ls", "sleep", "wait"),
+    *("shift", "set", "getopts", "read"),
 )
+"""Programs that nothing is to be said of."""
 
 
 class Commands:
@@ -94,13 +86,11 @@ class Commands:
             elif child.type == "variable_name" and keyword == "export":
                 state.exported.add(self.source.text(child))
 
-    def unset(self, node: "Node", states: list[State]) -> list[State]:
+    def unset(self, node: "Node", state: State) -> None:
         """`unset X`."""
-        for state in states:
-            for child in node.named_children:
-                state.variables.pop(self.source.text(child), None)
-                state.exported.discard(self.source.text(child))
-        return states
+        for child in node.named_children:
+            state.variables.pop(self.source.text(child), None)
+            state.exported.discard(self.source.text(child))
 
     @abstractmethod
     def statement(self, node: "Node", states: list[State]) -> list[State]:
@@ -117,10 +107,8 @@ class Commands:
         for state in states:
             state.declared |= assigned_in(tree.root_node, source)
         if tree.root_node.has_error:
-            place = source.place(first_error(tree.root_node))
-            self.record.note(
-                "this is not complete shell text; the rest is read as far as possible", place
-            )
+            text = "this is not complete shell text; the rest is read as far as possible"
+            self.record.note(text, source.place(first_error(tree.root_node)))
         read = []
         for node in tree.root_node.children:
             if too_deep(node):
@@ -195,13 +183,9 @@ class Commands:
                     own[self.source.text(name)] = Word(
                         tuple(pieces) or (Piece(text="", place=self.source.place(child)),)
                     )
-        nodes = [
-            child
-            for child in node.children
-            if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
-        ]
+        others = ("variable_assignment", "file_redirect", "herestring_redirect")
         self.record.uses(self.source.text(node))
-        words = expander.expanded(nodes)
+        words = expander.expanded([child for child in node.children if child.type not in others])
         self.record.spend(words, len(own) // 10)
         if not words:
             return [state]
@@ -223,12 +207,10 @@ class Commands:
         if program == "shift":
             self.record.spend((), len(positional(state)))
             shift(state, words[1:])
-            return [state]
-        if program in ("set", "getopts", "read"):
+        if program == "read":
             for w in words[1:]:
-                if program == "read" and w.text.isidentifier():
+                if w.text.isidentifier():
                     state.set(w.text, UNKNOWN)
-            return [state]
         if program in _SILENT:
             return [state]
         words, environment = prefixed(words, environment)
@@ -239,13 +221,9 @@ class Commands:
             results = self._nested(content, way)
             if program == "eval" and results:
                 return results
+        place, branch = words[0].place if words else self.source.place(node), state.branch
         self.record.add(
-            ShellCommand(
-                words=tuple(words),
-                place=words[0].place if words else self.source.place(node),
-                environment=environment,
-                branch=state.branch,
-            )
+            ShellCommand(words=tuple(words), place=place, environment=environment, branch=branch)
         )
         return [state]
 
@@ -260,7 +238,7 @@ class Commands:
 
     def _call(self, words: list[Word], state: State) -> list[State]:
         source, body = state.functions[words[0].text]
-        self.record.calls(words[0].text)
+        self.record.called.add(words[0].text)
         kept = {n: state.variables.get(n) for n in positional(state)}
         inside = state.copy()
         inside.depth += 1

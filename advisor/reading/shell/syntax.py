@@ -70,22 +70,14 @@ def too_deep(node: "Node") -> bool:
 
 def arms(node: "Node") -> list[tuple[list["Node"], list["Node"]]]:
     """Conditions and body of an if, of each elif, and of the else, which has no condition."""
-    conditions = node.children_by_field_name("condition")
-    conditions = [c for c in conditions if c.is_named]
+    conditions = [c for c in node.children_by_field_name("condition") if c.is_named]
     known = {c.id for c in conditions}
     last = conditions[-1].end_byte if conditions else node.start_byte
-    body = [
-        c
-        for c in node.named_children
-        if c.start_byte >= last
-        and c.type not in ("elif_clause", "else_clause")
-        and c.id not in known
-    ]
-    arms = [(conditions, body)]
+    body = [c for c in node.named_children if c.start_byte >= last and c.id not in known]
+    arms = [(conditions, [c for c in body if c.type not in ("elif_clause", "else_clause")])]
     for clause in node.named_children:
         if clause.type == "elif_clause":
-            found = _elif(clause)
-            arms.append(found)
+            arms.append(_elif(clause))
         elif clause.type == "else_clause":
             arms.append(([], list(clause.named_children)))
     return arms

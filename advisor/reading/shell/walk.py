@@ -5,30 +5,25 @@ own variables, so that what one branch sets never meets what another does.
 """
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.place import Place
-from advisor.reading.shell.expansion import Expander, Source, calculate
+from advisor.reading.shell.expansion import Expander, Source, TooLongError, calculate
 from advisor.reading.shell.script import Record, Script
-from advisor.reading.shell.state import UNKNOWN, State, scalar
-from advisor.reading.words import Word, word
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
-
-from advisor.reading.shell.expansion import TooLongError
 from advisor.reading.shell.simple_commands import Commands
 from advisor.reading.shell.state import (
+    UNKNOWN,
+    State,
     Variable,
     doubted,
     fingerprint,
     joined,
+    scalar,
 )
 from advisor.reading.shell.syntax import TOO_DEEP, arms, assigned_in
-from advisor.reading.words import Piece, split_words
+from advisor.reading.words import Piece, split_words, word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -61,52 +56,24 @@ class Walk(Commands):
         try:
             return self._follow(node, states)
         except TooLongError as error:
-            self.note(f"{self._shown(node)} {error}", node)
+            beginning = self.source.text(node).split("\n")[0][:40]
+            self.note(f"{beginning} {error}", node)
             return states
         finally:
             self.record.leave()
 
-    def _shown(self, node: "Node") -> str:
-        """How a statement begins."""
-        return self.source.text(node).split("\n")[0][:40]
-
     def _follow(self, node: "Node", states: list[State]) -> list[State]:
-        match node.type:
-            case "comment":
-                self._directive(node, states[0])
-                return states
-            case "if_statement":
-                return self._each(states, lambda state: self._if(node, state))
-            case "case_statement":
-                return self._each(states, lambda state: self._case(node, state))
-            case "for_statement":
-                return self._each(states, lambda state: self._for(node, state))
-            case "while_statement" | "c_style_for_statement":
-                return self._each(states, lambda state: self._while(node, state))
-            case "function_definition":
-                return self._each(states, lambda state: self._define(node, state))
-            case "list":
-                return self._each(states, lambda state: self._list(node, state))
-            case "subshell":
-                for state in states:
-                    self.statements(node.named_children, [state.copy()])
-                return states
-            case "redirected_statement":
-                return self._each(states, lambda state: self.redirected(node, state))
-            case "command":
-                return self._each(states, lambda state: self.command(node, state))
-            case "variable_assignment":
-                for state in states:
-                    self.assign(node, state)
-                return states
-            case "declaration_command":
-                for state in states:
-                    self.declare(node, state)
-                return states
-            case "unset_command":
-                return self.unset(node, states)
-            case _:
-                return self.statements(node.named_children, states)
+        step, effect = _STEPS.get(node.type), _EFFECTS.get(node.type)
+        if step is not None:
+            return self._each(states, lambda state: step(self, node, state))
+        if effect is not None:
+            for state in states:
+                effect(self, node, state)
+            return states
+        if node.type == "comment":
+            self._directive(node)
+            return states
+        return self.statements(node.named_children, states)
 
     def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
         results: list[State] = []
@@ -125,11 +92,9 @@ class Walk(Commands):
             values = tuple(sorted((n, fingerprint(v)) for n, v in state.variables.items()))
             distinct.setdefault((values, tuple(sorted(state.assumed.items()))), state)
         ways = list(distinct.values())
-        if len(ways) <= _MOST_WAYS:
-            return ways
-        return [joined(ways, before)]
+        return ways if len(ways) <= _MOST_WAYS else [joined(ways, before)]
 
-    def _directive(self, node: "Node", state: State) -> None:
+    def _directive(self, node: "Node") -> None:
         text = self.source.text(node)
         match = _DIRECTIVE.match(text)
         if match:
@@ -242,6 +207,9 @@ class Walk(Commands):
             state.functions[self.source.text(name)] = (self.source, body)
         return [state]
 
+    def _subshell(self, node: "Node", state: State) -> None:
+        self.statements(node.named_children, [state.copy()])
+
     def _list(self, node: "Node", state: State) -> list[State]:
         """`A && B` and `A || B`."""
         left, right = node.named_children[0], node.named_children[-1]
@@ -257,6 +225,25 @@ class Walk(Commands):
         return self.statements([right], states)
 
 
+_STEPS: Final[dict[str, "Callable[[Walk, Node, State], list[State]]"]] = {
+    "if_statement": Walk._if,
+    "case_statement": Walk._case,
+    "for_statement": Walk._for,
+    "while_statement": Walk._while,
+    "c_style_for_statement": Walk._while,
+    "function_definition": Walk._define,
+    "list": Walk._list,
+    "redirected_statement": Walk.redirected,
+    "command": Walk.command,
+}
+"""By the type of a statement, the states that it makes of one."""
+_EFFECTS: Final[dict[str, "Callable[[Walk, Node, State], None]"]] = {
+    "variable_assignment": Walk.assign,
+    "declaration_command": Walk.declare,
+    "unset_command": Walk.unset,
+    "subshell": Walk._subshell,
+}
+"""Those that only change a state."""
 _NUMBERS: Final = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 _TESTS: Final = ("test_command", "negated_command", "binary_expression", "unary_expression")
 _EQUAL: Final = re.compile(
@@ -343,17 +330,13 @@ def assume(state: State, node: "Node", source: Source, text: str, *, truth: bool
 
 
 def read_shell(text: str, file: str) -> Script:
-    """The commands of a shell text; what cannot be read is a note.
+    """Every command of a shell text, each as it is run on each way through it; what cannot be read
+    is a note.
 
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]
     """
-    return read(word(text, Place(file, 1, 1)))
-
-
-def read(content: Word) -> Script:
-    """Every command of a script, each as it is run on each way through it."""
-    record = Record(content.place.file)
+    content, record = word(text, Place(file, 1, 1)), Record(file)
     walk = Walk(record, Source(content))
     states = walk.text(content, [State()])
     walk.uncalled_functions(states)

@@ -11,14 +11,7 @@ from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Module,
-    Operator,
-    Tensor,
-)
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.models.options import TokenDispatcher
 
@@ -35,20 +28,14 @@ class Dispatched(Struct, frozen=True):
 
 def dispatch(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
     """Permute, communicate, sort by local expert."""
-    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
-        return _all_gather(shape, source, probs, routing_map)
-    if shape.model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
-        return _flex(shape, source, probs, routing_map)
-    return _all_to_all(shape, source, probs, routing_map)
+    there, _ = _WAYS[shape.model.moe_token_dispatcher_type]
+    return there(shape, source, probs, routing_map)
 
 
 def combine(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """The way back, from the experts' output to [tokens, hidden_size]."""
-    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
-        return _combine_all_gather(shape, source)
-    if shape.model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
-        return _combine_flex(shape, source)
-    return _combine_all_to_all(shape, source)
+    _, back = _WAYS[shape.model.moe_token_dispatcher_type]
+    return back(shape, source)
 
 
 def _both_ways(forward: CollectiveKind, group: Group, num_bytes: int) -> dict[str, Any]:
@@ -114,59 +101,43 @@ def _selected_probs(shape: RankShape, tokens: int, experts: int, routed: int) ->
     )
 
 
+def _with_probs(shape: RankShape, prefix: str, count: int) -> tuple[Tensor, Tensor]:
+    """Rows of tokens, and their probabilities in the router's type."""
+    probs = Tensor(f"{prefix}_probs", (count,), router_dtype(shape))
+    return _hidden_rows(shape, f"{prefix}_tokens", count), probs
+
+
 def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
     """MoEAlltoAllTokenDispatcher: permute, all-to-all over EP, all-gather over ETP, sort."""
-    counts, dtype = moe_tokens(shape), router_dtype(shape)
-    tokens = _hidden_rows(shape, "permuted_tokens", counts.routed)
-    chosen = Tensor("permuted_probs", (counts.routed,), dtype)
+    counts = moe_tokens(shape)
+    made = _with_probs(shape, "permuted", counts.routed)
     shape_of = (counts.local, counts.num_experts, counts.routed)
     operators = [
         Operator(
             "permute",
             Module.DISPATCH,
             (source, probs, routing_map),
-            (tokens, chosen),
+            made,
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
             gradient_free_inputs=frozenset({routing_map.name}),
-            extra_backward_bytes=_added_bytes(shape, tokens),
+            extra_backward_bytes=_added_bytes(shape, made[0]),
         )
     ]
-    variables = [tokens, chosen]
+    variables: tuple[Tensor, ...] = made
     if shape.expert_model_parallel_size > 1:
-        sent, tokens = tokens, _hidden_rows(shape, "received_tokens", counts.received)
-        weights, chosen = chosen, Tensor("received_probs", (counts.received,), dtype)
-        operators.append(
-            Operator(
-                "dispatch_all_to_all",
-                Module.DISPATCH,
-                (sent, weights),
-                (tokens, chosen),
-                **_exchange(tokens, chosen, before=_counts(shape)),
-            )
-        )
-        variables += [tokens, chosen]
+        sent, made = made, _with_probs(shape, "received", counts.received)
+        exchange = _exchange(*made, before=_counts(shape))
+        operators.append(Operator("dispatch_all_to_all", Module.DISPATCH, sent, made, **exchange))
+        variables += made
     if shape.expert_tensor_parallel_size > 1:
-        part, tokens = tokens, _hidden_rows(shape, "gathered_tokens", counts.computed)
-        weights, chosen = chosen, Tensor("gathered_probs", (counts.computed,), dtype)
-        gather = _both_ways(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, tokens.num_bytes)
-        operators.append(
-            Operator(
-                "gather_expert_tokens", Module.DISPATCH, (part, weights), (tokens, chosen), **gather
-            )
-        )
+        part, made = made, _with_probs(shape, "gathered", counts.computed)
+        gather = _both_ways(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, made[0].num_bytes)
+        operators.append(Operator("gather_expert_tokens", Module.DISPATCH, part, made, **gather))
     if counts.local_experts > 1:
-        unsorted, tokens = tokens, _hidden_rows(shape, "expert_tokens", counts.computed)
-        weights, chosen = chosen, Tensor("expert_probs", (counts.computed,), dtype)
-        operators.append(
-            Operator(
-                "sort_by_expert",
-                Module.DISPATCH,
-                (unsorted, weights),
-                (tokens, chosen),
-                saved=_sort_map(shape, "sort_map", counts.computed),
-            )
-        )
-    return Dispatched(tokens, chosen, tuple(operators), tuple(variables))
+        unsorted, made = made, _with_probs(shape, "expert", counts.computed)
+        saved = _sort_map(shape, "sort_map", counts.computed)
+        operators.append(Operator("sort_by_expert", Module.DISPATCH, unsorted, made, saved=saved))
+    return Dispatched(*made, tuple(operators), variables)
 
 
 def _sort_map(shape: RankShape, name: str, count: int) -> tuple[Tensor, ...]:
@@ -180,14 +151,9 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     operators, tensor = [], source
     if counts.local_experts > 1:
         unsorted = _hidden_rows(shape, "unsorted_out", counts.computed)
+        saved = _sort_map(shape, "unsort_map", counts.computed)
         operators.append(
-            Operator(
-                "unsort_by_expert",
-                Module.COMBINE,
-                (tensor,),
-                (unsorted,),
-                saved=_sort_map(shape, "unsort_map", counts.computed),
-            )
+            Operator("unsort_by_expert", Module.COMBINE, (tensor,), (unsorted,), saved=saved)
         )
         tensor = unsorted
     if shape.expert_tensor_parallel_size > 1:
@@ -262,8 +228,7 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
                 ),
             )
         )
-    expert_tokens = _hidden_rows(shape, "expert_tokens", counts.computed)
-    expert_probs = Tensor("expert_probs", (counts.computed,), dtype)
+    made = _with_probs(shape, "expert", counts.computed)
     shape_of = (counts.gathered, counts.local_experts, counts.computed)
     selected = (
         Tensor("router_probs_t", (counts.local_experts, counts.gathered), dtype),
@@ -274,14 +239,14 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             "permute",
             Module.DISPATCH,
             (tokens, weights, chosen),
-            (expert_tokens, expert_probs),
+            made,
             saved=(_permutation(shape, *shape_of), *selected),
             gradient_free_inputs=frozenset({chosen.name}),
             backward_workspace=gathered_bytes,
-            extra_backward_bytes=_added_bytes(shape, expert_tokens),
+            extra_backward_bytes=_added_bytes(shape, made[0]),
         )
     )
-    return Dispatched(expert_tokens, expert_probs, tuple(operators), ())
+    return Dispatched(*made, tuple(operators), ())
 
 
 def gathered_token_bytes(shape: RankShape) -> int:
@@ -356,3 +321,11 @@ def _flex_exchange(shape: RankShape, scales: int = 0) -> dict[str, Any]:
         CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL, counts.dispatched * token
     )
     return {"forward_collectives": (sent,), "backward_collectives": (sent,)}
+
+
+_WAYS = {
+    TokenDispatcher.ALLGATHER: (_all_gather, _combine_all_gather),
+    TokenDispatcher.ALLTOALL: (_all_to_all, _combine_all_to_all),
+    TokenDispatcher.FLEX: (_flex, _combine_flex),
+}
+"""Of each dispatcher, there and back."""

@@ -5,17 +5,12 @@ TEGroupedMLP is read there and in Transformer Engine 2.20.2 pytorch/module/group
 linear layers keep the rows of all experts, and write one output.
 """
 
+from functools import partial
 from math import prod
 
 from msgspec import Struct
 
-from advisor.layers.expert_tokens import (
-    MoeTokens,
-    moe_tokens,
-    router_dtype,
-    rows,
-    runs_grouped,
-)
+from advisor.layers.expert_tokens import MoeTokens, moe_tokens, router_dtype, rows, runs_grouped
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
@@ -44,8 +39,8 @@ def expert_operators(
     if runs_grouped(shape.model) or counts.local_experts == 1:
         part = _Part(counts.computed, "", counts.local_experts)
         operators = _mlp(shape, part, tokens, probs)
-        return (*applied, *operators), operators[-1].outputs[0]
-    operators = _one_by_one(shape, counts, tokens, probs)
+    else:
+        operators = _one_by_one(shape, counts, tokens, probs)
     return (*applied, *operators), operators[-1].outputs[0]
 
 
@@ -55,17 +50,8 @@ def _probs_on_input(
     """Tokens times probabilities; ones take the place of the probabilities after it."""
     scaled = rows(shape, "scaled_tokens", *tokens.shape)
     ones = Tensor("ones", probs.shape, probs.dtype)
-    return (
-        scaled,
-        ones,
-        Operator(
-            "apply_probs_on_input",
-            Module.EXPERT_FC1,
-            (tokens, probs),
-            (scaled, ones),
-            saved=(tokens, probs),
-        ),
-    )
+    read, made = (tokens, probs), (scaled, ones)
+    return *made, Operator("apply_probs_on_input", Module.EXPERT_FC1, read, made, saved=read)
 
 
 def _one_by_one(
@@ -99,8 +85,7 @@ def _mlp(shape: RankShape, part: _Part, tokens: Tensor, probs: Tensor) -> tuple[
     hidden = tokens.shape[-1]
     fc1_out = rows(shape, f"expert_fc1_out{part.suffix}", part.count, shape.model.fc1_size_of(ffn))
     activated = rows(shape, f"expert_activation_out{part.suffix}", part.count, ffn)
-    name = "expert_out" if not part.suffix else f"expert_out{part.suffix}"
-    output = rows(shape, name, part.count, hidden)
+    output = rows(shape, f"expert_out{part.suffix}", part.count, hidden)
     return (
         _linear(shape, part, Module.EXPERT_FC1, tokens, fc1_out),
         _activation(shape, part, fc1_out, activated, probs),
@@ -117,21 +102,10 @@ def _linear(
     name = f"experts.{module.rpartition('.')[2]}"
     first = module is Module.EXPERT_FC1
     sharded = shape.expert_tensor_parallel_size > 1
-    weights = [
-        Weight(
-            f"{name}.weight",
-            (width, depth),
-            sharded,
-            in_linear=True,
-            expert=True,
-            copies=part.experts,
-        )
-    ]
+    weight = partial(Weight, expert=True, copies=part.experts)
+    weights = [weight(f"{name}.weight", (width, depth), sharded, in_linear=True)]
     if shape.model.add_bias_linear:
-        bias = (width,)
-        weights.append(
-            Weight(f"{name}.bias", bias, sharded and first, expert=True, copies=part.experts)
-        )
+        weights.append(weight(f"{name}.bias", (width,), sharded and first))
     biased = 0 if first or len(weights) == 1 else _bias_traffic(shape, output)
     padding = _padding_traffic(shape, source if first else output)
     held = first and shape.quantizes and shape.holds_dispatched

@@ -27,17 +27,8 @@ def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     held = (source, *sent.variables, *back[-1].inputs)
     operators = (*shared, *router, *sent.operators, *experts, *back)
     if shared and shape.model.moe_shared_expert_overlap:
-        fc1, activation, *rest = shared
-        operators = (
-            *router,
-            *sent.operators,
-            fc1,
-            activation,
-            *experts,
-            *back[:-1],
-            *rest,
-            back[-1],
-        )
+        first, rest = (*router, *sent.operators, *shared[:2]), shared[2:]
+        operators = (*first, *experts, *back[:-1], *rest, back[-1])
     if shared:
         return (*operators, _sum(shape, back[-1].outputs[0], shared[-1].outputs[0], held))
     return (*operators[:-1], replace(back[-1], forward_holds=held))
