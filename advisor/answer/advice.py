@@ -29,31 +29,22 @@ from advisor.base.plain_json import from_text, to_plain, to_text
 from advisor.base.units import GIB, amount, percent, rate_words, signed_percent
 from advisor.hardware.gpu import GpuFields
 from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.models.model_fields import ModelFields
 
 SCHEMA_VERSION: Final = 1
 _SHOWN: Final = 10
-_DEGREES: Final = {
-    "TP": "tensor_model_parallel_size",
-    "CP": "context_parallel_size",
-    "PP": "pipeline_model_parallel_size",
-    "VPP": "virtual_pipeline_model_parallel_size",
-    "EP": "expert_model_parallel_size",
-    "DP": "data_parallel_size",
-}
-_COLUMNS: Final = (
-    "tensor_model_parallel_size",
-    "sequence_parallel",
-    "context_parallel_size",
-    "cp_comm_type",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "data_parallel_size",
+_DEGREES: Final = {short: name for short, name in SHORT_NAMES.items() if short != "ETP"}
+_COLUMNS: Final = tuple(
+    name
+    for name in ParallelLayout.__struct_fields__
+    if name in (*SHORT_NAMES.values(), "sequence_parallel", "cp_comm_type")
 )
 """Fields of the layout that are columns of a table."""
+_MEMORY: Final = (
+    *("fits", "pareto", "dominated_by", "same_as", "fit_probability", "budget_bytes"),
+    *("peak_allocated_bytes", "peak_reserved_bytes", "replayed", "simulated", "peak_stage"),
+)
 _RATES: Final = (
     "step_time_seconds",
     "step_time_low_seconds",
@@ -347,10 +338,9 @@ class Advice(Struct, frozen=True, kw_only=True):
         """The advice that `to_json` wrote; keys of later releases are ignored. UserError if
         the text is something else."""
         advice = from_text(cls, text, "advice")
-        if advice.schema_version != SCHEMA_VERSION:
-            raise UserError(
-                "advice: schema_version", advice.schema_version, f"must be {SCHEMA_VERSION}"
-            )
+        version = advice.schema_version
+        if version != SCHEMA_VERSION:
+            raise UserError("advice: schema_version", version, f"must be {SCHEMA_VERSION}")
         return advice
 
     def rows(self) -> list[dict[str, Any]]:
@@ -368,7 +358,10 @@ class Advice(Struct, frozen=True, kw_only=True):
         more = len(self.candidates) - len(shown)
         layouts = any(candidate.changes != shown[0].changes for candidate in shown)
         job, gpus = self.job, self.job.gpus
-        notes = [rate_words(*_rates(best), job.price_per_gpu_hour)] if best and best.fits else []
+        notes = []
+        if best and best.fits:
+            hours = best.gpu_hours_per_trillion_tokens
+            notes.append(rate_words(best.tokens_per_second, hours, job.price_per_gpu_hour))
         notes += [f"Assumed: {text}" for text in self.assumptions]
         notes += [f"Differs from the 16-bit recipe: {text}" for text in self.differences]
         if self.calibration.known_error:
@@ -405,17 +398,7 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
         "micro_batch_size": candidate.micro_batch_size,
         "changes": join_key_values(candidate.changes),
         "recompute": candidate.recompute.spec,
-        "fits": candidate.fits,
-        "pareto": candidate.pareto,
-        "dominated_by": candidate.dominated_by,
-        "same_as": candidate.same_as,
-        "fit_probability": candidate.fit_probability,
-        "budget_bytes": candidate.budget_bytes,
-        "peak_allocated_bytes": candidate.peak_allocated_bytes,
-        "peak_reserved_bytes": candidate.peak_reserved_bytes,
-        "replayed": candidate.simulated,  # the old name of the next one
-        "simulated": candidate.simulated,
-        "peak_stage": candidate.peak_stage,
+        **{name: getattr(candidate, name) for name in _MEMORY},
     }
     memory, times = to_plain(candidate.peak.memory_bytes), to_plain(candidate.time_seconds)
     row |= {f"{name}_bytes": size for name, size in memory.items()}
@@ -456,10 +439,6 @@ def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
     rest = {path: value for path, value in candidate.changes.items() if path not in said}
     words += [f"mbs {candidate.micro_batch_size}", join_key_values(rest)]
     return " ".join(filter(None, words))
-
-
-def _rates(candidate: Candidate) -> tuple[float, float]:
-    return candidate.tokens_per_second, candidate.gpu_hours_per_trillion_tokens
 
 
 def _remedy(remedy: Remedy) -> str:

@@ -18,8 +18,6 @@ from advisor.base.plain_json import to_text
 
 SCHEMA_VERSION: Final = 1
 _FOLLOWS: Final = ("model_flops_per_step", "price_per_gpu_hour", "model", "layout", "gpus")
-
-
 _FIGURES: Final = (
     "rank",
     "fits",
@@ -152,17 +150,14 @@ def options_of(text: str) -> Iterator[str]:
         words: list[str] = []
         for word in shlex.split(text):
             begins = word.startswith("-") or "=" in word or ":" in word
-            if begins and words and not (len(words) == 1 and _is_value(word, words[0])):
+            # a word that may begin an option is the value of one that has none yet
+            lacks = len(words) == 1 and words[0].startswith("--") and "=" not in words[0]
+            if begins and words and (word.startswith("--") or not lacks):
                 yield shlex.join(words)
                 words = []
             words.append(word)
         if words:
             yield shlex.join(words)
-
-
-def _is_value(word: str, before: str) -> bool:
-    """Whether a word that may begin an option is the value of the one before it."""
-    return before.startswith("--") and "=" not in before and not word.startswith("--")
 
 
 def _keys(path: str, value: object) -> Iterator[str]:
@@ -188,13 +183,12 @@ def _changed(first: Advice, second: Advice) -> Iterator[ChangedField]:
 
 def _fields(job: AdvisedJob) -> dict[str, Any]:
     """Values by their KEY."""
-    config = {f"job.{k}": v for k, v in asdict(job).items() if k not in _FOLLOWS}
     return {
         **{f"model.{name}": value for name, value in asdict(job.model).items()},
         "gpus.count": job.gpus.count,
         "gpus.type": job.gpus.type,
         **{f"layout.{name}": value for name, value in asdict(job.layout).items()},
-        **config,
+        **{f"job.{name}": v for name, v in asdict(job).items() if name not in _FOLLOWS},
     }
 
 

@@ -77,16 +77,8 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> float:
         """Step time in seconds."""
-        return (
-            self.forward
-            + self.backward
-            + self.recompute
-            + self.exposed_communication
-            + self.pipeline_bubble
-            + self.optimizer
-            + self.offload
-            + self.host
-        )
+        passes = self.forward + self.backward + self.recompute + self.exposed_communication
+        return passes + self.pipeline_bubble + self.optimizer + self.offload + self.host
 
 
 class EvaluationDetail(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from html import escape
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 _LEFT: Final = ("layout", "recompute", "note")
 _CELL: Final = "padding:0.2em 0.7em;border:none;background:none;vertical-align:top"
@@ -42,30 +41,21 @@ def notebook_html(
 
 
 def _table(table: NotebookTable) -> str:
-    table = _without_empty_columns(table)
-    head = "".join(_cell("th", text, title) for title, text in _paired(table, table.titles))
+    """Columns in which no row says anything are left out."""
+    titles = [
+        (number, title)
+        for number, title in enumerate(table.titles)
+        if any(row[number] for row in table.rows)
+    ]
+    head = "".join(_cell("th", title, title) for _, title in titles)
     rows = []
     for row, strong, faint in zip(table.rows, table.strong, table.faint, strict=True):
         style = "font-weight:bold;" * strong + "opacity:0.6;" * faint
-        cells = "".join(_cell("td", text, title) for title, text in _paired(table, row))
+        cells = "".join(_cell("td", row[number], title) for number, title in titles)
         rows.append(f'<tr style="{style}">{cells}</tr>')
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     frame = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
     return f"{frame}{body}</table></div>" if rows else ""
-
-
-def _without_empty_columns(table: NotebookTable) -> NotebookTable:
-    """Columns in which some row says something."""
-    kept = [number for number in range(len(table.titles)) if any(r[number] for r in table.rows)]
-    return replace(
-        table,
-        titles=tuple(table.titles[number] for number in kept),
-        rows=tuple(tuple(row[number] for number in kept) for row in table.rows),
-    )
-
-
-def _paired(table: NotebookTable, row: Sequence[str]) -> list[tuple[str, str]]:
-    return list(zip(table.titles, row, strict=True))
 
 
 def _cell(tag: str, text: str, title: str) -> str:

@@ -48,19 +48,14 @@ def advise(
     elif not isinstance(request, Request):
         raise UserError("request", show(request), "must be a Request")
     elif model or gpus or keywords:
-        raise UserError(
-            "request",
-            None,
-            "cannot be combined with model, gpus or keywords",
-            "give one or the other",
-        )
+        relation = "cannot be combined with model, gpus or keywords"
+        raise UserError("request", None, relation, "give one or the other")
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
         if number is not None:
             at_least_one(number, name)
     if price_per_gpu_hour is not None:
-        price_per_gpu_hour = checked_price(
-            convert(price_per_gpu_hour, float, "", "price_per_gpu_hour"), "price_per_gpu_hour"
-        )
+        price = convert(price_per_gpu_hour, float, "", "price_per_gpu_hour")
+        price_per_gpu_hour = checked_price(price, "price_per_gpu_hour")
     answer = answer_to(request, explain=explain, verify=verify)
     return plain_advice(answer, top=top, explained=explain, price_per_gpu_hour=price_per_gpu_hour)
 

@@ -1,12 +1,13 @@
 """Keywords of a Python call as a Request: short names, Python types, overrides as a mapping."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, optional_type, show, spelled
 from advisor.base.units import nearest_names
+from advisor.job.layout import SHORT_NAMES
 from advisor.models.presets import ModelSource
 from advisor.request.given import GROUPS
 from advisor.request.request import Request, SearchScope
@@ -55,24 +56,12 @@ class RequestKeywords(JobKeywords, total=False):
     search: str | None
 
 
-SHORT: Final = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "vpp": "virtual_pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "sp": "sequence_parallel",
-}
+_DEGREES: Final = {short.lower(): name for short, name in SHORT_NAMES.items() if short != "DP"}
+SHORT: Final = _DEGREES | {"sp": "sequence_parallel"}
 _FORMER: Final = {"unsaid": "omitted"}
 """Names of keywords that are taken for one release more."""
 _KNOWN: Final = tuple(RequestKeywords.__annotations__)
-_INTEGERS: Final = (
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    *(name for name in SHORT.values() if name != "sequence_parallel"),
-)
+_INTEGERS: Final = ("seq_length", "micro_batch_size", "global_batch_size", *_DEGREES.values())
 
 
 def request_of(model: ModelSource, gpus: str, keywords: Mapping[str, Any]) -> Request:
@@ -118,14 +107,14 @@ def _size(value: object, name: str) -> str:
     return _text(value, name)
 
 
-def _boolean(value: object, name: str) -> bool:
-    return bool(convert(value, bool, "", name))
+def _reader(kind: Any) -> Callable[[object, str], Any]:
+    """What reads values of a type."""
+    return lambda value, name: convert(value, kind, "", name)
 
 
 def _settings(value: object, name: str) -> tuple[str, ...]:
-    texts: tuple[str, ...] = convert(
-        [value] if isinstance(value, str) else value, tuple[str, ...], "", name
-    )
+    several = [value] if isinstance(value, str) else value
+    texts: tuple[str, ...] = convert(several, tuple[str, ...], "", name)
     return texts
 
 
@@ -155,18 +144,13 @@ def _folders(value: object, name: str) -> tuple[Path, ...]:
     return tuple(_folder(one, name) for one in several)
 
 
-def _scope(value: object, name: str) -> SearchScope:
-    scope: SearchScope = convert(value, SearchScope, "", name)
-    return scope
-
-
-_READERS: Final[dict[str, Any]] = {
+_READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     **dict.fromkeys(_INTEGERS, at_least_one),
-    "sequence_parallel": _boolean,
-    "takes_recipe": _boolean,
+    "sequence_parallel": _reader(bool),
+    "takes_recipe": _reader(bool),
     "omitted": _settings,
     "recompute": _settings,
-    "search": _scope,
+    "search": _reader(SearchScope),
     "memory_budget": _size,
     "overrides": overrides_of,
     "config_dir": _folder,

@@ -17,14 +17,8 @@ from advisor.base.units import likely_names, nearest_names
 T = TypeVar("T", bound=Struct)
 
 _BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 _SHOWN_LENGTH = 60
 

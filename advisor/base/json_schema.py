@@ -14,10 +14,7 @@ _SCALARS: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 def json_schema(
-    cls: type[Struct],
-    *,
-    title: str,
-    instead: Mapping[str, Mapping[str, Any]] | None = None,
+    cls: type[Struct], *, title: str, instead: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """The schema of `cls`, with every record below it under ``$defs``.
 
@@ -58,18 +55,13 @@ def _schema(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if annotation is Any:
         return {}
     if is_record(annotation):
-        return _reference(annotation, definitions)
+        name = annotation.__name__
+        if name not in definitions:
+            definitions[name] = {}  # a record may hold one of its own kind
+            definitions[name] = _object(annotation, definitions)
+        return {"$ref": f"#/$defs/{name}"}
     if issubclass(annotation, StrEnum):
         return {"type": "string", "enum": [member.value for member in annotation]}
     if issubclass(annotation, str):
         return {"type": "string"}
     return {"type": _SCALARS[annotation]}
-
-
-def _reference(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """A pointer to the definition of `cls`, which is written once."""
-    name = cls.__name__
-    if name not in definitions:
-        definitions[name] = {}
-        definitions[name] = _object(cls, definitions)
-    return {"$ref": f"#/$defs/{name}"}

@@ -4,6 +4,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -110,7 +111,8 @@ def parse(arguments: Sequence[str]) -> RankingOptions:
 
 def format_of(path: Path | None) -> OutputFormat:
     """The format of an answer that goes to `path` (None: stdout) where no other is asked for."""
-    return _SUFFIXES.get(path.suffix.lower(), OutputFormat.TABLE) if path else OutputFormat.TABLE
+    named = path.suffix.lower().removeprefix(".") if path else ""
+    return OutputFormat(named) if named in ("html", "json", "csv") else OutputFormat.TABLE
 
 
 def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
@@ -147,7 +149,9 @@ def parser_of(subcommand: str) -> argparse.ArgumentParser:
 
 
 def _with_flags(prog: str, command: CommandHelp) -> argparse.ArgumentParser:
-    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, formatter_class=_Formatter)
+    # for the names in errors: without a width argparse would load shutil
+    names = partial(argparse.HelpFormatter, width=80)
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, formatter_class=names)
     for flag in command.flags:
         parser.add_argument(*flag.names, dest=flag.name, **_reading(flag))
     return parser
@@ -183,13 +187,6 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, known, 1, 0.6)), None)
-
-
-class _Formatter(argparse.HelpFormatter):
-    """For the names in errors: with a width, for which argparse would load shutil."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=80)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -257,9 +254,8 @@ def _price(option: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise UserError(
-            option, text, "is not a decimal number", f"write e.g. {option} 2.5"
-        ) from None
+        example = f"write e.g. {option} 2.5"
+        raise UserError(option, text, "is not a decimal number", example) from None
     return checked_price(value, option)
 
 
@@ -275,11 +271,6 @@ def _choice(option: str, text: str, field: str) -> Any:
 
 _ONE_ALONE: Final = ("search", "against")
 """Each is a search, or a comparison, of its own."""
-_SUFFIXES: Final = {
-    ".html": OutputFormat.HTML,
-    ".json": OutputFormat.JSON,
-    ".csv": OutputFormat.CSV,
-}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {
     "output": OutputFormat,
     "search": SearchScope,

@@ -16,21 +16,7 @@ if TYPE_CHECKING:
     from advisor.report.ranking_table import Rows
     from advisor.search.layout_search import Watch
 
-_RESHAPING = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "sequence_parallel",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-    "search",
-)
-
-
+_BATCH = ("micro_batch_size", "global_batch_size", "seq_length")
 _NOT_ITS_OWN = ("layers split", "the preset's layout", "the preset's global batch", "options of")
 """Beginnings of assumptions that no published recipe says of itself."""
 
@@ -206,8 +192,12 @@ def _rows(advice: "Answer", options: RankingOptions) -> "Rows":
 
 def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
+    from advisor.job.layout import DEGREES
+
     request = options.request
-    asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
+    reshaping = (*DEGREES, "sequence_parallel", *_BATCH, "search")
+    given = (getattr(request, name, None) is not None for name in reshaping)
+    asked = request.overrides or any(given)
     published = any(text.startswith("preset ") for text in advice.assumptions)
     published &= not any(text.startswith(_NOT_ITS_OWN) for text in advice.assumptions)
     return bool(asked) or not published or bool(advice.recipe_differs)

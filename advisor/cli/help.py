@@ -75,9 +75,7 @@ _LAYOUT: Final = Topic(
         ),
         Flag("--sp, --sequence-parallel", "sequence parallelism"),
         Flag(
-            "--no-sp, --no-sequence-parallel",
-            "no sequence parallelism",
-            field="sequence_parallel",
+            "--no-sp, --no-sequence-parallel", "no sequence parallelism", field="sequence_parallel"
         ),
     ),
     "Degrees that are not given come from the recipe, or are searched.",

@@ -53,7 +53,9 @@ def _run(arguments: list[str]) -> int:
 
     if sys.stderr is None:  # closed by the caller
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    _never_fail_to_encode()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # without UTF-8: a question mark, no traceback
+            stream.reconfigure(errors="replace")
     if "_ARGCOMPLETE" in os.environ:
         from advisor.cli.subcommands import answer_shell
 
@@ -102,13 +104,6 @@ def _say(line: str) -> None:
 def _to_nowhere(stream: TextIO) -> None:
     """The interpreter flushes again when it ends: give it somewhere to write."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _never_fail_to_encode() -> None:
-    """A terminal without UTF-8 shows a question mark instead of a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -18,30 +18,21 @@ _WIDTH: Final = 100
 @contextmanager
 def watched(terminal: TextIO) -> "Iterator[Watch]":
     """What watches a search: a line of the terminal, which is wiped in the end."""
-    bar = _SearchBar(terminal)
+    due, written = monotonic() + _QUIET_SECONDS, False
+
+    def show(progress: "Progress") -> None:
+        nonlocal due, written
+        if (now := monotonic()) >= due:
+            due, written = now + _BETWEEN_SECONDS, True
+            terminal.write("\r" + progress_line(progress).ljust(_WIDTH))
+            terminal.flush()
+
     try:
-        yield bar
+        yield show
     finally:
-        bar.wipe()
-
-
-class _SearchBar:
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._written = stream, False
-        self._next = monotonic() + _QUIET_SECONDS
-
-    def __call__(self, progress: "Progress") -> None:
-        now = monotonic()
-        if now < self._next:
-            return
-        self._next, self._written = now + _BETWEEN_SECONDS, True
-        self._stream.write("\r" + progress_line(progress).ljust(_WIDTH))
-        self._stream.flush()
-
-    def wipe(self) -> None:
-        if self._written:
-            self._stream.write("\r" + " " * _WIDTH + "\r")
-            self._stream.flush()
+        if written:
+            terminal.write("\r" + " " * _WIDTH + "\r")
+            terminal.flush()
 
 
 def progress_line(progress: "Progress") -> str:

@@ -47,8 +47,7 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
     at = words.index(_VERSION)
     if at + 1 == len(words) or len(words) == 2:
         raise UsageError(f"lint: {_VERSION}: needs a release, then a FILE or FLAGS")
-    version = words[at + 1]
-    return words[:at] + words[at + 2 :], version
+    return words[:at] + words[at + 2 :], words[at + 1]
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:
@@ -141,9 +140,8 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
         ]
         for r in recipes
     ]
-    return _table(
-        titles, rows, names=names, above="recipe", spare=("mbs", "precision", "gbs", "sequence")
-    )
+    spare = ("mbs", "precision", "gbs", "sequence")
+    return _table(titles, rows, names=names, above="recipe", spare=spare)
 
 
 def _rules(arguments: Sequence[str]) -> Outcome:

@@ -16,7 +16,7 @@ from advisor.base.units import divisors
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.job_changes import apart
@@ -46,11 +46,6 @@ class Grid(Struct, frozen=True):
 
     own: Job
     jobs: tuple[tuple[Job, tuple[Evaluation, ...]], ...]
-
-    @property
-    def rows(self) -> int:
-        """How many there are of all jobs."""
-        return sum(len(rows) for _, rows in self.jobs)
 
 
 def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
@@ -145,13 +140,16 @@ def nearby(job: Job, resolution: Resolution, furthest: float) -> list[Job]:
 def _layouts(
     job: Job, resolution: Resolution, furthest: float
 ) -> Iterator[tuple[float, ParallelLayout]]:
-    """Layouts near the job's own, with its options, and how far away they are."""
+    """Layouts near the job's own, with its options, and how far away they are; with its kind of
+    context parallelism, or the usual one where it has none."""
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free = replace(resolution, layout=layout, layout_fields=given)
     own = job.layout
     for group in groups(free):
+        plain = group.hierarchical_context_parallel_sizes is None
+        same_context = plain and group.cp_comm_type is own.cp_comm_type
         away = _group_distance(group, own)
-        if away > furthest or not _same_context(group, own):
+        if away > furthest or not (group.context_parallel_size == 1 or same_context):
             continue
         for other in of_group(free, group):
             further = away + _stage_distance(other, own)
@@ -159,19 +157,12 @@ def _layouts(
                 yield further, replace(own, **{name: getattr(other, name) for name in _DEGREES})
 
 
-def _same_context(group: ParallelLayout, own: ParallelLayout) -> bool:
-    """Context parallelism of one kind: the job's, or the usual one where it has none."""
-    plain = group.hierarchical_context_parallel_sizes is None
-    return group.context_parallel_size == 1 or (plain and group.cp_comm_type is own.cp_comm_type)
-
-
 def _group_distance(one: ParallelLayout, other: ParallelLayout) -> float:
-    return (
-        _doublings(one.tensor_model_parallel_size, other.tensor_model_parallel_size)
-        + _doublings(one.context_parallel_size, other.context_parallel_size)
-        + _doublings(one.expert_model_parallel_size, other.expert_model_parallel_size)
-        + _doublings(one.expert_tensor_parallel_size or 1, other.expert_tensor_parallel_size or 1)
-    )
+    found = 0.0
+    for short in ("TP", "CP", "EP", "ETP"):
+        ours, theirs = (getattr(layout, SHORT_NAMES[short]) for layout in (one, other))
+        found += _doublings(ours or 1, theirs or 1)
+    return found
 
 
 def _stage_distance(one: ParallelLayout, other: ParallelLayout) -> float:

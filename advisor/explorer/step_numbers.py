@@ -17,10 +17,11 @@ from msgspec import Struct, field
 from advisor.answer.evaluation import Evaluation, StageMemory, TimeBreakdown
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
+from advisor.memory.events import Peak
 from advisor.plan.schedule import chunk_order, held_tensors, num_warmup_passes
 from advisor.search.evaluate import Evaluator
 from advisor.step.layer_drawing import DrawnLayer, DrawnOperator, drawn_layers
-from advisor.step.predicted_step import ChunkPass, PassSeconds, StageStep, training_step
+from advisor.step.predicted_step import ChunkPass, PassSeconds, training_step
 
 UNIT: Final = 1 << 16
 """Bytes of one unit."""
@@ -102,34 +103,31 @@ def step_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> di
     tail = step.tail
     return {
         "static": pool.number([units(stage.static_bytes) for stage in step.stages]),
-        "chunks": pool.number([_chunks(pool, stage) for stage in step.stages]),
+        "chunks": pool.number(
+            [[pool.number(_chunk(pool, one)) for one in stage.chunks] for stage in step.stages]
+        ),
         "sent": units(step.stages[0].sent),
-        "optimizer": pool.number([_optimizer(pool, stage) for stage in step.stages]),
+        "optimizer": pool.number([_peak(pool, stage.optimizer) for stage in step.stages]),
         "tail": [
             micros(part) for part in (tail.waiting, tail.reduced, tail.accumulated, tail.optimizer)
         ],
     }
 
 
-def _optimizer(pool: Pool, stage: StageStep) -> list[int]:
-    return [units(stage.optimizer.num_bytes), pool.number(stage.optimizer.point)]
-
-
-def _chunks(pool: Pool, stage: StageStep) -> list[int]:
-    return [pool.number(_chunk(pool, chunk)) for chunk in stage.chunks]
+def _peak(pool: Pool, peak: Peak) -> list[int]:
+    return [units(peak.num_bytes), pool.number(peak.point)]
 
 
 def _chunk(pool: Pool, chunk: ChunkPass) -> list[Any]:
     """Layers and ends; microseconds of both passes; kept, most in either pass with its operator,
     left."""
-    forward, backward = chunk.most_forward, chunk.most_backward
     return [
         [chunk.layers, int(chunk.embedding), int(chunk.head)],
         _pass(chunk.forward),
         _pass(chunk.backward),
         units(chunk.kept),
-        [units(forward.num_bytes), pool.number(forward.point)],
-        [units(backward.num_bytes), pool.number(backward.point)],
+        _peak(pool, chunk.most_forward),
+        _peak(pool, chunk.most_backward),
         units(chunk.left),
     ]
 
@@ -172,14 +170,19 @@ def layer_numbers(pool: Pool, evaluation: Evaluation, evaluator: Evaluator) -> i
 
 
 def _layer(pool: Pool, layer: DrawnLayer) -> list[Any]:
-    """Kind, number, layers in one checkpoint, operators; replay and fates of each operator;
-    arguments of checkpoints in bytes, source."""
+    """Kind, number, layers in one checkpoint, operators; of each operator nanoseconds of its replay
+    and a letter a tensor (k, o, r); arguments of checkpoints in bytes, source."""
     return [
         pool.number(layer.kind),
         layer.layers,
         layer.together,
         pool.number([pool.number(_operator(one)) for one in layer.operators]),
-        pool.number([_fate(one) for one in layer.operators]),
+        pool.number(
+            [
+                [round(one.replay_seconds * 1e9), "".join(t.fate[0] for t in one.tensors)]
+                for one in layer.operators
+            ]
+        ),
         layer.arguments,
         pool.number(layer.source),
     ]
@@ -189,8 +192,3 @@ def _operator(one: DrawnOperator) -> list[Any]:
     tensors = [[t.name, list(t.shape), t.dtype, t.num_bytes] for t in one.tensors]
     seconds = [round(s * 1e9) for s in (one.forward_seconds, one.backward_seconds)]
     return [one.name, one.module, one.work, one.limit, *seconds, tensors]
-
-
-def _fate(one: DrawnOperator) -> list[Any]:
-    """Nanoseconds of its replay, and a letter a tensor: k, o, r."""
-    return [round(one.replay_seconds * 1e9), "".join(t.fate[0] for t in one.tensors)]

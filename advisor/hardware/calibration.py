@@ -1,7 +1,9 @@
 """Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -187,21 +189,11 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     left_out_error: str = ""
 
     def __post_init__(self) -> None:
-        for field in (*EFFICIENCIES, *SHARED_EFFICIENCIES):
-            value = getattr(self, field)
-            if not 0.0 < value <= 1.0:
-                raise UserError(f"calibration.{field}", value, "must be above 0 and at most 1")
-        for field in AT_MOST_ONE:
-            if getattr(self, field) > 1.0:
-                raise UserError(f"calibration.{field}", getattr(self, field), "must be at most 1")
-        for field in POSITIVE:
-            if getattr(self, field) <= 0.0:
-                raise UserError(f"calibration.{field}", getattr(self, field), "must be positive")
-        for field in NON_NEGATIVE:
-            if getattr(self, field) < 0:
-                raise UserError(
-                    f"calibration.{field}", getattr(self, field), "must not be negative"
-                )
+        for fields, holds, relation in _BOUNDS:
+            for field in fields:
+                value = getattr(self, field)
+                if not holds(value):
+                    raise UserError(f"calibration.{field}", value, relation)
 
     def error_of(self, *, experts: bool, eager: bool) -> float:
         """Half-width of the band of a class of jobs; of two that both apply, the wider."""
@@ -267,6 +259,12 @@ NON_NEGATIVE = (
     "host_native_call_seconds",
     "grace_slowdown",
     "host_memory_bytes_per_second",
+)
+_BOUNDS: Final[tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...]] = (
+    (EFFICIENCIES + SHARED_EFFICIENCIES, lambda x: 0 < x <= 1, "must be above 0 and at most 1"),
+    (AT_MOST_ONE, lambda x: x <= 1, "must be at most 1"),
+    (POSITIVE, lambda x: x > 0, "must be positive"),
+    (NON_NEGATIVE, lambda x: x >= 0, "must not be negative"),
 )
 
 

@@ -149,10 +149,14 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
 
 @cache
 def full_name(gpu_type: str, names: tuple[str, ...]) -> str:
-    """The one of `names` that a type means; empty where it is none of them."""
+    """The one of `names` that a type means, of the same family and with every other part that is
+    asked for; empty where it is none of them."""
     wanted = _parts(gpu_type)
     hits = [name for name in names if name.lower() == gpu_type.lower()]
-    hits = hits or [name for name in names if _matches(wanted, _parts(name))]
+    for name in () if hits or not wanted else names:
+        parts = _parts(name)
+        if wanted[:1] == parts[:1] and set(wanted) <= set(parts):
+            hits.append(name)
     return min(hits, key=_preference, default="")
 
 
@@ -176,16 +180,8 @@ def _assumed_fields(sources: object, path: Path) -> tuple[str, ...]:
 def _parts(name: str) -> tuple[str, ...]:
     """``NVIDIA A100-SXM4-40GB`` -> ``("a100", "sxm", "40gb")``."""
     words = re.split(r"[\s_-]+", _FAMILY.sub(r"rtx\1", name.lower()))
-    return tuple(_spelt(word) for word in words if word and word not in _NOISE)
-
-
-def _spelt(word: str) -> str:
-    return re.sub(r"^(sxm)\d$", r"\1", re.sub(r"^(\d+)g(i?b)?$", r"\1gb", word))
-
-
-def _matches(wanted: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Whether the family is the same and every other part that is asked for is there."""
-    return bool(wanted) and wanted[:1] == parts[:1] and set(wanted) <= set(parts)
+    spelt = (re.sub(r"^(\d+)g(i?b)?$", r"\1gb", word) for word in words if word not in _NOISE)
+    return tuple(re.sub(r"^(sxm)\d$", r"\1", word) for word in spelt if word)
 
 
 def _preference(name: str) -> tuple[bool, int, str]:

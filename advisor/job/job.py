@@ -256,11 +256,10 @@ _on = _ConfigRule.on
 
 
 def _positive(name: str) -> _ConfigRule:
-    def is_below(job: JobConfig) -> bool:
-        value = getattr(job, name)
-        return value is not None and value < 1
+    def below(job: JobConfig) -> bool:
+        return (value := getattr(job, name)) is not None and value < 1
 
-    return _on(f"job.{name}", is_below, "must be at least 1")
+    return _on(f"job.{name}", below, "must be at least 1")
 
 
 def _reduces_in(name: str) -> _ConfigRule:
@@ -382,28 +381,16 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
             "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
         )
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
+    refused = ""
     if needed and gpu.vendor is not Vendor.NVIDIA:
-        raise UserError(
-            "job.precision",
-            precision,
-            f"is a recipe of NVIDIA's Transformer Engine, which does not run on {gpu.name}",
-            "use fp8_current",
-        )
-    if precision is Precision.MXFP8 and gpu.cuda_capability >= _WITHOUT_MXFP8:
-        raise UserError(
-            "job.precision",
-            precision,
-            f"is refused by Transformer Engine on {gpu.name} (compute capability "
-            f"{gpu.compute_capability})",
-            "use fp8_current",
-        )
-    if gpu.compute_capability < needed:
-        raise UserError(
-            "job.precision",
-            precision,
-            f"needs {chip}; {gpu.name} is older",
-            "use fp8_current",
-        )
+        refused = f"is a recipe of NVIDIA's Transformer Engine, which does not run on {gpu.name}"
+    elif precision is Precision.MXFP8 and gpu.cuda_capability >= _WITHOUT_MXFP8:
+        capability = f"compute capability {gpu.compute_capability}"
+        refused = f"is refused by Transformer Engine on {gpu.name} ({capability})"
+    elif gpu.compute_capability < needed:
+        refused = f"needs {chip}; {gpu.name} is older"
+    if refused:
+        raise UserError("job.precision", precision, refused, "use fp8_current")
 
 
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
@@ -428,7 +415,7 @@ def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
             "job.seq_length",
             config.seq_length,
             f"must be divisible by {shards} (TP with sequence parallelism x {pieces})",
-            f"nearest: {' or '.join(str(n) for n in (down, down + shards) if n)}",
+            _nearest(down, down + shards),
         )
 
 
@@ -441,7 +428,7 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
             config.global_batch_size,
             f"must be divisible by micro_batch_size x DP = {config.micro_batch_size} x "
             f"{layout.data_parallel_size}",
-            f"nearest: {' or '.join(str(n) for n in (down, down + per_pass) if n)}",
+            _nearest(down, down + per_pass),
         )
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
@@ -452,5 +439,9 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
             config.global_batch_size,
             f"gives {microbatches} microbatches; the interleaved schedule (VPP {vpp}) needs a "
             f"multiple of PP = {pp}",
-            f"nearest: {' or '.join(str(n * per_pass) for n in (down, down + pp) if n)}",
+            _nearest(down * per_pass, (down + pp) * per_pass),
         )
+
+
+def _nearest(*sizes: int) -> str:
+    return f"nearest: {' or '.join(str(size) for size in sizes if size)}"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.rule import Match, Rule, refuse
-from advisor.base.units import divisors
+from advisor.base.units import divisors, nearest_divisors
 from advisor.models.layer_kinds import sharded_heads
 from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
 from advisor.models.spec import ModelSpec
@@ -80,17 +80,13 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:
-        for field in (*DEGREES, *_END_STAGES):
+        for field in (*DEGREES, *END_STAGES):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UserError(f"layout.{field}", value, "must be at least 1")
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
-            raise UserError(
-                "layout.sequence_parallel",
-                True,
-                "needs tensor_model_parallel_size > 1",
-                "drop it at TP 1",
-            )
+            relation = "needs tensor_model_parallel_size > 1"
+            raise UserError("layout.sequence_parallel", True, relation, "drop it at TP 1")
         if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
             raise UserError(
                 "layout.virtual_pipeline_model_parallel_size",
@@ -159,10 +155,14 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
     @property
+    def expert_ranks(self) -> int:
+        """Ranks over which routed experts are spread: EP x ETP."""
+        return self.expert_model_parallel_size * self.expert_tensor_degree
+
+    @property
     def expert_data_parallel_size(self) -> int:
         """Ranks with the same routed experts: those of a stage over EP x ETP, and at least 1."""
-        stage = self.world_size // self.pipeline_model_parallel_size
-        return max(1, stage // (self.expert_model_parallel_size * self.expert_tensor_degree))
+        return max(1, self.world_size // self.pipeline_model_parallel_size // self.expert_ranks)
 
     @property
     def expert_optimizer_shards(self) -> int:
@@ -183,15 +183,16 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         return not self.uneven_split_fields
 
 
-DEGREES = (
-    "tensor_model_parallel_size",
-    "context_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "data_parallel_size",
-)
+SHORT_NAMES: Final = {
+    "TP": "tensor_model_parallel_size",
+    "CP": "context_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "VPP": "virtual_pipeline_model_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "ETP": "expert_tensor_parallel_size",
+    "DP": "data_parallel_size",
+}
+DEGREES: Final = tuple(SHORT_NAMES.values())
 
 EVEN: Final[dict[str, Any]] = {
     "num_layers_in_first_pipeline_stage": None,
@@ -201,7 +202,7 @@ EVEN: Final[dict[str, Any]] = {
     "pipeline_model_parallel_layout": "",
 }
 """Fields of ParallelLayout that ask for an uneven split, and their values without one."""
-_END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 
 def _check_hierarchy(layout: ParallelLayout) -> None:
@@ -227,14 +228,6 @@ def _check_hierarchy(layout: ParallelLayout) -> None:
         )
 
 
-_SHORT: Final = {
-    "TP": "tensor_model_parallel_size",
-    "CP": "context_parallel_size",
-    "EP": "expert_model_parallel_size",
-    "ETP": "expert_tensor_degree",
-}
-
-
 class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
     """A rule that a model does not fit a layout."""
 
@@ -249,7 +242,8 @@ class _FitRule(Rule[[ModelSpec, ParallelLayout]], frozen=True, kw_only=True):
         _, several, degrees = field.partition(" ")
         if not several:
             return super().stands_in(field, values)
-        return prod(getattr(layout, _SHORT[short]) for short in degrees.split(" x "))
+        names = SHORT_NAMES | {"ETP": "expert_tensor_degree"}
+        return prod(getattr(layout, names[short]) for short in degrees.split(" x "))
 
 
 _on = _FitRule.on
@@ -258,10 +252,6 @@ _ETP: Final = "layout.expert_tensor_parallel_size"
 
 def _has_experts(model: ModelSpec, _: ParallelLayout) -> bool:
     return model.num_moe_experts is not None
-
-
-def _expert_ranks(layout: ParallelLayout) -> int:
-    return layout.expert_model_parallel_size * layout.expert_tensor_degree
 
 
 _of_experts = partial(_on, given=_has_experts)
@@ -278,13 +268,12 @@ def _divides(field: str, degree: str, name: str, number: str = "") -> _FitRule:
 
 
 def _uneven_stage(_: ModelSpec, layout: ParallelLayout) -> Match | None:
-    stage = layout.world_size // layout.pipeline_model_parallel_size
-    ways = _expert_ranks(layout)
+    stage, ways = layout.world_size // layout.pipeline_model_parallel_size, layout.expert_ranks
     return _undivided("TP x CP x DP", stage, ways) if stage % ways else None
 
 
 def _undivided(name: str, number: int, ways: int) -> Match:
-    return Match(f"must divide {name} = {number}", f"nearest: {_nearest(divisors(number), ways)}")
+    return Match(f"must divide {name} = {number}", f"nearest: {nearest_divisors(number, ways)}")
 
 
 def _needs_experts(field: str) -> _FitRule:
@@ -304,10 +293,9 @@ def _exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
     gives several the same key/value head (DeepSpeed ulysses_sp.py)."""
     tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
     heads, groups = model.num_attention_heads // tp, max(1, model.num_query_groups // tp)
-    copied = model.transformer_impl.is_eager and ranks % groups == 0
-    if heads % ranks == 0 and (groups % ranks == 0 or copied):
-        return None
     eager = model.transformer_impl.is_eager
+    if heads % ranks == 0 and (groups % ranks == 0 or (eager and ranks % groups == 0)):
+        return None
     return Match(
         f"splits heads over {ranks} ranks, but a rank of TP {tp} has {heads} query and {groups} "
         "key/value heads",
@@ -324,7 +312,8 @@ def _sharded_heads(model: ModelSpec, layout: ParallelLayout) -> Match | None:
 def _illegal_tensor_degree(model: ModelSpec, layout: ParallelLayout) -> str:
     """The nearest that are legal."""
     legal, tp = legal_tensor_parallel_sizes(model), layout.tensor_model_parallel_size
-    return "" if tp in legal else f"nearest: {_nearest(legal, tp)}"
+    near = [n for n in legal if n < tp][-1:] + [n for n in legal if n > tp][:1]
+    return "" if tp in legal else f"nearest: {' or '.join(map(str, near))}"
 
 
 _HEADS: Final = (
@@ -355,7 +344,7 @@ _FITS: Final = (
     _of_experts(
         "model.moe_token_dispatcher_type",
         lambda model, layout: (
-            model.moe_token_dispatcher_type is TokenDispatcher.FLEX and _expert_ranks(layout) == 1
+            model.moe_token_dispatcher_type is TokenDispatcher.FLEX and layout.expert_ranks == 1
         ),
         "needs EP x ETP > 1",
         "use alltoall",
@@ -404,27 +393,17 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     refuse(_FITS, model, layout)
 
 
-def _nearest(legal: tuple[int, ...], wanted: int) -> str:
-    below, above = [n for n in legal if n < wanted][-1:], [n for n in legal if n > wanted][:1]
-    return " or ".join(str(n) for n in below + above)
-
-
 @lru_cache(maxsize=256)
 def legal_tensor_parallel_sizes(model: ModelSpec) -> tuple[int, ...]:
     """TP degrees that the model's shape allows, ascending (TransformerConfig.__post_init__)."""
     groups = model.num_query_groups
-    linear = (heads for _, heads in sharded_heads(model))
-    widths = (model.ffn_hidden_size, *linear, *_widths_cut_by_local_mla(model))
+    widths = [model.ffn_hidden_size, *(heads for _, heads in sharded_heads(model))]
+    if model.multi_latent_attention and model.transformer_impl is TransformerImpl.LOCAL:
+        # Megatron's own down-projections cut their ranks by TP; Transformer Engine's are whole on
+        # every rank (multi_latent_attention.py)
+        widths += [model.q_lora_rank or 0, model.kv_lora_rank + model.qk_pos_emb_head_dim]
     return tuple(
         tp
         for tp in divisors(model.num_attention_heads)
         if all(width % tp == 0 for width in widths) and (groups % tp == 0 or tp % groups == 0)
     )
-
-
-def _widths_cut_by_local_mla(model: ModelSpec) -> tuple[int, ...]:
-    """Ranks of multi-latent attention that Megatron's own down-projections cut by TP; Transformer
-    Engine's are whole on every rank (multi_latent_attention.py)."""
-    if not model.multi_latent_attention or model.transformer_impl is not TransformerImpl.LOCAL:
-        return ()
-    return model.q_lora_rank or 0, model.kv_lora_rank + model.qk_pos_emb_head_dim

@@ -13,8 +13,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from advisor.base.errors import UserError
+from advisor.base.record import defaults
 from advisor.base.units import nearest_divisors, whole_number
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import END_STAGES, EVEN, ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.layer_kinds import hybrid_segments
 from advisor.models.spec import ModelSpec
@@ -111,15 +112,7 @@ def _split(layout: ParallelLayout) -> ParallelLayout:
     return ParallelLayout(**{name: getattr(layout, name) for name in SPLIT})
 
 
-SPLIT = (
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "pipeline_model_parallel_layout",
-)
+SPLIT = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", *EVEN)
 """Fields of a layout that say how layers are split."""
 
 
@@ -139,7 +132,9 @@ def _pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
         if model.mtp_num_layers is not None:
             ends = count and offset == model.num_layers
             layers += _AFTER_LAST_LAYER if ends else ()
-            layers += _mtp_layers(model) if index == mtp_chunk else ()
+            # one layer a depth, of the kind of the decoder's last layer
+            depth = model.layer_kinds[-1]._replace(role=Role.MULTI_TOKEN_PREDICTION)
+            layers += (depth,) * model.mtp_num_layers if index == mtp_chunk else ()
         chunks.append(ModelChunk(layers, index == 0, index == len(counts) - 1))
     return tuple(tuple(chunks[stage::pp]) for stage in range(pp))
 
@@ -149,19 +144,11 @@ _AFTER_LAST_LAYER = (LayerKind(role=Role.FINAL_LAYERNORM),)
 before the output layer (transformer_block.py has_final_layernorm_in_this_stage)."""
 
 
-def _mtp_layers(model: ModelSpec) -> tuple[LayerKind, ...]:
-    """One layer a depth, of the kind of the decoder's last layer."""
-    mtp = model.layer_kinds[-1]._replace(role=Role.MULTI_TOKEN_PREDICTION)
-    return (mtp,) * (model.mtp_num_layers or 0)
-
-
 def _chunk_of_mtp(layout: ParallelLayout, chunks: int) -> int:
     """Index of the chunk with all multi-token-prediction layers: the last one unless the layout's
     text says otherwise."""
-    text = layout.pipeline_model_parallel_layout
-    if not text:
-        return chunks - 1
-    return next((i for i, chunk in enumerate(chunk_texts(text)) if "m" in chunk), chunks - 1)
+    texts = chunk_texts(layout.pipeline_model_parallel_layout)
+    return next((index for index, chunk in enumerate(texts) if "m" in chunk), chunks - 1)
 
 
 def most_layers_of_chunk(model: ModelSpec, layout: ParallelLayout) -> int:
@@ -176,10 +163,18 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     if pattern is not None and "|" in pattern:
         return _from_pattern(pattern, layout)
     if pattern is not None:
-        _check_even_pattern(layout)
+        # its | alone make virtual stages and layouts (0.19.0 training/arguments.py)
+        relation = "cannot be combined with hybrid_layer_pattern"
+        instead = "write | in the pattern where a stage ends"
+        _refuse_given(layout, _NOT_OF_HYBRID, relation, instead)
     if layout.pipeline_model_parallel_layout:
         return _from_text(model, layout)
-    _check_ways(layout)
+    if _counted(layout):  # Megatron takes one way of splitting (transformer_config.py)
+        relation = (
+            "cannot be combined with account_for_embedding_in_pipeline_split or "
+            "account_for_loss_in_pipeline_split"
+        )
+        _refuse_given(layout, END_STAGES, relation, "use one or the other")
     per_stage = _layers_of_stages(model, layout)
     vpp = layout.virtual_pipeline_model_parallel_size
     for count in per_stage:
@@ -196,17 +191,14 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     return counts
 
 
-def _check_even_pattern(layout: ParallelLayout) -> None:
-    """A hybrid pattern's | alone make virtual stages and layouts (0.19.0 training/arguments.py)."""
-    for field in _NOT_OF_HYBRID:
-        value = getattr(layout, field)
-        if value not in (1, False, None, ""):
-            raise UserError(
-                f"layout.{field}",
-                value,
-                "cannot be combined with hybrid_layer_pattern",
-                "write | in the pattern where a stage ends",
-            )
+def _refuse_given(
+    layout: ParallelLayout, names: tuple[str, ...], relation: str, instead: str
+) -> None:
+    """UserError where one of these fields has another value than its default."""
+    usual = defaults(ParallelLayout)
+    for name in names:
+        if (value := getattr(layout, name)) != usual[name]:
+            raise UserError(f"layout.{name}", value, relation, instead)
 
 
 _NOT_OF_HYBRID = (
@@ -259,13 +251,10 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
             f"leave VPP out for a balanced split over the stages{text}",
         )
     if layout.splits_evenly:
-        return UserError(
-            "layout.pipeline_model_parallel_size",
-            stages,
-            f"must divide num_layers = {model.num_layers}",
-            f"nearest: {nearest_divisors(model.num_layers, stages)}",
-        )
-    relation, nearest = _unequal(model, layout, left, stages)
+        relation = f"must divide num_layers = {model.num_layers}"
+        nearest = f"nearest: {nearest_divisors(model.num_layers, stages)}"
+    else:
+        relation, nearest = _unequal(model, layout, left, stages)
     field = "layout.pipeline_model_parallel_size"
     return UserError(field, layout.pipeline_model_parallel_size, relation, nearest)
 
@@ -292,28 +281,9 @@ def _unequal(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -
 
 
 def _counted(layout: ParallelLayout) -> str:
-    embedding = layout.account_for_embedding_in_pipeline_split
-    loss = layout.account_for_loss_in_pipeline_split
-    named = [name for name, counts in (("embedding", embedding), ("loss", loss)) if counts]
+    named = ["embedding"] * layout.account_for_embedding_in_pipeline_split
+    named += ["loss"] * layout.account_for_loss_in_pipeline_split
     return f" ({' and '.join(named)} counted)" if named else ""
-
-
-def _check_ways(layout: ParallelLayout) -> None:
-    """Megatron takes one way of splitting (transformer_config.py)."""
-    counted = (
-        layout.account_for_embedding_in_pipeline_split or layout.account_for_loss_in_pipeline_split
-    )
-    if not counted:
-        return
-    for field in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"):
-        if getattr(layout, field) is not None:
-            raise UserError(
-                f"layout.{field}",
-                getattr(layout, field),
-                "cannot be combined with account_for_embedding_in_pipeline_split or "
-                "account_for_loss_in_pipeline_split",
-                "use one or the other",
-            )
 
 
 _GROUP = r"\(([^)]+)\)\*(\d+)"

@@ -69,11 +69,19 @@ class Applied(Struct, frozen=True):
         changes = ((shift.sigma**2 - width**2) * of**2 for shift, width, of in parts)
         variance = reserved.spread**2 + sum(changes)
         allocated, unused, outside = (int(shift.mean * of) for shift, _, of in parts)
+        terms = (
+            NamedBytes(f"{name}, as measured", size, "runs given with --calibration")
+            for name, size in (
+                ("reserved but unallocated", unused),
+                ("context and communicators", outside),
+            )
+            if size
+        )
         return replace(
             reserved,
             allocated=reserved.allocated + allocated,
             total=reserved.total + allocated + unused + outside,
-            fixed=(*reserved.fixed, *_terms(unused, outside)),
+            fixed=(*reserved.fixed, *terms),
             spread=sqrt(max(0.0, variance)),
             measured_more=allocated,
         )
@@ -89,15 +97,6 @@ class Applied(Struct, frozen=True):
             return 1.0
         taken = ran.peak_reserved_bytes
         return predicted if taken is None else float(taken <= budget_bytes)
-
-
-def _terms(unused: int, outside: int) -> tuple[NamedBytes, ...]:
-    source = "runs given with --calibration"
-    found = (
-        ("reserved but unallocated, as measured", unused),
-        ("context and communicators, as measured", outside),
-    )
-    return tuple(NamedBytes(name, size, source) for name, size in found if size)
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
+from operator import mul
 from typing import Final
 
 from msgspec import Struct
@@ -20,11 +21,9 @@ class Posterior(Struct, frozen=True):
 
     def mean_and_variance(self, design: Sequence[float]) -> tuple[float, float]:
         """Mean and variance of the sum of the unknowns, weighed by `design`."""
-        mean = sum(map(_product, design, self.mean))
-        spread = sum(
-            x * sum(map(_product, row, design))
-            for x, row in zip(design, self.covariance, strict=True)
-        )
+        mean = sum(map(mul, design, self.mean))
+        rows = zip(design, self.covariance, strict=True)
+        spread = sum(x * sum(map(mul, row, design)) for x, row in rows)
         return mean, max(0.0, spread)
 
     def sigma(self, number: int) -> float:
@@ -53,8 +52,8 @@ class Information(Struct):
     def posterior(self) -> Posterior:
         """The unknowns; the matrix must be positive definite, as one of proper priors is."""
         covariance = _inverse(self.matrix)
-        mean = tuple(sum(map(_product, row, self.vector)) for row in covariance)
-        misfit = self.squares - sum(map(_product, mean, self.vector))
+        mean = tuple(sum(map(mul, row, self.vector)) for row in covariance)
+        misfit = self.squares - sum(map(mul, mean, self.vector))
         return Posterior(mean, covariance, max(0.0, misfit))
 
 
@@ -75,15 +74,10 @@ def scatter(misfit: float, observations: int) -> float:
 
 def prior(sigmas: Sequence[float]) -> Information:
     """Unknowns around 0, independent of each other."""
-    size = len(sigmas)
-    matrix = [[0.0] * size for _ in sigmas]
+    information = Information([[0.0] * len(sigmas) for _ in sigmas], [0.0] * len(sigmas))
     for number, sigma in enumerate(sigmas):
-        matrix[number][number] = 1.0 / sigma**2
-    return Information(matrix, [0.0] * size)
-
-
-def _product(one: float, other: float) -> float:
-    return one * other
+        information.matrix[number][number] = 1.0 / sigma**2
+    return information
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> tuple[Vector, ...]:

@@ -157,7 +157,12 @@ class Learned(Struct, frozen=True, kw_only=True, dict=True):
         """Why nothing holds for it, of the kinds that are the most like its own; "" where it
         does."""
         reasons = [kind.range.outside(job) for kind in self.kinds]
-        return "" if "" in reasons or not reasons else max(reasons, key=_nearness)
+
+        def nearness(reason: str) -> tuple[bool, str]:
+            """Sizes that differ are nearer than kinds that do."""
+            return any(sign.isdigit() for sign in reason.partition(", measured")[0]), reason
+
+        return "" if "" in reasons else max(reasons, key=nearness, default="")
 
     def measured(self, job: Job, setting: Setting) -> MeasuredSetting | None:
         """`setting` on `job` as it was run."""
@@ -177,12 +182,5 @@ class LearnedCalibration(Calibration, frozen=True, kw_only=True, cache_hash=True
 def plain_job(job: Job) -> Job:
     """`job` without what changes no run: a budget that only predictions know, the model's name."""
     return replace(
-        job,
-        model=replace(job.model, name=""),
-        config=replace(job.config, memory_budget_bytes=None),
+        job, model=replace(job.model, name=""), config=replace(job.config, memory_budget_bytes=None)
     )
-
-
-def _nearness(reason: str) -> tuple[bool, str]:
-    """Sizes that differ are nearer than kinds that do."""
-    return any(sign.isdigit() for sign in reason.partition(", measured")[0]), reason

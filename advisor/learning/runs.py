@@ -1,7 +1,9 @@
 """Results of measured runs, read as they lie in their folders: ``…/result.json`` with its trial."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -72,13 +74,12 @@ class Runs(Struct, frozen=True, kw_only=True):
 def read_runs(folder: Path, gpu: Gpu, config_dir: Path | None = None) -> Runs:
     """Every result below `folder` that ran on `gpu`; UserError where there is none at all, or more
     than MOST_RESULTS."""
-    usable, counts = [], dict[str, int]()
+    usable, counts = [], Counter[str]()
     for path in _results(folder):
         try:
             usable.append(_run(read_json(path), str(path.parent), gpu, config_dir))
         except (_LeftOutError, UserError) as error:
-            why = str(error) if isinstance(error, _LeftOutError) else "cannot be read"
-            counts[why] = counts.get(why, 0) + 1
+            counts[str(error) if isinstance(error, _LeftOutError) else "cannot be read"] += 1
     if not usable and not counts:
         raise UserError(
             "--calibration",
@@ -86,8 +87,7 @@ def read_runs(folder: Path, gpu: Gpu, config_dir: Path | None = None) -> Runs:
             f"holds no {RESULT}",
             "name the folder of a run, of a sweep or of ingested logs",
         )
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return Runs(usable=tuple(usable), left_out=tuple(ordered))
+    return Runs(usable=tuple(usable), left_out=tuple(counts.most_common()))
 
 
 def _results(folder: Path) -> list[Path]:
@@ -142,20 +142,14 @@ def _check_device(
         raise _LeftOutError("rehearsals of single ranks")
     if workload.get("device") != "cuda":
         raise _LeftOutError("did not run on a GPU")
-    names = [name for name in _gpu_names(result) if name]
-    if not names:
+    gpus = _mappings(_mapping(result, "environment"), "gpus")
+    ran_on = next(filter(None, (one.get("torch_name") or one.get("name") for one in gpus)), None)
+    if ran_on is None:
         raise _LeftOutError("without a GPU name")
-    try:
-        ran_on = load_gpu(names[0], config_dir).name
-    except UserError:
-        ran_on = names[0]
+    with suppress(UserError):
+        ran_on = load_gpu(str(ran_on), config_dir).name
     if ran_on != gpu.name:
         raise _LeftOutError(f"ran on {ran_on}")
-
-
-def _gpu_names(result: Mapping[str, Any]) -> Iterator[str]:
-    for one in _mappings(_mapping(result, "environment"), "gpus"):
-        yield str(one.get("torch_name") or one.get("name") or "")
 
 
 def _bytes_hold(result: Mapping[str, Any]) -> bool:

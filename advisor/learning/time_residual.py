@@ -17,6 +17,7 @@ from math import erf, exp, sqrt
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.job.job import Job
@@ -231,13 +232,10 @@ class JobTimes(Struct, frozen=True, kw_only=True):
         """`time` that sums to `total`, its terms in the proportion that their errors say."""
         known = not words - self.words
         _, recompute, communication, host, offload, _ = map(exp, self.posterior.mean)
-        parts = TimeBreakdown(
-            forward=time.forward,
-            backward=time.backward,
+        parts = replace(
+            time,
             recompute=time.recompute * (recompute if known else 1.0),
             exposed_communication=time.exposed_communication * communication,
-            pipeline_bubble=time.pipeline_bubble,
-            optimizer=time.optimizer,
             offload=time.offload * (offload if known else 1.0),
             host=time.host * host,
         )
@@ -256,16 +254,12 @@ class JobTimes(Struct, frozen=True, kw_only=True):
     @property
     def widths(self) -> Widths:
         """Of the differences between two of its settings, or between it and a like job."""
-        sigmas = [self.scatter * self.posterior.sigma(number) for number in range(_JOB + 1)]
-        _, recompute, communication, host, offload, job = sigmas
-        return Widths(
-            recompute=recompute,
-            communication=communication,
-            host=host,
-            offload=offload,
-            job=job,
-            setting=self.scatter * WIDTHS.setting,
-        )
+        sigmas = {
+            name: self.scatter * self.posterior.sigma(number)
+            for number, name in enumerate((*TERMS, "job"))
+            if name != "base"
+        }
+        return Widths(**sigmas, setting=self.scatter * WIDTHS.setting)
 
 
 def shares_of(time: TimeBreakdown, other_seconds: float = 0.0) -> Shares:

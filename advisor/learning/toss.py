@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation
+from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.layout import EVEN
 from advisor.learning.time_residual import BAND, Known, below, setting_sigma, shares
@@ -110,8 +111,6 @@ def _difference(first: RankedEvaluation, other: RankedEvaluation) -> StepDiffere
 
 
 def _known(evaluation: Evaluation) -> Known:
-    from advisor.hardware.calibration import Calibration
-
     if type(evaluation.calibration) is Calibration:
         own = setting_sigma(words_of(evaluation.setting))
         return Known(shares=shares(evaluation.time_seconds), setting=own)

@@ -49,13 +49,10 @@ def _words(spec: str) -> frozenset[str]:
     for part in spec.split("+"):
         sign = "=" if "=" in part else ":"
         head, _, modules = part.partition(sign)
-        names = [name for name in re.split(r"[:,]", modules) if name and not _is_number(name)]
-        found |= {f"{head}{sign}{name}" for name in names} or {head}
+        names = [name for name in re.split(r"[:,]", modules) if name]
+        words = [name for name in names if not name.replace(".", "", 1).isdigit()]
+        found |= {f"{head}{sign}{name}" for name in words} or {head}
     return frozenset(found - {"none"})
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
 
 
 class Checkpoint(StrEnum):

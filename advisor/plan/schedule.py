@@ -257,7 +257,7 @@ class _InterleavedBuffers:
             self._spent_chunks -= 1
         self._forwards_of[chunk] += 1
         held = self._spent() + (self._sent_gradient() if steady else 0)
-        if steady and self._receives_gradient(k - self._warmup - 1):
+        if steady and self._receives(k - self._warmup - 1, at_end=self._last):
             held += 1
         if k == self._warmup and self._has_input[chunk]:
             self._sticky = (chunk, microbatch)
@@ -269,7 +269,7 @@ class _InterleavedBuffers:
         if steady:
             forward = k + self._warmup
             held += 0 if self._last and self._order[forward] == self._vpp - 1 else 1
-            held += 1 if self._receives_input(forward) else 0
+            held += self._receives(forward, at_end=self._first)
         microbatch = self._backwards_of[chunk]
         self._backwards_of[chunk] += 1
         if self._forwards_of[chunk] == microbatch + 1 and self._has_input[chunk]:
@@ -287,30 +287,17 @@ class _InterleavedBuffers:
         inputs = self._spent_chunks
         if self._sticky is not None:
             chunk, microbatch = self._sticky
-            if (
-                microbatch < self._backwards_of[chunk]
-                and microbatch != self._forwards_of[chunk] - 1
-            ):
-                inputs += 1
+            latest = self._forwards_of[chunk] - 1
+            inputs += microbatch < self._backwards_of[chunk] and microbatch != latest
         return 2 * inputs
 
     def _sent_gradient(self) -> int:
         return 1 if self._sent is not None and not self._is_kept(self._sent) else 0
 
-    def _receives_input(self, k: int) -> bool:
-        """Whether an input is received after forward k (recv_tensor_from_previous_stage)."""
+    def _receives(self, k: int, *, at_end: bool) -> bool:
+        """Whether an input is received after forward k, or a gradient after backward k, by a stage
+        that is `at_end` of the pipeline on that side (recv_tensor_from_previous_stage)."""
         if k >= len(self._order) - 1:
             return False
-        if not self._first:
-            return True
         aligned = k - (self._pp - 1)
-        return aligned >= 0 and self._order[aligned] != self._vpp - 1
-
-    def _receives_gradient(self, k: int) -> bool:
-        """Whether a gradient is received after backward k."""
-        if k >= len(self._order) - 1:
-            return False
-        if not self._last:
-            return True
-        aligned = k - (self._pp - 1)
-        return aligned >= 0 and self._order[aligned] != self._vpp - 1
+        return not at_end or (aligned >= 0 and self._order[aligned] != self._vpp - 1)

@@ -64,7 +64,7 @@ def balanced_text(model: ModelSpec, pp: int, vpp: int) -> str:
     A layer is left out of the chunk that works longest: the last one as long as output layer and
     multi-token prediction outweigh it, then the first one, whose stage keeps most microbatches.
     """
-    counts = _rounded_up(model, pp * vpp)
+    counts = [-(-model.num_layers // (pp * vpp))] * (pp * vpp)
     left_out, ends = sum(counts) - model.num_layers, _weight_of_end(model)
     for _ in range(left_out):
         last = counts[-1] + ends if counts[-1] else 0.0
@@ -82,10 +82,6 @@ def _ends(model: ModelSpec, pp: int, vpp: int) -> tuple[int | None, int | None]:
     return min(pairs, key=lambda pair: max(pair[0], pair[1] + end), default=(None, None))
 
 
-def _rounded_up(model: ModelSpec, chunks: int) -> list[int]:
-    return [-(-model.num_layers // chunks)] * chunks
-
-
 def _weight_of_end(model: ModelSpec) -> float:
     """Work after the last layer, in layers: output layer and multi-token prediction."""
     layers, end = layer_weights(model)
@@ -93,8 +89,7 @@ def _weight_of_end(model: ModelSpec) -> float:
 
 
 def _text(counts: list[int], mtp: int) -> str:
-    chunks = [_letters("t", count) for count in counts]
-    first, *middle, last = chunks
+    first, *middle, last = (_letters("t", count) for count in counts)
     runs = [(chunk, len(list(run))) for chunk, run in groupby(middle)]
     between = "".join(f"({c}|)*{n}" if n > 1 and c else f"{c}|" * n for c, n in runs)
     return f"E{first}|{between}{last}{_letters('m', mtp)}L"

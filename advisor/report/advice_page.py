@@ -31,7 +31,7 @@ def page(
 ) -> Block:
     """The whole page with some `rows` of the ranking, `caveat` next to the verdict, and the `price`
     of a GPU-hour."""
-    shown = rows.shown(advice.candidates)
+    shown, best = rows.shown(advice.candidates), chosen(advice)
     jobs = [candidate.evaluation.job for candidate in shown]
     columns = None
     others = (*jobs[1:], *filter(None, [advice.usual]))
@@ -55,7 +55,7 @@ def page(
         _flags(advice, with_layout=with_layout_flags),
         _notes(
             shown,
-            noted=_noted(advice, rows),
+            noted={*rows.kept, *([best.rank] if best else [])},
             shared=join_key_values(shared),
             folded=rows.folded_words(advice.candidates),
             overhead=overhead_words(advice.candidates, shown),
@@ -175,9 +175,9 @@ def _notes(
     overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What is to be said of the rows `noted`, each once; what ~ means; what all rows change, over
-    which row the overhead is, how many are folded, and what is to be given with the degrees of a
-    row."""
+    """What is to be said of the rows `noted`, which a reader acts on, each once; what ~ means; what
+    all rows change, over which row the overhead is, how many are folded, and what is to be given
+    with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes if candidate.rank in noted else ():
@@ -211,12 +211,6 @@ def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
 
 
 _ESTIMATED = "an estimate; peaks without ~ come from a simulation of torch's allocator"
-
-
-def _noted(advice: Answer, rows: Rows) -> set[int]:
-    """Ranks of the rows that a reader acts on: the choice, and those that were asked about."""
-    best = chosen(advice)
-    return {*rows.kept, *([best.rank] if best else [])}
 
 
 def _rejected(advice: Answer) -> Block:

@@ -41,18 +41,9 @@ Block: TypeAlias = Drawable | str
 """A string is prose."""
 
 
-def lines_of(block: Block, width: int) -> list[Line]:
-    """The lines of a block for `width` columns."""
-    return Text(block).lines(width) if isinstance(block, str) else block.lines(width)
-
-
-def _widest(block: Block, width: int) -> int:
-    return Text(block).widest(width) if isinstance(block, str) else block.widest(width)
-
-
-def narrowest_of(block: Block) -> int:
-    """Columns below which a word or a name of the block is broken."""
-    return Text(block).narrowest() if isinstance(block, str) else block.narrowest()
+def drawable(block: Block) -> Drawable:
+    """The block; of a string its prose."""
+    return Text(block) if isinstance(block, str) else block
 
 
 def length(line: Line) -> int:
@@ -127,15 +118,15 @@ class BlockGroup(Struct, frozen=True):
 
     def lines(self, width: int) -> list[Line]:
         """The lines of one after the other."""
-        return [line for block in self.blocks for line in lines_of(block, width)]
+        return [line for block in self.blocks for line in drawable(block).lines(width)]
 
     def widest(self, width: int) -> int:
         """The widest block."""
-        return max(_widest(block, width) for block in self.blocks)
+        return max(drawable(block).widest(width) for block in self.blocks)
 
     def narrowest(self) -> int:
         """That of the widest block."""
-        return max(map(narrowest_of, self.blocks))
+        return max(drawable(block).narrowest() for block in self.blocks)
 
 
 def group(*blocks: Block) -> BlockGroup:
@@ -152,15 +143,15 @@ class Indented(Struct, frozen=True):
     def lines(self, width: int) -> list[Line]:
         """Each line after its blanks."""
         margin = Span(" " * self.columns)
-        return [(margin, *line) for line in lines_of(self.block, width - self.columns)]
+        return [(margin, *line) for line in drawable(self.block).lines(width - self.columns)]
 
     def widest(self, width: int) -> int:
         """Blanks and block."""
-        return self.columns + _widest(self.block, width - self.columns)
+        return self.columns + drawable(self.block).widest(width - self.columns)
 
     def narrowest(self) -> int:
         """Blanks and block."""
-        return self.columns + narrowest_of(self.block)
+        return self.columns + drawable(self.block).narrowest()
 
 
 class Column(Struct, frozen=True, kw_only=True):
@@ -181,11 +172,12 @@ class Column(Struct, frozen=True, kw_only=True):
 
     def width(self, cells: Iterable[Block], room: int) -> int:
         """As wide as its widest cell."""
-        return self._within(max((_widest(cell, room) for cell in (self.title, *cells)), default=0))
+        return self._within(max(drawable(cell).widest(room) for cell in (self.title, *cells)))
 
     def narrowest(self, cells: Sequence[Block], room: int) -> int:
         """As narrow as its words allow; cells that do not wrap as wide as they are."""
-        parts = map(narrowest_of, cells) if self.wrap else (_widest(cell, room) for cell in cells)
+        drawn = map(drawable, cells)
+        parts = (one.narrowest() if self.wrap else one.widest(room) for one in drawn)
         return self._within(max((Text(self.title).narrowest(), *parts)))
 
     def _within(self, width: int) -> int:
@@ -314,8 +306,8 @@ class Table(Struct, frozen=True, kw_only=True):
 def _row_lines(row: TableRow, form: Table, widths: Sequence[int], width: int) -> Iterator[Line]:
     """A row between what stands above and below it."""
     if row.above is not None:
-        yield from lines_of(row.above, width)
-    cells = [lines_of(cell, room) for cell, room in zip(row.cells, widths, strict=True)]
+        yield from drawable(row.above).lines(width)
+    cells = [drawable(cell).lines(room) for cell, room in zip(row.cells, widths, strict=True)]
     for number in range(max(map(len, cells), default=0)):
         spans: list[Span] = []
         for cell, room, column in zip(cells, widths, form.columns, strict=True):
@@ -326,7 +318,7 @@ def _row_lines(row: TableRow, form: Table, widths: Sequence[int], width: int) ->
             spans.append(Span(" " * form.gap, row.style))
         yield tuple(spans[:-1])
     if row.below is not None:
-        yield from lines_of(row.below, width)
+        yield from drawable(row.below).lines(width)
 
 
 _ROOM: Final = 10_000

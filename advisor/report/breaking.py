@@ -60,16 +60,13 @@ def command_lines(command: str, width: int, *, hanging: str = "") -> list[str]:
     """Arguments in lines that a shell reads as one; a flag and its values stay together."""
     groups: list[str] = []
     for word in command.split():
-        if groups and groups[-1].startswith("-") and not _begins(word, groups[-1]):
+        before = groups[-1] if groups else ""
+        begins = word.startswith("-") or ("=" in word and " " in before)
+        if before.startswith("-") and not begins:
             groups[-1] += f" {word}"
         else:
             groups.append(word)
     return packed(groups, width, glue=" ", end=" \\", hanging=hanging)
-
-
-def _begins(word: str, before: str) -> bool:
-    """Whether an argument begins with the word, and is not a value of the flag before it."""
-    return word.startswith("-") or ("=" in word and " " in before)
 
 
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:

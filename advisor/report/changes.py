@@ -2,7 +2,6 @@
 the best one.
 """
 
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -16,11 +15,10 @@ from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 from advisor.report.blocks import Block, Text, group, labelled_rows
+from advisor.report.job_changes import GROUPS
 from advisor.report.setting_flags import copied_block
 
 RECOMPUTE: Final = "recompute"
-_PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Part of a job after the first word of a KEY=VALUE."""
 
 
 def read_file(job: Job, read: ReadConfiguration) -> ReadFile:
@@ -54,7 +52,7 @@ def _option(given: ReadValue) -> ReadOption:
 
 def _unknown(job: Job, one: UnknownValue) -> UnknownOption:
     part, _, name = one.path.partition(".")
-    assumed = spelled(getattr(getattr(job, _PARTS[part]), name)) if part in _PARTS else None
+    assumed = spelled(getattr(getattr(job, GROUPS[part]), name)) if part in GROUPS else None
     return UnknownOption(
         option=one.written,
         value=one.text,
@@ -75,7 +73,8 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     if omitted := _omitted(advice, read):
         rows.append(("default", Text(omitted)))
     if file.not_taken:
-        rows.append(("not used", Text(_untaken(file))))
+        untaken = (f"{one.option} {one.value} in {_line(file, one)}" for one in file.not_taken)
+        rows.append(("not used", Text(", ".join(untaken))))
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown_words(one))))
     flags: list[Block] = []
@@ -88,15 +87,15 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
 
 
 def _now(advice: Answer, file: ReadFile) -> str:
+    """The setting that a file has, and the options that say it, with their lines."""
     if file.recompute is None:
         known = all(one.key != "--recompute" for one in file.not_known)
-        return (
-            f"{file.file} sets "
-            f"{'no recompute' if known else 'a recompute setting, but its value is not known'}"
-        )
+        setting = "no recompute" if known else "a recompute setting, but its value is not known"
+        return f"{file.file} sets {setting}"
     same = same_as_now(advice, file.recompute)
     rank = f"row {same[0].rank}" if same else "not ranked"
-    return f"{file.file} sets {file.recompute} ({rank}){''.join(_lines(file))}"
+    said = ", ".join(f"{one.option} in {_line(file, one)}" for one in file.recompute_options)
+    return f"{file.file} sets {file.recompute} ({rank}){': ' if said else ''}{said}"
 
 
 def same_as_now(advice: Answer, recompute: str | None) -> list[RankedEvaluation]:
@@ -105,13 +104,6 @@ def same_as_now(advice: Answer, recompute: str | None) -> list[RankedEvaluation]
         return []
     setting = parts_of(advice.job.config.framework).settings.parse(recompute).promoted
     return [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
-
-
-def _lines(file: ReadFile) -> Iterator[str]:
-    """The options that say it, with their lines."""
-    for number, given in enumerate(file.recompute_options):
-        before = ": " if number == 0 else ", "
-        yield f"{before}{given.option} in {_line(file, given)}"
 
 
 def _line(file: ReadFile, given: ReadOption) -> str:
@@ -134,11 +126,6 @@ def _omitted(advice: Answer, read: ReadConfiguration) -> str:
         if value != usual and spelled(value) == spelled(given.value):
             words.append(f"{path} {spelled(value)}; the preset has {spelled(usual)}")
     return " · ".join(words)
-
-
-def _untaken(file: ReadFile) -> str:
-    """Options of the file that the prediction does without."""
-    return ", ".join(f"{one.option} {one.value} in {_line(file, one)}" for one in file.not_taken)
 
 
 def _unknown_words(one: UnknownOption) -> str:
@@ -166,7 +153,5 @@ def _instead(best: Evaluation, file: ReadFile) -> tuple[str, str]:
     if file.recompute is None or recomputes(best.setting):
         return "set instead:", flags
     own = stack.spelling.setting_flags(stack.settings.parse(file.recompute), job)
-    drops = (
-        "remove these options and set:" if {*flags.split()} <= {*own.split()} else "set instead:"
-    )
-    return drops, flags
+    drops = {*flags.split()} <= {*own.split()}
+    return "remove these options and set:" if drops else "set instead:", flags

@@ -27,16 +27,17 @@ def diagnosis_page(
 def _block(finding: Finding) -> Iterator[Block]:
     severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
-    rows = labelled_rows(
-        ((label, Text(text)) for label, text in _rows(finding) if text), margin=_MARGIN
-    )
-    yield Indented(rows, 2)
+    rows = ((label, Text(text)) for label, text in _rows(finding) if text)
+    yield Indented(labelled_rows(rows, margin=_MARGIN), 2)
 
 
 def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Of cases those that the reading of the numbers leaves, the best known first."""
     meaning = meaning_of(finding)
     yield from (("text", finding.excerpt), ("means", meaning.text), ("fix", meaning.fix))
-    cases = _relevant(finding.failure.cases, meaning.when)
+    when = meaning.when
+    left = [one for one in finding.failure.cases if not when or one.when in ("", when)]
+    cases = sorted(left, key=lambda case: (case.when != when, case.evidence.rank))
     for case in cases[:_MAX_CASES]:
         yield from _case(case, alone=len(finding.failure.cases) == 1)
     if len(cases) > _MAX_CASES:
@@ -54,12 +55,6 @@ def _place(finding: Finding) -> str:
     more = ", …" if len(finding.ranks) > 8 else ""
     ranks = f", ranks {shown}{more}" if len(finding.ranks) > 1 else ""
     return f"{place} ({finding.occurrences} times{ranks})"
-
-
-def _relevant(cases: Sequence[Case], when: str) -> list[Case]:
-    """The cases that the reading of the numbers leaves, the best known first."""
-    chosen = [case for case in cases if not when or case.when in ("", when)]
-    return sorted(chosen, key=lambda case: (case.when != when, case.evidence.rank))
 
 
 def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:

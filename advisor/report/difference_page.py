@@ -1,7 +1,6 @@
 """The page of `advise diff`: what differs in the jobs, in memory, in time and in the flags."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ from advisor.report.blocks import (
     table,
 )
 from advisor.report.breaking import spec_cell
-from advisor.report.wording import PHASES
+from advisor.report.wording import PHASES, gib
 
 _STEP: Final = "Step time, s; difference in % of the first step time"
 _OTHER_BATCH: Final = "The steps train different numbers of tokens: compare tokens/s/GPU."
@@ -69,28 +68,21 @@ def _job(fields: tuple[ChangedField, ...]) -> Table:
 
 
 def _sides(name: str) -> Table:
-    return table(
-        [
-            Column(title=name, left=True),
-            Column(title="first", wrap=True),
-            Column(title="second", wrap=True),
-            Column(title="difference"),
-        ]
-    )
+    sides = (Column(title=side, wrap=True) for side in ("first", "second"))
+    return table([Column(title=name, left=True), *sides, Column(title="difference")])
 
 
 def _rows(found: Difference) -> Table:
     first, second = found.first, found.second
     rows = _sides("")
     rows.add_row("recompute", spec_cell(first.recompute), spec_cell(second.recompute), "")
-    for name, write in (
-        ("rank", str),
-        ("fits", percent),
-        ("tokens/s/GPU", "{:,.0f}".format),
-        ("calibration", str),
+    for name, field, write in (
+        ("rank", "rank", str),
+        ("fits", "fit_probability", percent),
+        ("tokens/s/GPU", "tokens_per_second_per_gpu", "{:,.0f}".format),
+        ("calibration", "calibration", str),
     ):
-        field = {"fits": "fit_probability", "tokens/s/GPU": "tokens_per_second_per_gpu"}
-        values = [getattr(side, field.get(name, name)) for side in (first, second)]
+        values = [getattr(side, field) for side in (first, second)]
         is_rate = name == "tokens/s/GPU" and None not in values
         less = _share(values[1] - values[0], values[0]) if is_rate else ""
         rows.add_row(name, *(DASH if value is None else write(value) for value in values), less)
@@ -101,11 +93,11 @@ def _memory(found: Difference) -> Table:
     rows = _sides("component")
     assert found.first.memory_bytes is not None
     assert found.second.memory_bytes is not None
-    _add(rows, found.first.memory_bytes, found.second.memory_bytes, found.memory_bytes, _gib)
+    _add(rows, found.first.memory_bytes, found.second.memory_bytes, found.memory_bytes, gib)
     stages = [f"reserved (stage {side.peak_stage})" for side in (found.first, found.second)]
     rows.add_row(
         stages[0] if stages[0] == stages[1] else "reserved",
-        *(_gib(side.peak_reserved_bytes or 0) for side in (found.first, found.second)),
+        *(gib(side.peak_reserved_bytes or 0) for side in (found.first, found.second)),
         _signed_gib(found.peak_reserved_bytes or 0),
         style="bold",
     )
@@ -118,10 +110,10 @@ def _time(found: Difference) -> Table:
     assert first is not None
     assert second is not None
     whole = found.first.step_time_seconds or 1.0
-    _add(rows, first, second, found.time_seconds, _seconds, whole)
+    _add(rows, first, second, found.time_seconds, "{:.3f}".format, whole)
     rows.add_row(
         "step",
-        *(_seconds(side.step_time_seconds or 0) for side in (found.first, found.second)),
+        *(f"{side.step_time_seconds or 0:.3f}" for side in (found.first, found.second)),
         _share(found.step_time_seconds or 0, whole),
         style="bold",
     )
@@ -144,16 +136,8 @@ def _add(
             rows.add_row(PHASES.get(name, name.replace("_", " ")), *map(write, both), shown)
 
 
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:.1f}"
-
-
 def _signed_gib(num_bytes: float) -> str:
     return f"{num_bytes / GIB:+.1f}" if abs(num_bytes) >= _SHOWN_BYTES else "0.0"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _share(change: float, whole: float) -> str:
@@ -167,14 +151,12 @@ def _flags(found: Difference) -> list[Block]:
     if not (found.flags_only_first or found.flags_only_second):
         return [Text("The flags are the same.", "bold")]
     parts: list[Block] = []
-    for title, flags in (
-        ("Flags only in the first", found.flags_only_first),
-        ("Flags only in the second", found.flags_only_second),
-    ):
+    for side, flags in (("first", found.flags_only_first), ("second", found.flags_only_second)):
         if flags:
-            parts += [Text(title, "bold"), *(Fitted(partial(_unbroken, flag)) for flag in flags)]
+            own = [f"  {flag}" for flag in flags]
+            parts += [Text(f"Flags only in the {side}", "bold"), _as_they_are(own)]
     return parts
 
 
-def _unbroken(flag: str, _: int) -> list[str]:
-    return [f"  {flag}"]
+def _as_they_are(lines: list[str]) -> Block:
+    return Fitted(lambda _: lines)

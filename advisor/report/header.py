@@ -1,6 +1,7 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from advisor.answer.answer import Answer, CalibrationNote
@@ -33,10 +34,10 @@ def header(
     Where a search chose the layout, it is not the preset's; where layouts are ranked, it is that
     of row 1. has_bars: whether the ranking has bars on a page of a width.
     """
-    preset, others = _split_preset(advice.assumptions)
-    layout = layout_words(advice.job.layout, advice.job.config.optimizer)
-    if search_layout:
-        layout = f"row 1: {layout}"
+    preset = next((text for text in advice.assumptions if text.startswith("preset ")), "")
+    others = [text for text in advice.assumptions if text != preset]
+    words = layout_words(advice.job.layout, advice.job.config.optimizer)
+    layout = f"row 1: {words}" if search_layout else words
     if advice.searched:
         preset, others = "", [*filter(None, [preset]), *others]
     runs = run_words(advice.job)
@@ -54,10 +55,8 @@ def header(
         ("differs", _unlike(advice.differences)),
     )
     rows += [(name, _dotted(words)) for name, words in lists if any(words)]
-    job = _job_words(advice.job)
-    return group(
-        Fitted(lambda width: dotted_lines(job, width), "bold"), labelled_rows(rows, margin=_MARGIN)
-    )
+    head = Fitted(partial(dotted_lines, _job_words(advice.job)), "bold")
+    return group(head, labelled_rows(rows, margin=_MARGIN))
 
 
 def measured_words(advice: Answer) -> list[str]:
@@ -82,7 +81,7 @@ _SHARED = " (recipe "
 
 
 def _dotted(words: list[str]) -> Fitted:
-    return Fitted(lambda width: dotted_lines(words, width))
+    return Fitted(partial(dotted_lines, words))
 
 
 def _both_ends(left: str, right: str) -> Fitted:
@@ -123,12 +122,12 @@ def layout_words(layout: ParallelLayout, optimizer: Optimizer = Optimizer.ADAM) 
 
 def _split_words(layout: ParallelLayout) -> list[str]:
     """How layers are split that PP does not divide: ``split Et*4|(t*4|)*14tL``."""
-    text = layout.pipeline_model_parallel_layout
-    first = layout.num_layers_in_first_pipeline_stage
-    last = layout.num_layers_in_last_pipeline_stage
-    ends = (("first", first), ("last", last))
-    if text:
-        return [f"pipeline split {text}"]
+    if layout.pipeline_model_parallel_layout:
+        return [f"pipeline split {layout.pipeline_model_parallel_layout}"]
+    ends = (
+        ("first", layout.num_layers_in_first_pipeline_stage),
+        ("last", layout.num_layers_in_last_pipeline_stage),
+    )
     return [f"{which} stage {layers} layers" for which, layers in ends if layers is not None]
 
 
@@ -221,9 +220,3 @@ def _job_words(job: Job) -> list[str]:
 def calibration_words(note: CalibrationNote) -> str:
     """Which calibration, what it was fitted to, and its band."""
     return f"{note.name} ({_PROVENANCE[note.provenance]}): {note.summary}".rstrip(": ")
-
-
-def _split_preset(assumptions: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The preset's name, which stands next to the layout, and the other assumptions."""
-    preset = next((text for text in assumptions if text.startswith("preset ")), "")
-    return preset, [text for text in assumptions if text != preset]

@@ -10,43 +10,30 @@ from advisor.base.fields import spelled
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH
 from advisor.job.job import Job
-from advisor.job.layout import EVEN
+from advisor.job.layout import DEGREES, EVEN
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly
+from advisor.request.origin import changed_fields
 
-_GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
+GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
 """Groups of KEY=VALUE, and the attributes of a Job that hold them."""
 _SHARDING: Final = "sharding"
 _ALWAYS: Final = ("DP", "mbs")
-_IN_COLUMNS: Final = {
-    "layout.tensor_model_parallel_size": "TP",
-    "layout.sequence_parallel": "TP",
-    "layout.context_parallel_size": "CP",
-    "layout.cp_comm_type": "CP",
-    "layout.pipeline_model_parallel_size": "PP",
-    "layout.virtual_pipeline_model_parallel_size": "VPP",
-    "layout.expert_model_parallel_size": "EP",
-    "layout.expert_tensor_parallel_size": "ETP",
-    "layout.data_parallel_size": "DP",
-    "job.micro_batch_size": "mbs",
-    "layout.data_parallel_sharding": _SHARDING,
-}
+_IN_COLUMNS: Final = (
+    *(f"layout.{name}" for name in DEGREES),
+    *("layout.sequence_parallel", "layout.cp_comm_type"),
+    *("job.micro_batch_size", "layout.data_parallel_sharding"),
+)
 
 
 def changes(job: Job, usual: Job) -> dict[str, Any]:
     """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
-    return {
-        f"{group}.{name}": value
-        for group, attribute in _GROUPS.items()
-        for name, value in _changed(getattr(job, attribute), getattr(usual, attribute))
-    }
-
-
-def _changed(own: Struct, other: Struct) -> list[tuple[str, Any]]:
-    if own is other:
-        return []
-    pairs = ((name, getattr(own, name)) for name in own.__struct_fields__)
-    return [(name, value) for name, value in pairs if value != getattr(other, name)]
+    found = {}
+    for group, attribute in GROUPS.items():
+        own, other = getattr(job, attribute), getattr(usual, attribute)
+        for name in () if own is other else changed_fields(own, other):
+            found[f"{group}.{name}"] = getattr(own, name)
+    return found
 
 
 def untold(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,9 +65,13 @@ class LayoutColumns(Struct, frozen=True):
         found = layout_cells(job)
         return [found[title] for title in self.titles]
 
+    def words(self, job: Job) -> list[str]:
+        """``TP 2+SP``, ``PP 4``: each title with its cell."""
+        return [" ".join(pair) for pair in zip(self.titles, self.cells(job), strict=True)]
+
     def others(self, job: Job) -> dict[str, Any]:
         """Changes besides those of the usual job that stand in no column."""
-        return untold(dict(_telling(job, self.usual)))
+        return options_apart(job, self.usual)
 
 
 def _plain(title: str, usual: Mapping[str, str]) -> tuple[str, ...]:
@@ -116,8 +107,12 @@ def apart(job: Job, other: Job) -> str:
 
 
 def options_apart(job: Job, other: Job) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value: of `apart`, what no column of a ranking says."""
-    return untold(dict(_telling(job, other)))
+    """``GROUP.FIELD`` -> value: of `apart`, what no column of a ranking says. Left out is what
+    follows from the degrees: a split of layers from another PP or VPP, and overlaps that do
+    nothing."""
+    follows = EVEN if _chunks(job) != _chunks(other) and _splits_evenly(job) else ()
+    idle = {f"layout.{name}" for name in (*follows, *job.layout.idle_overlaps)}
+    return {path: value for path, value in untold(changes(job, other)).items() if path not in idle}
 
 
 def degrees_apart(job: Job, other: Job) -> list[str]:
@@ -131,14 +126,6 @@ def degrees_apart(job: Job, other: Job) -> list[str]:
 
 
 _WORDS: Final = {"mbs": "micro batch"}
-
-
-def _telling(job: Job, other: Job) -> list[tuple[str, Any]]:
-    """Changes, without what follows from the degrees: a split of layers from another PP or VPP, and
-    overlaps that do nothing."""
-    follows = EVEN if _chunks(job) != _chunks(other) and _splits_evenly(job) else ()
-    untold = {f"layout.{name}" for name in (*follows, *job.layout.idle_overlaps)}
-    return [(path, value) for path, value in changes(job, other).items() if path not in untold]
 
 
 def _chunks(job: Job) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked
 from advisor.report.blocks import Block, Span, Text, group, labelled_rows
 
-_MARGIN = 9
+_MARGIN = 7
 _NOT_READ = "NOT READ"
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
@@ -19,7 +19,9 @@ def lint_page(report: LintReport) -> Block:
     lines += map(_finding, report.findings)
     if not report.findings:
         lines.append("OK       nothing to report")
-    lines += [_note(str(note.place), note.text) for note in report.notes]
+    for note in report.notes:
+        row = (_NOT_READ, Text(f"{note.place}: {note.text}"))
+        lines.append(labelled_rows([row], margin=len(_NOT_READ)))
     return group(*lines)
 
 
@@ -49,8 +51,4 @@ def _finding(finding: Finding) -> Block:
         ("", Text(finding.reason)),
         ("  fix", Text(finding.fix, rest=(Span(source, "dim"),))),
     ]
-    return labelled_rows(rows, margin=_MARGIN - 2)
-
-
-def _note(place: str, text: str) -> Block:
-    return labelled_rows([(_NOT_READ, Text(f"{place}: {text}"))], margin=len(_NOT_READ))
+    return labelled_rows(rows, margin=_MARGIN)

@@ -1,6 +1,5 @@
 """What measured runs say of the answer, and what is to be measured next, in words."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -37,17 +36,12 @@ def learned_words(learned: LearnedNote) -> list[str]:
         if abs(term.mean) > _SHOWN and term.sigma < term.shipped_sigma * 0.9  # runs say more
     ]
     unused = [f"not used for row 1: {learned.outside}"] if learned.outside else []
-    return [*said, f"used for {learned.within}", *unused, *moved, *_doubts(learned)]
-
-
-def _doubts(learned: LearnedNote) -> Iterator[str]:
-    """That runs contradict each other or all that was known, and by how much."""
     far = [f"{_SCATTERED[name]} {by:.0f} times" for name, by in learned.scatter.items() if by > 1]
-    if far:
-        yield (
-            f"doubtful: these runs scatter more than usual ({', '.join(far)} as much), so "
-            "bands are wider by this factor; check that they are one job and were undisturbed"
-        )
+    doubt = (
+        f"doubtful: these runs scatter more than usual ({', '.join(far)} as much), so "
+        "bands are wider by this factor; check that they are one job and were undisturbed"
+    )
+    return [*said, f"used for {learned.within}", *unused, *moved, *([doubt] if far else [])]
 
 
 def toss_block(toss: Toss) -> Block:

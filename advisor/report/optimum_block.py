@@ -51,17 +51,16 @@ def _proven(optimum: Optimum) -> str:
             "No setting that fits was found; a setting that fits takes at least "
             f"{optimum.bound_seconds:.3f} s"
         )
-    said, row = (
-        "Proven with predicted step times: no fitting setting of the space below",
-        optimum.best.rank,
-    )
-    if not optimum.gap or optimum.gap < _SMALLEST_GAP:
-        return f"{said} is faster than row {row}{_gained(optimum, row)}"
-    if optimum.gap <= SAME_TIME:
-        tie = f"{SAME_TIME * 100:.2f} %"
-        return f"{said} is more than {tie} faster than row {row}{_gained(optimum, row)}"
-    less = f"{optimum.gap * 100:.2f} % less than row {row}"
-    return f"{said} takes less than {optimum.bound_seconds:.3f} s, {less}{_gained(optimum, row)}"
+    row, gap = optimum.best.rank, optimum.gap or 0.0
+    if gap < _SMALLEST_GAP:
+        said = f"is faster than row {row}"
+    elif gap <= SAME_TIME:
+        said = f"is more than {SAME_TIME * 100:.2f} % faster than row {row}"
+    else:
+        less = f"{gap * 100:.2f} % less than row {row}"
+        said = f"takes less than {optimum.bound_seconds:.3f} s, {less}"
+    proven = "Proven with predicted step times: no fitting setting of the space below"
+    return f"{proven} {said}{_gained(optimum, row)}"
 
 
 _USUAL = "the ranking without --search optimum"

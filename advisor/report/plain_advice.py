@@ -80,18 +80,14 @@ def _of_same_name(source: object, contract: type[Struct]) -> dict[str, Any]:
     return {n: getattr(source, n) for n in contract.__struct_fields__ if hasattr(kind, n)}
 
 
-def _fields(instance: Any) -> dict[str, Any]:
-    return asdict(instance)
-
-
 def _job(job: Job, evaluation: Evaluation | None, price: float | None) -> AdvisedJob:
     from advisor.layers.parameters import active_parameters, parameter_count
 
-    gpu = _fields(job.gpu)
+    gpu = asdict(job.gpu)
     return AdvisedJob(
-        **_fields(job.config),
+        **asdict(job.config),
         model=AdvisedModel(
-            **_fields(job.model),
+            **asdict(job.model),
             num_parameters=parameter_count(job.model).total,
             num_active_parameters=active_parameters(job.model),
         ),
@@ -103,15 +99,14 @@ def _job(job: Job, evaluation: Evaluation | None, price: float | None) -> Advise
 
 
 def _recompute(setting: Setting) -> Recompute:
+    """The parts of a setting that the contract has a key for."""
+    assert isinstance(setting, Struct)
+    known = Recompute.__struct_fields__
     return Recompute(
         spec=setting.spec,
         effective_modules=getattr(setting, "effective_modules", ()),
-        **{name: value for name, value in _fields(setting).items() if name in _WORDS},
+        **{name: value for name, value in asdict(setting).items() if name in known},
     )
-
-
-_WORDS: Final = frozenset(Recompute.__struct_fields__)
-"""Parts of a setting that the contract has a key for."""
 
 
 def _extras(evaluation: Evaluation, answer: Answer) -> tuple[dict[str, Any], dict[str, str]]:
@@ -131,7 +126,7 @@ def _candidate(
     evaluation = candidate.evaluation
     peak, hours = evaluation.peak, evaluation.gpu_hours_per_trillion_tokens
     return Candidate(
-        **{name: getattr(candidate, name) for name in _OF_THE_ROW},
+        **_of_same_name(candidate, Candidate),
         **{name: getattr(evaluation, name) for name in _FIGURES},
         recompute=_recompute(evaluation.setting),
         layout=evaluation.job.layout,
@@ -148,17 +143,13 @@ def _candidate(
     )
 
 
-_OF_THE_ROW: Final = (
-    *("rank", "pareto", "dominated_by", "same_as", "folded", "preset", "note", "verification"),
-    *("basis", "measured"),
-)
 _FIGURES: Final = (
     *("fits", "fit_probability", "budget_bytes", "stages", "time_seconds", "step_time_seconds"),
     *("step_time_low_seconds", "step_time_high_seconds", "tokens_per_second"),
     *("tokens_per_second_per_gpu", "gpu_hours_per_trillion_tokens", "tflops_per_gpu", "mfu", "hfu"),
     "recompute_overhead",
 )
-"""Of a candidate, what its row and its evaluation have under the same names."""
+"""What a candidate and its evaluation have under the same names."""
 
 
 def _plain(by_framework: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +175,7 @@ def _explanation(candidate: RankedEvaluation) -> Explanation:
     return Explanation(
         rank=candidate.rank,
         memory=tuple(
-            MemoryShare(**_fields(line), num_bytes=line.num_bytes)
+            MemoryShare(**asdict(line), num_bytes=line.num_bytes)
             for line in memory_lines(candidate.evaluation)
         ),
         time=tuple(time_lines(candidate.evaluation)),

@@ -59,15 +59,13 @@ class Rows(Struct, frozen=True, kw_only=True):
         if self.top is not None or self.front or not folded:
             return ""
         same = sum(c.same_as is not None for c in folded)
+        later = len(self._listed(candidates)) - len(self.shown(candidates))
         parts = (
             (len(folded) - same, "dominated (another row is no larger and no slower)"),
             (same, "with the same result as another"),
-            (
-                len(self._listed(candidates)) - len(self.shown(candidates)),
-                f"after the first {_USUAL_ROWS}",
-            ),
+            (later, f"after the first {_USUAL_ROWS}"),
         )
-        words = [f"{_rows(number)} {why}" for number, why in parts if number]
+        words = [f"{n} {'row' if n == 1 else 'rows'} {why}" for n, why in parts if n]
         return f"{', '.join(words)}: --top {len(candidates)} shows all"
 
 
@@ -77,20 +75,13 @@ def overhead_words(
     """Over which row the overhead of the rows `shown` is; empty where that row is among them."""
     nones = [c for c in candidates if c.evaluation.setting.spec == _NONE]
     jobs = [c.evaluation.job for c in nones if c in shown]
-    open_jobs = [
-        c.evaluation.job
-        for c in shown
-        if c.evaluation.recompute_overhead and c.evaluation.job not in jobs
-    ]
+    slower = [c.evaluation.job for c in shown if c.evaluation.recompute_overhead]
+    open_jobs = [job for job in slower if job not in jobs]
     if not open_jobs:
         return ""
     if len(nones) == 1 and all(job == nones[0].evaluation.job for job in open_jobs):
         return f"over the step time of none (row {nones[0].rank}, not shown)"
     return "over the step time of none on the same layout"
-
-
-def _rows(number: int) -> str:
-    return "1 row" if number == 1 else f"{number} rows"
 
 
 def remarks(
@@ -218,19 +209,18 @@ class Ranking(Struct, frozen=True):
         smallest = min(c.evaluation.step_time_seconds for c in self.shown)
         rows: list[list[Block]] = []
         for candidate, peak in zip(self.shown, _peaks(self.shown), strict=True):
-            evaluation = candidate.evaluation
-            share = evaluation.peak_reserved_bytes / evaluation.budget_bytes
-            rows.append(
-                [
-                    f" {candidate.rank}",
-                    spec_cell(candidate.evaluation.setting.spec + " (preset)" * candidate.preset),
-                    Gauge(peak, share, bar_cells) if bar_cells else peak,
-                    seconds(evaluation.step_time_seconds, smallest),
-                    f"{evaluation.tflops_per_gpu:.0f}",
-                    signed_percent(evaluation.recompute_overhead),
-                    percent(evaluation.fit_probability),
-                ]
-            )
+            one = candidate.evaluation
+            share = one.peak_reserved_bytes / one.budget_bytes
+            row: list[Block] = [
+                f" {candidate.rank}",
+                spec_cell(one.setting.spec + " (preset)" * candidate.preset),
+                Gauge(peak, share, bar_cells) if bar_cells else peak,
+                seconds(one.step_time_seconds, smallest),
+                f"{one.tflops_per_gpu:.0f}",
+                signed_percent(one.recompute_overhead),
+                percent(one.fit_probability),
+            ]
+            rows.append(row)
         return rows
 
 

@@ -9,6 +9,7 @@ from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report.blocks import Block, Fitted, wrapped
 from advisor.report.breaking import command_lines, packed
+from advisor.report.wording import chosen
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 _MARGIN: Final = 17
@@ -134,8 +135,6 @@ def environment_words(evaluation: Evaluation) -> str:
 
 def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
-    from advisor.report.wording import chosen
-
     best = chosen(advice)
     if best is None:
         return ""
@@ -149,8 +148,6 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     """What `--format flags` does not say; empty where it says all."""
-    from advisor.report.wording import chosen
-
     best, framework = chosen(advice), advice.job.config.framework
     if best is None:
         return ""
@@ -159,8 +156,6 @@ def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
-    from advisor.report.wording import chosen
-
     best = chosen(advice)
     if best is None:
         return ""

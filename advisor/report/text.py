@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import Final, NamedTuple, TextIO
 
-from advisor.report.blocks import Block, Line, lines_of, wrapped
+from advisor.report.blocks import Block, Line, drawable
 
 MAX_WIDTH: Final = 100
 """Columns of a page that goes to a file or into a pipe, unless COLUMNS says another number."""
@@ -55,7 +55,7 @@ def printed(content: Block, screen: Screen) -> str:
 
     Nothing is written: the command line does that, and knows what to do where it fails.
     """
-    lines = lines_of(content, screen.width)
+    lines = drawable(content).lines(screen.width)
     while lines and not _plain(lines[-1]):
         lines.pop()
     return "\n".join(map(_coloured if screen.colour else _plain, lines)) + "\n"
@@ -92,8 +92,3 @@ def _coloured(line: Line) -> str:
 def plain_lines(content: Block, width: int = MAX_WIDTH) -> list[str]:
     """The lines of `content` as plain text of `width` columns."""
     return printed(content, Screen(width)).removesuffix("\n").split("\n")
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Prose in lines of at most `width`."""
-    return wrapped(text, width) if text else []

@@ -85,19 +85,12 @@ def _nothing_fits(advice: Answer) -> str:
     nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
-    hopeless = (
-        f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
-        if fixed > budget
-        else ""
-    )
-    fits = (
-        f"fits in {gib(budget)} GiB"
-        if missing_bytes(nearest[0].evaluation) > 0
-        else f"is at least {LIKELY * 100:.0f} % likely to fit in {gib(budget)} GiB"
-    )
+    hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
+    over = missing_bytes(nearest[0].evaluation) > 0
+    fits = "fits" if over else f"is at least {LIKELY * 100:.0f} % likely to fit"
     stopped = "The search was stopped, and nothing found so far"
     nothing = stopped if advice.stopped else "Nothing"
-    return f"{nothing} {fits}. Nearest: {near}.{hopeless}"
+    return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
 
 def _miss(candidate: RankedEvaluation) -> str:
@@ -113,10 +106,8 @@ def way_out(advice: Answer) -> str:
     if advice.fits or not advice.candidates:
         return ""
     missing = missing_bytes(advice.candidates[0].evaluation)
-    if any(
-        missing + remedy.effect_bytes <= 0 and remedy.fit_probability >= LIKELY
-        for remedy in advice.remedies
-    ):
+    helpful = (one for one in advice.remedies if one.fit_probability >= LIKELY)
+    if any(missing + remedy.effect_bytes <= 0 for remedy in helpful):
         return ""
     layouts = "" if advice.searched else "another layout (--search layout), "
     short = "These changes are not enough: try" if advice.remedies else "Try"
@@ -129,14 +120,8 @@ _LEAST_SHOWN = GIB // 20
 
 def _without_recompute(advice: Answer, best: Evaluation) -> str:
     """What `none` on the same layout would need, and what it would win."""
-    none = next(
-        (
-            c.evaluation
-            for c in advice.candidates
-            if not recomputes(c.evaluation.setting) and c.evaluation.job == best.job
-        ),
-        None,
-    )
+    rows = (c.evaluation for c in advice.candidates if c.evaluation.job == best.job)
+    none = next((row for row in rows if not recomputes(row.setting)), None)
     if none is None:
         return ""
     several = len({c.evaluation.job for c in advice.candidates}) > 1
@@ -159,7 +144,11 @@ def _bought(advice: Answer, best: Evaluation) -> str:
     without = [c for c in advice.candidates if not recomputes(c.evaluation.setting)]
     own = next((c.evaluation for c in without if c.evaluation.job == best.job), None)
     other = next((c for c in without if c.evaluation.fits), None)
-    if own is None or own.fits or other is None or not _compare(advice, other):
+    if own is None or own.fits or other is None:
+        return ""
+    first = chosen(advice)
+    # times compare where both rest on runs, or both on none
+    if first is None or (first.basis is Basis.SHIPPED) != (other.basis is Basis.SHIPPED):
         return ""
     faster = best.tokens_per_second / other.evaluation.tokens_per_second - 1
     if faster < SAME_TIME:
@@ -182,12 +171,6 @@ def _all_of(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _compare(advice: Answer, other: RankedEvaluation) -> bool:
-    """Whether the times of the choice and of `other` both rest on runs, or both on none."""
-    first = chosen(advice)
-    return first is not None and (first.basis is Basis.SHIPPED) == (other.basis is Basis.SHIPPED)
-
-
 def against_preset(advice: Answer) -> str:
     """What the choice changes against the setting that the preset ships with; "" without one."""
     best = chosen(advice)
@@ -197,34 +180,31 @@ def against_preset(advice: Answer) -> str:
     ours, theirs = best.evaluation, shipped.evaluation
     more = ours.peak_reserved_bytes - theirs.peak_reserved_bytes
     slower = ours.step_time_seconds / theirs.step_time_seconds - 1
-    time = (
-        "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
-    )
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
         f"Row {best.rank} compared with the preset's setting {theirs.setting.spec} (row "
-        f"{shipped.rank}{fits}): "
-        f"{_about(ours, theirs)}{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
+        f"{shipped.rank}{fits}): {_about(ours, theirs)}{_signed_gib(more)}, {_step_time(slower)}."
     )
 
 
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     """One remedy against `reference`: GiB a GPU, step time in percent, what it comes to, why."""
-    slower = remedy.effect_seconds / reference.step_time_seconds
-    time = (
-        "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
-    )
+    time = _step_time(remedy.effect_seconds / reference.step_time_seconds)
+    peak = _signed_gib(remedy.effect_bytes) if gib(abs(remedy.effect_bytes)) != "0.0" else ""
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     left = missing_bytes(reference) + remedy.effect_bytes
     over = f", still {gib(left)} GiB over the budget" if left > 0 else ""
     if not over and remedy.fit_probability < LIKELY:
         over = f", {percent(remedy.fit_probability)} likely to fit"
-    return f"{remedy.change}: {_peak_change(remedy.effect_bytes)}{over}, {time}{why}."
+    return f"{remedy.change}: {peak or 'the same peak'}{over}, {time}{why}."
 
 
-def _peak_change(effect_bytes: int) -> str:
-    """``-1.5 GiB``; where it rounds to nothing, that the peak stays."""
-    size = gib(abs(effect_bytes))
-    if size == "0.0":
-        return "the same peak"
-    return f"{'-' if effect_bytes < 0 else '+'}{size} GiB"
+def _signed_gib(num_bytes: int) -> str:
+    return f"{'-' if num_bytes < 0 else '+'}{gib(abs(num_bytes))} GiB"
+
+
+def _step_time(slower: float) -> str:
+    """By which share of it a step takes longer."""
+    return (
+        "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
+    )

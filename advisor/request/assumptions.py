@@ -37,19 +37,15 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def assumed_lines(facts: Facts) -> tuple[str, ...]:
     """Of all that the request leaves open, in the page's order."""
-    of_job = (*_of_framework(facts), *_of_source(facts), *_of_options(facts), *_of_model(facts))
+    of_job = (*_of_source(facts), *_of_options(facts), *_of_model(facts))
     return (*of_job, *_of_gpu(facts.gpu), *_of_links(facts.gpu, facts.num_gpus))
 
 
-def _of_framework(facts: Facts) -> Iterator[str]:
-    framework = facts.config.framework
+def _of_source(facts: Facts) -> Iterator[str]:
+    """The framework; the recipe and how it was changed; without one, batch and optimizer."""
+    framework, preset = facts.config.framework, facts.choice.preset
     if "framework" not in facts.given.job_fields and framework != facts.first_framework:
         yield f"framework {framework}"
-
-
-def _of_source(facts: Facts) -> Iterator[str]:
-    """The recipe and how it was changed; without one, batch and optimizer."""
-    preset = facts.choice.preset
     if preset is None:
         yield from _of_batch(facts)
     elif facts.choice.as_it_stands is None:
@@ -64,13 +60,13 @@ def _of_source(facts: Facts) -> Iterator[str]:
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
-    for name, words in (
-        ("seq_length", "sequence length"),
-        ("micro_batch_size", "micro batch"),
-        ("global_batch_size", "global batch"),
+    searched = facts.layout is None or bool(facts.choice.left_open)
+    for name, words, is_open in (
+        ("seq_length", "sequence length", False),
+        ("micro_batch_size", "micro batch", searched),
+        ("global_batch_size", "global batch", False),
     ):
-        searched = facts.layout is None or bool(facts.choice.left_open)
-        if name not in facts.given.job_fields and not (name == "micro_batch_size" and searched):
+        if name not in facts.given.job_fields and not is_open:
             yield f"{words} {getattr(facts.config, name)}"
     if facts.config.optimizer.is_muon and "optimizer" not in facts.given.job_fields:
         yield f"{facts.config.optimizer} as in the nearest recipe"
@@ -82,13 +78,9 @@ def _of_lent(facts: Facts) -> Iterator[str]:
     if lent is None or not (lent.layout or lent.job or lent.model):
         return
     yield f"options of {lent.origin.detail}"
-    layout = facts.layout
-    if (
-        layout
-        and layout.tensor_model_parallel_size > 1
-        and layout.tp_comm_overlap
-        and (lent.layout.get("tp_comm_overlap"))
-    ):
+    overlaps = facts.layout is not None and facts.layout.tp_comm_overlap
+    cuts = facts.layout is not None and facts.layout.tensor_model_parallel_size > 1
+    if overlaps and cuts and lent.layout.get("tp_comm_overlap"):
         yield "TP communication overlapped"
     if lent.job.get("fp8_param_gather"):
         yield "weights of linear layers kept only in 8 bits"

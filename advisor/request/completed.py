@@ -112,11 +112,7 @@ def completed(
         **dict.fromkeys(given.omitted, default),
     }
     return Completed(
-        model=model.value,
-        config=config.value,
-        layout=layout,
-        layout_fields=fields,
-        origins=origins,
+        model=model.value, config=config.value, layout=layout, layout_fields=fields, origins=origins
     )
 
 
@@ -211,10 +207,9 @@ def _job_config(
     if choice.lent is not None:
         chosen |= choice.lent.job
         origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
-    over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)
-    return Sourced(
-        over.value, {**over.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)}
-    )
+    value = replace(base.value, **chosen | dict(given.job_fields))
+    given_ones = dict.fromkeys(given.job_fields, GIVEN)
+    return Sourced(value, {**base.origins, **origins, **given_ones})
 
 
 def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
@@ -232,14 +227,9 @@ def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourc
     if choice.as_it_stands is not None:
         stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
-    batch = max(1, preset.config.global_batch_size // num_gpus) * num_gpus
-    config = JobConfig(
-        seq_length=preset.config.seq_length,
-        micro_batch_size=preset.config.micro_batch_size,
-        global_batch_size=batch,
-        precision=preset.config.precision,
-    )
-    return Sourced(config, dict.fromkeys(_BATCH, its))
+    batch = {name: getattr(preset.config, name) for name in _BATCH}
+    batch["global_batch_size"] = max(1, batch["global_batch_size"] // num_gpus) * num_gpus
+    return Sourced(JobConfig(**batch), dict.fromkeys(_BATCH, its))
 
 
 def _completed_config(
@@ -255,19 +245,14 @@ def _completed_config(
         newest = assumed("the newest release that has the model")
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
-    omitted = "optimizer" not in given.job_fields and choice.preset is None
-    if omitted and whole:
-        lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
-        config = config.turned_into(lent, assumed("as in the nearest recipe"))
-    return config
+    if "optimizer" in given.job_fields or choice.preset is not None or not whole:
+        return config
+    lent = _lent_optimizer(config.value, choice.lends_optimizer, jobs)
+    return config.turned_into(lent, assumed("as in the nearest recipe"))
 
 
 def _as_framework_runs(
-    model: Sourced[ModelSpec],
-    config: Sourced[JobConfig],
-    jobs: JobSupport,
-    gpu: Gpu,
-    given: Given,
+    model: Sourced[ModelSpec], config: Sourced[JobConfig], jobs: JobSupport, gpu: Gpu, given: Given
 ) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
     """Model and options as the framework makes them; UserError where it cannot run them."""
     own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}

@@ -19,7 +19,7 @@ from advisor.frameworks.registry import default_framework, parts_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.request.given import Given, read_given
-from advisor.request.layout_fields import DEGREES, SEARCHED
+from advisor.request.layout_fields import DEGREES, SEARCHED, SHAPING
 from advisor.request.origin import changed_fields
 from advisor.request.recipes import Experiment, named_experiment, read_experiment
 from advisor.request.request import Request, SearchScope
@@ -67,7 +67,7 @@ def _said(record: Struct, name: str) -> str:
     return spelled(getattr(record, name)) or "(empty)"
 
 
-_GIVEN = (*DEGREES, "expert_tensor_parallel_size")
+_ETP: Final = "expert_tensor_parallel_size"
 
 
 def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
@@ -75,8 +75,9 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
     as a recipe for another number of GPUs is left behind where degrees are given. Empty where
     nothing makes the job."""
     given = read_given(request)
-    degrees = {name: getattr(usual.layout, name) for name in _GIVEN}
-    degrees = {name: degree for name, degree in degrees.items() if degree is not None}
+    degrees = {name: getattr(usual.layout, name) for name in (*DEGREES, _ETP)}
+    if degrees[_ETP] is None:
+        del degrees[_ETP]
     own = replace(given, layout_fields={**degrees, **given.layout_fields})
     try:
         made = differing(usual, own)
@@ -84,13 +85,9 @@ def beside_degrees(request: Request, usual: Job) -> dict[str, Any]:
         return {}
     return {
         f"{group}.{name}": value
-        for group, fields, asked in (
-            ("model", made.model_fields, given.model_fields),
-            ("layout", made.layout_fields, given.layout_fields),
-            ("job", made.job_fields, given.job_fields),
-        )
+        for group, fields in made.by_group.items()
         for name, value in fields.items()
-        if name not in asked
+        if name not in given.by_group[group]
     }
 
 
@@ -112,11 +109,7 @@ def harness_line(
     first, bare = _start(job, model, recipe, config_dir)
     given = differing(job, bare)
     words = [first, f"gpus={given.gpus}"]
-    for group, fields in (
-        ("model", given.model_fields),
-        ("layout", given.layout_fields),
-        ("job", given.job_fields),
-    ):
+    for group, fields in given.by_group.items():
         words += [f"{group}.{name}={_spelled(value)}" for name, value in fields.items()]
     words.append(f"recompute.settings={_spelled(list(specs))}")
     words += parts_of(job.config.framework).harness.overrides(job)
@@ -129,13 +122,13 @@ def _start(job: Job, model: str, recipe: str, config_dir: Path | None) -> tuple[
     """The word that names the recipe or the model, and what a line of it alone gives."""
     gpus = f"{job.num_gpus}x{job.gpu.name}"
     first, base = f"model={model}", bare_experiment(model, gpus)
-    sure: tuple[str, ...] = _BATCH
+    sure: tuple[str, ...] = ("seq_length", "micro_batch_size", "global_batch_size")
     if recipe:
         first, base, sure = f"recipe={recipe}", named_experiment(recipe, config_dir), ()
     if (base.framework or default_framework(None)) not in parts_of(job.config.framework).family:
         sure = (*sure, "framework")
     given = {name: getattr(job.config, name) for name in sure}
-    degrees = {name: getattr(job.layout, name) for name in _DEGREES if not recipe}
+    degrees = {name: getattr(job.layout, name) for name in SHAPING if not recipe}
     return first, Given(
         model=base.model,
         gpus=gpus,
@@ -158,21 +151,12 @@ def bare_experiment(model: str, gpus: str) -> Experiment:
     return read_experiment("", {"model": model, "gpus": gpus, **batch}, f"model={model}")
 
 
-_DEGREES: Final = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-)
-
-_BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size")
-
-
 def differing(job: Job, given: Given) -> Given:
     """`given`, which has a layout, with what makes it `job`. UserError where nothing does."""
-    from msgspec.structs import replace
-
     for _ in range(_ROUNDS):
-        made = _made(given)
+        resolved = resolve_given(given)
+        assert resolved.layout is not None, "a recipe has a layout"
+        made = resolved.job(resolved.layout)
         more = {
             "model_fields": _fields(made.model, job.model),
             "layout_fields": _layout_fields(made.layout, job.layout),
@@ -184,12 +168,6 @@ def differing(job: Job, given: Given) -> Given:
             given, **{name: {**getattr(given, name), **of} for name, of in more.items()}
         )
     raise UserError("no harness command", None, "harness run cannot express this job")
-
-
-def _made(given: Given) -> Job:
-    resolution = resolve_given(given)
-    assert resolution.layout is not None, "a recipe has a layout"
-    return resolution.job(resolution.layout)
 
 
 def _fields(made: Struct, wanted: Struct) -> Mapping[str, Any]:
@@ -214,6 +192,6 @@ def _spelled(value: object) -> str:
         return f"[{','.join(map(_spelled, value))}]"
     text = value.value if isinstance(value, StrEnum) else str(value)
     if isinstance(value, str) and not _PLAIN.fullmatch(text):
-        escaped = text.replace("'", "\\'")
-        return f"'{escaped}'"
+        text = text.replace("'", "\\'")
+        return f"'{text}'"
     return text

@@ -50,6 +50,11 @@ class Given(Struct, frozen=True, kw_only=True):
     layout_is_free: bool = False
     config_dir: Path | None = None
 
+    @property
+    def by_group(self) -> dict[str, Mapping[str, Any]]:
+        """What is said of model, layout and job."""
+        return {"model": self.model_fields, "layout": self.layout_fields, "job": self.job_fields}
+
 
 def read_given(request: Request) -> Given:
     """The request's flags and KEY=VALUE pairs, parsed; UserError on a wrong key or value."""

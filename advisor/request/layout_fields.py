@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors
 from advisor.job.job import Optimizer
-from advisor.job.layout import EVEN, ParallelLayout
+from advisor.job.layout import EVEN, SHORT_NAMES, ParallelLayout
 from advisor.job.pipeline_split import holds_layers
 from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
@@ -18,25 +18,18 @@ from advisor.plan.split import split_evenly, virtual_degrees
 LONG_CONTEXT: Final = 16384
 """Sequence length from which context parallelism is tried unasked."""
 
-_TP, _CP, _PP, _VPP, _EP = DEGREES = (
-    "tensor_model_parallel_size",
-    "context_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-)
-_SHORT: Final = dict(zip(DEGREES, ("TP", "CP", "PP", "VPP", "EP"), strict=True))
-_ETP = "expert_tensor_parallel_size"
-SEARCHED: Final = frozenset(
-    (*DEGREES, _ETP, "sequence_parallel", "cp_comm_type", "data_parallel_size")
-)
+_SHORT: Final = {name: short for short, name in SHORT_NAMES.items()}
+_TP, _CP, _PP, _VPP, _EP, _ETP, _DP = _SHORT
+DEGREES: Final = (_TP, _CP, _PP, _VPP, _EP)
+SEARCHED: Final = frozenset((*_SHORT, "sequence_parallel", "cp_comm_type"))
 """Fields of ParallelLayout that a search sets, unless they are given."""
 _AS_SEARCHED: Final = {
     **EVEN,
     "cp_comm_type": CpCommType.P2P,
     "hierarchical_context_parallel_sizes": None,
 }
-_SHAPING = (_TP, _PP, _CP)
+SHAPING = (_TP, _PP, _CP)
+"""Degrees that take GPUs from data parallelism."""
 
 
 def freed(
@@ -72,7 +65,7 @@ def reshaped(
     given: dict[str, Any], base: ParallelLayout | None, num_gpus: int
 ) -> ParallelLayout | None:
     """A recipe's layout `base` under what is given; None where neither says anything about it."""
-    anew = [name for name in _SHAPING if name in given]
+    anew = [name for name in SHAPING if name in given]
     if base is None and not anew:
         return None
     values = asdict(base) if base else {}
@@ -81,15 +74,14 @@ def reshaped(
         if base.world_size != num_gpus:
             values.pop("data_parallel_size", None)
     values |= given
-    tp = values.get(_TP, 1)
-    values.setdefault("sequence_parallel", tp > 1)
+    values.setdefault("sequence_parallel", values.get(_TP, 1) > 1)
     values.setdefault("data_parallel_size", _data_parallel(values, given, num_gpus))
     return ParallelLayout(**values)
 
 
 def divides_gpus(given: Mapping[str, Any], base: ParallelLayout, num_gpus: int) -> bool:
     """Whether TP x CP x PP of `base` under what is given divide the GPUs."""
-    product: int = prod(given.get(name, getattr(base, name)) for name in _SHAPING)
+    product: int = prod(given.get(name, getattr(base, name)) for name in SHAPING)
     return product > 0 and num_gpus % product == 0
 
 
@@ -103,7 +95,7 @@ def without_degrees(base: ParallelLayout) -> ParallelLayout:
 def _drop_what_follows(values: dict[str, Any], given: dict[str, Any]) -> None:
     """Leave out of a preset's `values` what other degrees than its own decide anew."""
     changed = {name for name in DEGREES if given.get(name, values[name]) != values[name]}
-    if changed & set(_SHAPING):
+    if changed & set(SHAPING):
         values.pop("data_parallel_size")
     if _TP in changed:
         values.pop("sequence_parallel")
@@ -128,7 +120,7 @@ def made_legal(
     if model.num_layers % pp and vpp in virtual_degrees(model, pp):
         layout = split_evenly(model, layout, as_text=as_text)
     stage = layout.world_size // pp
-    ranks = layout.expert_model_parallel_size * layout.expert_tensor_degree
+    ranks = layout.expert_ranks
     if layout.expert_model_parallel_size > 1 and stage % ranks and _ETP not in given:
         layout = replace(layout, expert_tensor_parallel_size=1)
     return layout
@@ -136,13 +128,13 @@ def made_legal(
 
 def _data_parallel(values: dict[str, Any], given: Collection[str], num_gpus: int) -> int:
     """What TP x CP x PP leave of the GPUs."""
-    degrees: list[int] = [values.get(name, 1) for name in _SHAPING]
-    for name, degree in zip(_SHAPING, degrees, strict=True):
+    degrees: dict[str, int] = {name: values.get(name, 1) for name in SHAPING}
+    for name, degree in degrees.items():
         if degree < 1:
             raise UserError(f"layout.{name}", degree, "must be at least 1")
-    product = degrees[0] * degrees[1] * degrees[2]
+    product = prod(degrees.values())
     if num_gpus % product:
-        its = [name for name in _SHAPING if name not in given and values.get(name, 1) > 1]
+        its = [name for name in SHAPING if name not in given and degrees[name] > 1]
         omitted = " and ".join(f"{_SHORT[name]} {values[name]}" for name in its)
         flags = ", ".join(f"--{_SHORT[name].lower()}" for name in its)
         raise UserError(

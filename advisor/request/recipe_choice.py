@@ -2,7 +2,7 @@
 what a recipe lends that is not for the job as it stands."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import log2
 from pathlib import Path
 from typing import Any, Final
@@ -88,7 +88,7 @@ def nearest_experiment(wanted: Wanted) -> Experiment | None:
     no recipe's replicas fill the GPUs, or none makes a job.
     """
     rows = [recipe for recipe in _rows_on(wanted) if recipe.runs_on(wanted.num_gpus)]
-    rows.sort(key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)))
+    rows.sort(key=lambda recipe: _nearness(recipe, wanted))
     presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
     return next((preset for preset in presets if is_job(preset, wanted.config_dir)), None)
 
@@ -107,35 +107,37 @@ def experiments_on(wanted: Wanted) -> Iterator[Experiment]:
 
 def nearest_recipe(wanted: Wanted) -> Recipe | None:
     """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
-    return min(
-        _rows_on(wanted),
-        key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)),
-        default=None,
-    )
+    return min(_rows_on(wanted), key=lambda recipe: _nearness(recipe, wanted), default=None)
 
 
 def nearest_stating(wanted: Wanted) -> Recipe | None:
     """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
     first, then those for the nearest number."""
-    names = gpu_names(wanted.config_dir)
-    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
-
-    def rank(recipe: Recipe) -> tuple[bool, float, tuple[bool, bool, bool, bool, int]]:
-        same = any(full_name(kind, names) == gpu for kind in recipe.gpu_types)
-        return not same, _distance(recipe, wanted), _preference(recipe, wanted)
-
+    is_wanted = _gpu_test(wanted)
     stating = (
         recipe
         for recipe in load_recipes(wanted.model, wanted.config_dir)
         if framework_of_recipe(recipe.framework) == wanted.framework
         and any(name in recipe.values for name in OPTIONS)
     )
-    return min(stating, key=rank, default=None)
+    return min(
+        stating,
+        key=lambda recipe: (not any(map(is_wanted, recipe.gpu_types)), *_nearness(recipe, wanted)),
+        default=None,
+    )
 
 
-def _distance(recipe: Recipe, wanted: Wanted) -> float:
-    """Doublings between a recipe's number of GPUs and the one asked for."""
-    return abs(log2(recipe.num_gpus / wanted.num_gpus))
+def _nearness(recipe: Recipe, wanted: Wanted) -> tuple[float, bool, bool, bool, bool, int]:
+    """Smallest for the recipe whose number of GPUs is the fewest doublings from the one asked for,
+    and of those that says most about the job."""
+    return (abs(log2(recipe.num_gpus / wanted.num_gpus)), *_preference(recipe, wanted))
+
+
+def _gpu_test(wanted: Wanted) -> Callable[[str], bool]:
+    """Whether a type of GPU is the one that is asked for."""
+    names = gpu_names(wanted.config_dir)
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    return lambda kind: full_name(kind, names) == gpu
 
 
 def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:
@@ -148,15 +150,14 @@ _LONG_CONTEXT = 8193
 
 def _files_of(wanted: Wanted) -> dict[str | None, str]:
     """The files of configs/experiment for a job, by the precision that each names."""
-    names = gpu_names(wanted.config_dir)
-    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    is_wanted = _gpu_test(wanted)
     found: dict[str | None, str] = {}
     for name in experiment_names(wanted.config_dir):
         match = _NAME.fullmatch(name)
         if match is None or match["model"] != wanted.model:
             continue
         count, kind = parse_gpus(match["gpus"])
-        if count == wanted.num_gpus and full_name(kind, names) == gpu:
+        if count == wanted.num_gpus and is_wanted(kind):
             found[match["precision"]] = name
     return found
 
@@ -175,11 +176,10 @@ def _is_meant(recipe: Recipe, wanted: Wanted) -> bool:
 
 def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
     """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
-    names = gpu_names(wanted.config_dir)
-    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    is_wanted = _gpu_test(wanted)
     precisions = (wanted.precision, Precision.BF16, Precision.FP16)
     for recipe in load_recipes(wanted.model, wanted.config_dir):
-        named = any(full_name(kind, names) == gpu for kind in recipe.gpu_types)
+        named = any(map(is_wanted, recipe.gpu_types))
         usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == wanted.seq_length
         if named and usual and recipe.precision in precisions:
             yield recipe
@@ -288,9 +288,7 @@ def _for_context(wanted: Wanted, preset: Experiment) -> Experiment:
     if log2((wanted.seq_length or 0) / preset.config.seq_length) < _FAR:
         return preset
     other = nearest_experiment(wanted)
-    if other is None or other.config.seq_length != wanted.seq_length:
-        return preset
-    return other
+    return other if other and other.config.seq_length == wanted.seq_length else preset
 
 
 _FAR: Final = 2.0
@@ -302,12 +300,13 @@ def _under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
     tensors, Adam the options that are its alone."""
     if optimizer.is_muon == preset.config.optimizer.is_muon:
         return preset
-    if not optimizer.is_muon:
-        layout = replace(preset.layout, use_distributed_optimizer=True)
-        return replace(preset, layout=layout, config=replace(preset.config, optimizer=optimizer))
-    usual = defaults(JobConfig)
-    adams: dict[str, Any] = {name: usual[name] for name in _ADAMS_ALONE}
-    return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
+    layout, adams, usual = preset.layout, dict[str, Any](), defaults(JobConfig)
+    if optimizer.is_muon:
+        adams = {name: usual[name] for name in _ADAMS_ALONE}
+    else:
+        layout = replace(layout, use_distributed_optimizer=True)
+    config = replace(preset.config, optimizer=optimizer, **adams)
+    return replace(preset, layout=layout, config=config)
 
 
 _ADAMS_ALONE: Final = frozenset(
@@ -342,8 +341,6 @@ def _differences(preset: Experiment, wanted: Wanted) -> Iterator[str]:
         yield f"recipe {preset.name} is {preset.framework}'s, not {wanted.framework}'s"
 
 
-_OVERLAP: Final = "tp_comm_overlap"
-
 _GATHER: Final = "fp8_param_gather"
 
 _PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
@@ -353,7 +350,8 @@ def lent_options(
     given: Given, wanted: Wanted, model: ModelSpec, jobs: JobSupport
 ) -> LentOptions | None:
     """What the framework's own recipes have, under what the nearest one of the model states; None
-    where a job starts from no recipe. Nothing that is given, and no overlap without TP."""
+    where a job starts from no recipe. Nothing that is given, and no overlap of TP without TP and
+    sequence parallelism."""
     precision = wanted.precision or Precision.BF16
     release = jobs.version(given.job_fields.get("framework_version", ""), model)
     own = jobs.recipe_options(model, precision, release)
@@ -361,8 +359,10 @@ def lent_options(
         return None
     nearest = nearest_stating(wanted)
     values = {**own, **(_stated(nearest, precision) if nearest else {})}
-    if not _may_overlap(given):
-        values.pop(_OVERLAP, None)
+    given_layout = given.layout_fields
+    tp = given_layout.get("tensor_model_parallel_size", 2)
+    if tp <= 1 or given_layout.get("sequence_parallel") is False:
+        values.pop("tp_comm_overlap", None)
     of_all = Origin(OriginKind.DEFAULT, f"the recipes of {wanted.framework} {release}")
     return LentOptions(
         origin=of_recipe(nearest.name) if nearest else of_all,
@@ -392,13 +392,6 @@ def _stated(nearest: Recipe, precision: Precision) -> dict[str, Any]:
     names = (*OPTIONS, _GATHER) if nearest.precision == precision else OPTIONS
     found = {name: value for part in _PARTS for name, value in nearest.fields_of(part).items()}
     return {name: found[name] for name in names if name in found}
-
-
-def _may_overlap(given: Given) -> bool:
-    """It needs TP and sequence parallelism."""
-    layout = given.layout_fields
-    tp = layout.get("tensor_model_parallel_size", 2)
-    return tp > 1 and layout.get("sequence_parallel") is not False
 
 
 def _left(

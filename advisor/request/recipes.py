@@ -16,18 +16,14 @@ table.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.configuration import (
-    ConfigGroup,
-    config_folders,
-    config_names,
-    load_config,
-)
+from advisor.base.configuration import ConfigGroup, config_folders, config_names, load_config
 from advisor.base.documents import read_csv
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, parse, read_fields, read_record, show
@@ -35,7 +31,7 @@ from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
 from advisor.frameworks.registry import framework_of_recipe
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly
@@ -45,14 +41,7 @@ ABOUT: Final = frozenset(
 )
 """Columns that say what a recipe is."""
 
-_DEGREES: Final = {
-    "TP": "tensor_model_parallel_size",
-    "CP": "context_parallel_size",
-    "PP": "pipeline_model_parallel_size",
-    "VPP": "virtual_pipeline_model_parallel_size",
-    "EP": "expert_model_parallel_size",
-    "ETP": "expert_tensor_parallel_size",
-}
+_DEGREES: Final = {short: name for short, name in SHORT_NAMES.items() if short != "DP"}
 
 _COUNTS: Final = (*_DEGREES.values(), "seq_length", "global_batch_size")
 """Columns that are computed with before a row is chosen."""
@@ -121,10 +110,9 @@ class Recipe(Struct, frozen=True, kw_only=True):
         return whole and int(self.values["global_batch_size"]) * replicas % published == 0
 
     def _product(self, *names: str) -> int:
-        product = int(self.values.get("pipeline_model_parallel_size", 1))
-        for name in names:
-            product *= int(self.values.get(name, 1))
-        return product
+        return prod(
+            int(self.values.get(name, 1)) for name in ("pipeline_model_parallel_size", *names)
+        )
 
 
 def recipe_models(config_dir: Path | None = None) -> tuple[str, ...]:
@@ -146,11 +134,9 @@ def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ..
     for folder in config_folders(config_dir):
         path = folder / ConfigGroup.RECIPE / (model + SUFFIX)
         if path.is_file() and path.parent == folder / ConfigGroup.RECIPE:
-            return _read_rows(path)
-    return ()
-
-
-def _read_rows(path: Path) -> tuple[Recipe, ...]:
+            break
+    else:
+        return ()
     columns, rows = read_csv(path)
     known = ABOUT | {name for cls in _GROUPS for name in field_types(cls)}
     for column in columns:
@@ -295,9 +281,9 @@ def is_job(preset: Experiment, config_dir: Path | None) -> bool:
 def read_experiment(name: str, values: Mapping[str, object], where: str) -> Experiment:
     """Experiment from the keys of its file: model, gpus, layout, model_options, shipped_recompute,
     source, notes, and the fields of JobConfig; UserError, which begins with `where`."""
-    values = dict(values)
-    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
-    shipped = convert(values.pop("shipped_recompute", ""), str, where, "shipped_recompute")
+    values, keys = dict(values), ("model", "gpus", "source", "notes", "shipped_recompute")
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in keys}
+    shipped = about.pop("shipped_recompute")
     for key in ("model", "gpus"):
         if not about[key]:
             raise UserError(f"{where}: {key}", "(none)", "is missing")
@@ -333,6 +319,3 @@ def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLay
             f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
         )
     return replace(layout, data_parallel_size=num_gpus // layout.world_size)
-
-
-_ABOUT = ("model", "gpus", "source", "notes")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.base.units import human_bytes
 from advisor.layers.family import family_of
-from advisor.layers.operators import Collective, Operator, Tensor
+from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.chunk_units import kept_input
@@ -98,21 +98,15 @@ def drawn_layers(evaluation: Evaluation, evaluator: Evaluator | None = None) -> 
     for stage in found.stages:
         for chunk in stage:
             for segment in found.plan(evaluation.setting, chunk.layers).segments:
-                alone = replace(segment, copies=1)
                 for kind, count in segment.kinds():
-                    counts[kind, _regime(alone, kind)] += count
+                    # of a checkpoint around layers, one of them cannot tell the others' kinds
+                    alike = (kind,) * segment.num_layers if segment.whole else segment.layers
+                    counts[kind, replace(segment, copies=1, layers=alike)] += count
     return [
         drawn_layer(found, kind, segment, layers)
         for (kind, segment), layers in counts.items()
         if kind.role is not Role.FINAL_LAYERNORM
     ]
-
-
-def _regime(segment: Segment, kind: LayerKind) -> Segment:
-    """What of a segment one layer of it can tell."""
-    if not segment.whole:
-        return segment
-    return replace(segment, layers=(kind,) * segment.num_layers)
 
 
 def drawn_layer(
@@ -122,8 +116,8 @@ def drawn_layer(
     such."""
     shape = evaluator.shape
     operators = transformer_layer(shape, kind)
-    again = Counter(operator.name for operator in replayed_operators(operators, segment.replay))
-    again.update(operator.name for operator in tiled_operators(shape, operators))
+    replayed = (*replayed_operators(operators, segment.replay), *tiled_operators(shape, operators))
+    again = Counter(operator.name for operator in replayed)
     needed = _fates(evaluator, operators, segment)
     plain = _without_recompute(shape, kind, *evaluator.rates)
     return DrawnLayer(
@@ -156,7 +150,7 @@ def _without_recompute(
             DrawnOperator(
                 name=operator.name,
                 module=operator.module,
-                work="; ".join((*_computed(operator), *map(_sent, operator.forward_collectives))),
+                work="; ".join(_work(operator)),
                 limit=bound_by(operator),
                 forward_seconds=there.compute + there.exposed,
                 backward_seconds=back.compute + back.exposed,
@@ -208,7 +202,8 @@ def _places(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dic
     return found
 
 
-def _computed(operator: Operator) -> Iterator[str]:
+def _work(operator: Operator) -> Iterator[str]:
+    """What it computes and sends."""
     gemm, kernel = operator.gemm, operator.attention
     if gemm is not None:
         groups = f" in {gemm.groups} experts" if gemm.groups > 1 else ""
@@ -217,10 +212,8 @@ def _computed(operator: Operator) -> Iterator[str]:
         yield f"{kernel.rows} queries, {kernel.qk_channels} channels, up to {kernel.longest} keys"
     elif operator.inputs:
         yield f"moves {human_bytes(operator.forward_bytes)}"
-
-
-def _sent(collective: Collective) -> str:
-    return f"{collective.kind} over {collective.group}"
+    for collective in operator.forward_collectives:
+        yield f"{collective.kind} over {collective.group}"
 
 
 class KeptTensor(Struct, frozen=True, kw_only=True):
@@ -253,7 +246,10 @@ def kept_layers(
     """Of each chunk of a stage. Embedding, output layer and loss are left out."""
     found, drawn = [], _Drawn(evaluator)
     for chunk_number, chunk in enumerate(evaluator.stages[stage]):
-        number = _first_layer(evaluator, chunk_number, stage)
+        # layers go through the first chunk of every stage, then through the second
+        whole = [held[k].num_layers for k in range(chunk_number) for held in evaluator.stages]
+        number = sum(whole)
+        number += sum(held[chunk_number].num_layers for held in evaluator.stages[:stage])
         layers: list[KeptLayer] = []
         for segment in evaluator.plan(evaluation.setting, chunk.layers).segments:
             for _ in range(segment.copies):
@@ -261,12 +257,6 @@ def kept_layers(
                 number += segment.num_layers
         found.append(tuple(layers))
     return found
-
-
-def _first_layer(evaluator: Evaluator, chunk: int, stage: int) -> int:
-    """Layers that the chunks before it have."""
-    whole = [held[k].num_layers for k in range(chunk) for held in evaluator.stages]
-    return sum(whole) + sum(held[chunk].num_layers for held in evaluator.stages[:stage])
 
 
 class _Drawn:

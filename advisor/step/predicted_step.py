@@ -100,16 +100,7 @@ class TrainingStep(Struct, frozen=True, kw_only=True):
         return len(self.stages), len(self.stages[0].chunks), self.microbatches
 
 
-_EVEN: Final = TimeBreakdown(
-    forward=1.0,
-    backward=1.0,
-    recompute=1.0,
-    exposed_communication=1.0,
-    pipeline_bubble=1.0,
-    optimizer=1.0,
-    offload=1.0,
-    host=1.0,
-)
+_EVEN: Final = TimeBreakdown(**dict.fromkeys(TimeBreakdown.__struct_fields__, 1.0))
 
 
 def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) -> TrainingStep:
@@ -166,11 +157,10 @@ def training_step(evaluation: Evaluation, evaluator: Evaluator | None = None) ->
 
 def _seconds(times: PassTimes, factors: TimeBreakdown) -> PassSeconds:
     """Of one direction."""
-    compute = times.forward * factors.forward + times.backward * factors.backward
     sent = (times.exposed + times.exchange) * factors.exposed_communication
     return PassSeconds(
         replay=_rounded(times.recompute * factors.recompute),
-        compute=compute,
+        compute=times.forward * factors.forward + times.backward * factors.backward,
         communication=_rounded(sent),
         offload=_rounded(times.offload * factors.offload),
         waiting=_rounded(times.host * factors.host),
@@ -185,9 +175,9 @@ def _rounded(seconds: float) -> float:
 def _static(detail: StageDetail) -> Iterator[NamedBytes]:
     """What a stage holds throughout a step, by name."""
     static, words = detail.fixed.static, detail.fixed.words
-    yield NamedBytes(words.weights[0], static.weights, words.weights[1])
-    yield NamedBytes(words.gradients[0], static.gradients, words.gradients[1])
-    yield NamedBytes(words.optimizer[0], static.optimizer, words.optimizer[1])
+    for part in ("weights", "gradients", "optimizer"):
+        name, source = getattr(words, part)
+        yield NamedBytes(name, getattr(static, part), source)
     yield from detail.fixed.buffers
     if detail.reserved.measured_more:
         source = "runs given with --calibration"

@@ -106,13 +106,10 @@ def block_events(
     walk = _Walk(step, stage, kept)
     yield from walk.static()
     held = held_tensors(*step.schedule, stage)
-    passes = zip(line.stages[stage], live.levels, held, strict=True)
-    for one, level, states in passes:
+    for one, level, states in zip(line.stages[stage], live.levels, held, strict=True):
         yield from walk.begin(one, states)
-        if one.backward:
-            yield from walk.backward(one, level.highest)
-        else:
-            yield from walk.forward(one, level.highest)
+        way = walk.backward if one.backward else walk.forward
+        yield from way(one, level.highest)
     yield from walk.optimizer()
 
 
@@ -131,9 +128,8 @@ class _Walk:
         """Weights, gradients, optimizer states, buffers: from the begin to beyond the end."""
         for index, term in enumerate(self._own.static):
             kind = _STATIC[index] if index < len(_STATIC) else BlockKind.BUFFER
-            yield from self._allocate(
-                0.0, term.num_bytes, kind, (BlockPlace(term.name, term.source),)
-            )
+            places = (BlockPlace(term.name, term.source),)
+            yield from self._allocate(0.0, term.num_bytes, kind, places)
 
     def begin(self, one: TimedPass, states: int) -> Iterator[BlockEvent]:
         """Hidden states that the schedule holds, and what is gone once the chunk runs again."""
@@ -149,25 +145,22 @@ class _Walk:
     def forward(self, one: TimedPass, highest: int) -> Iterator[BlockEvent]:
         """What is kept, layer by layer, then the rest of the highest point."""
         of_pass = BlockPlace(f"forward of microbatch {one.microbatch}", "chunk", one.chunk)
-        kept, blocks = self._kept[one.chunk], []
+        kept = self._kept[one.chunk]
+        blocks = self._flying[one.chunk, one.microbatch] = []
         for number, each in enumerate(kept):
             seconds = one.start + (one.end - one.start) * number / len(kept)
             places = (*each.places, of_pass)
             for event in self._allocate(seconds, each.num_bytes, BlockKind.ACTIVATION, places):
                 blocks.append(event.block)
                 yield event
-        self._flying[one.chunk, one.microbatch] = blocks
         point = self._own.chunks[one.chunk].most_forward.point
-        yield from self._peak(
-            one.end, highest, (BlockPlace(point, "highest point of the pass"), of_pass)
-        )
+        yield from self._peak(one.end, highest, point, of_pass)
 
     def backward(self, one: TimedPass, highest: int) -> Iterator[BlockEvent]:
         """The highest point besides all that is kept, which then goes from the last layer on."""
         chunk = self._own.chunks[one.chunk]
         of_pass = BlockPlace(f"backward of microbatch {one.microbatch}", "chunk", one.chunk)
-        places = (BlockPlace(chunk.most_backward.point, "highest point of the pass"), of_pass)
-        yield from self._peak(one.start, highest, places)
+        yield from self._peak(one.start, highest, chunk.most_backward.point, of_pass)
         blocks = self._flying.pop((one.chunk, one.microbatch))
         for number, block in enumerate(reversed(blocks), 1):
             seconds = one.start + (one.end - one.start) * number / len(blocks)
@@ -192,10 +185,11 @@ class _Walk:
             yield self._free(end, event.block)
 
     def _peak(
-        self, seconds: float, highest: int, places: tuple[BlockPlace, ...]
+        self, seconds: float, highest: int, point: str, of_pass: BlockPlace
     ) -> Iterator[BlockEvent]:
         missing = highest - self._live
         assert missing >= 0, "more is kept than the pass has at its highest"
+        places = (BlockPlace(point, "highest point of the pass"), of_pass)
         for event in self._allocate(seconds, missing, BlockKind.TEMPORARY, places):
             yield event
             yield self._free(seconds, event.block)

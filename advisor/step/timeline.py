@@ -124,16 +124,16 @@ def live_memory(step: TrainingStep, stage: int) -> LiveMemory:
     levels = _levels(held, order, held_tensors(pp, vpp, microbatches, stage))
     highest = max(range(len(levels)), key=lambda number: levels[number].highest)
     optimizer = held.static_bytes + held.optimizer.num_bytes
-    if optimizer > levels[highest].highest:
-        place: int | None = None
-        peak, point = optimizer, held.optimizer.point
-    else:
-        place, peak = highest, levels[highest].highest
-        backward, chunk = order[highest]
-        passed = held.chunks[chunk]
-        point = (passed.most_backward if backward else passed.most_forward).point
+    backward, chunk = order[highest]
+    passed = held.chunks[chunk]
+    in_pass = optimizer <= levels[highest].highest
+    most = passed.most_backward if backward else passed.most_forward
     return LiveMemory(
-        levels=tuple(levels), optimizer=optimizer, peak=peak, peak_pass=place, point=point
+        levels=tuple(levels),
+        optimizer=optimizer,
+        peak=max(optimizer, levels[highest].highest),
+        peak_pass=highest if in_pass else None,
+        point=(most if in_pass else held.optimizer).point,
     )
 
 
@@ -157,21 +157,15 @@ def moments(step: TrainingStep, line: Timeline, stage: int, live: LiveMemory) ->
     """Levels of a stage against time. Where within a pass it is highest is not predicted: in its
     middle."""
     static = step.stages[stage].static_bytes
-    kept = live.levels[0].before - static
-    found = [Moment(0.0, static, kept, 0)]
+    levels = [(0.0, live.levels[0].before - static, 0)]
     for one, level in zip(line.stages[stage], live.levels, strict=True):
-        before = level.before - static
-        running = level.highest - level.before
-        found.append(Moment(one.start, static, before, 0))
-        found.append(Moment((one.start + one.end) / 2, static, before, running))
-        kept = level.after - static
-        found.append(Moment(one.end, static, kept, 0))
-    begin = step.seconds - step.tail.optimizer
-    found.append(Moment(begin, static, kept, 0))
-    found.append(Moment(begin, static, 0, live.optimizer - static))
-    found.append(Moment(step.seconds, static, 0, live.optimizer - static))
-    found.append(Moment(step.seconds, static, 0, 0))
-    return found
+        before, after = level.before - static, level.after - static
+        middle = (one.start + one.end) / 2
+        levels += [(one.start, before, 0), (middle, before, level.highest - level.before)]
+        levels.append((one.end, after, 0))
+    begin, end, most = step.seconds - step.tail.optimizer, step.seconds, live.optimizer - static
+    levels += [(begin, levels[-1][1], 0), (begin, 0, most), (end, 0, most), (end, 0, 0)]
+    return [Moment(seconds, static, kept, running) for seconds, kept, running in levels]
 
 
 def _levels(stage: StageStep, order: list[Pass], held: list[int]) -> list[Level]:

@@ -50,11 +50,11 @@ def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joine
 def _all_reduce_seconds(num_bytes: float, passed: float, joined: Link) -> float:
     ring = _filled(joined.latency_seconds + 2 * joined.ring_seconds, 2 * passed, joined.ramp)
     tree = _filled(joined.latency_seconds + joined.tree_seconds, 4 * passed, joined.ramp)
-    fastest = min(ring, tree)
     if not joined.reducing_bytes_per_second:
-        return fastest
+        return min(ring, tree)
     whole = num_bytes / joined.reducing_bytes_per_second
-    return min(fastest, _filled(joined.latency_seconds + joined.tree_seconds, whole, joined.ramp))
+    switches = _filled(joined.latency_seconds + joined.tree_seconds, whole, joined.ramp)
+    return min(ring, tree, switches)
 
 
 def _filled(first: float, passing: float, ramp: float) -> float:

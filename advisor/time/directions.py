@@ -7,29 +7,20 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import (
-    LAYER_INPUT,
-    embedding_operators,
-    head_operators,
-    transformer_layer,
-)
+from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
-from advisor.plan.recompute_plan import (
-    LayerReplay,
-    RecomputePlan,
-    Segment,
-    offloaded_bytes,
-    tallied,
-)
+from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, tallied
 from advisor.time.launches import EXCHANGES, idle_seconds
 from advisor.time.machine import Machine
 from advisor.time.passes import (
     PassTimes,
+    end_operators,
+    input_bytes,
     layer_passes,
     layer_times,
     layer_work,
+    moved_bytes,
     waiting_seconds,
 )
 from advisor.time.rank_links import Network
@@ -48,11 +39,13 @@ def chunk_forward(
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)
             there = _layer_forward(shape, machine, network, kind, layer)
-            away = _copied(shape, machine, kind, segment, layer)
+            away = moved_bytes(shape, kind, segment) / machine.host_bytes_per_second
             waits = _waiting(shape, machine, network, kind, segment.replay)
-            inside += replace(there, offload=away, host=waits).times(count)
-        sent = _input_copied(shape, machine, segment, inside.forward / segment.copies)
-        total += inside + PassTimes(offload=segment.copies * sent)
+            late = max(0.0, away - layer.forward)
+            inside += replace(there, offload=late, host=waits).times(count)
+        hidden = inside.forward / segment.copies if segment.input.overlapped else 0.0
+        copy = input_bytes(shape, segment) / machine.host_bytes_per_second
+        total += inside + PassTimes(offload=segment.copies * max(0.0, copy - hidden))
     return total
 
 
@@ -61,8 +54,7 @@ def ends_forward(
     shape: RankShape, machine: Machine, network: Network, first: bool, last: bool
 ) -> PassTimes:
     """Of passes.end_times, what the forward takes."""
-    operators: tuple[Operator, ...] = embedding_operators(shape) if first else ()
-    operators += head_operators(shape) if last else ()
+    operators = end_operators(shape, first, last)
     found = [forward_seconds(operator, machine, network) for operator in operators]
     return PassTimes(
         forward=sum(one.compute for one in found), exposed=sum(one.exposed for one in found)
@@ -97,27 +89,4 @@ def _waiting(
         return 0.0
     work = layer_work(shape, machine, network, kind, machine.host)
     there, back = (idle_seconds(one, machine.host) for one in (work.there, work.back))
-    if there + back:
-        return both * there / (there + back)
-    return both / 2
-
-
-def _copied(
-    shape: RankShape, machine: Machine, kind: LayerKind, segment: Segment, layer: PassTimes
-) -> float:
-    """Seconds of copies to the host that the layer's forward does not hide."""
-    if not segment.moves_to_host:
-        return 0.0
-    operators = transformer_layer(shape, kind)
-    num_bytes = offloaded_bytes(operators, segment.runs, segment.offloaded)
-    return max(0.0, num_bytes / machine.host_bytes_per_second - layer.forward)
-
-
-def _input_copied(shape: RankShape, machine: Machine, segment: Segment, hidden: float) -> float:
-    """Seconds of copying a checkpoint's input to the host, which `hidden` seconds of kernels hide
-    where a stream of its own does it."""
-    if not segment.input.offloaded:
-        return 0.0
-    cut = shape.tp if segment.shards_input else 1
-    copy = -(-shape.hidden(LAYER_INPUT).num_bytes // cut) / machine.host_bytes_per_second
-    return max(0.0, copy - hidden) if segment.input.overlapped else copy
+    return both * there / (there + back) if there + back else both / 2

@@ -65,18 +65,14 @@ class GemmRates(Struct, frozen=True, kw_only=True):
 def forward_gemm_seconds(gemm: Gemm, rates: GemmRates) -> float:
     """[m, k] x [k, n], rows shared evenly by the groups."""
     rows = -(-gemm.m // gemm.groups)
-    return matmul_seconds(
-        rates, rows, gemm.n, gemm.k, gemm.groups, gemm.kernels, result_bytes=_RESULT_BYTES
-    )
+    return matmul_seconds(rates, rows, gemm.n, gemm.k, gemm.groups, gemm.kernels)
 
 
 @lru_cache(maxsize=16384)
 def input_gradient_seconds(gemm: Gemm, rates: GemmRates) -> float:
     """[m, n] x [n, k]."""
     rows = -(-gemm.m // gemm.groups)
-    return matmul_seconds(
-        rates, rows, gemm.k, gemm.n, gemm.groups, gemm.kernels, result_bytes=_RESULT_BYTES
-    )
+    return matmul_seconds(rates, rows, gemm.k, gemm.n, gemm.groups, gemm.kernels)
 
 
 @lru_cache(maxsize=16384)

@@ -6,8 +6,10 @@ names.
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from operator import add
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
@@ -30,12 +32,7 @@ from advisor.time.communication import collective_seconds
 from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, launched, work
 from advisor.time.machine import Machine
 from advisor.time.rank_links import Network
-from advisor.time.roofline import (
-    Seconds,
-    backward_seconds,
-    forward_seconds,
-    weight_cast_seconds,
-)
+from advisor.time.roofline import Seconds, backward_seconds, forward_seconds, weight_cast_seconds
 
 
 class PassTimes(Struct, frozen=True):
@@ -53,27 +50,11 @@ class PassTimes(Struct, frozen=True):
     host: float = 0.0
 
     def __add__(self, other: "PassTimes") -> "PassTimes":
-        return PassTimes(
-            self.forward + other.forward,
-            self.backward + other.backward,
-            self.recompute + other.recompute,
-            self.exposed + other.exposed,
-            self.offload + other.offload,
-            self.exchange + other.exchange,
-            self.host + other.host,
-        )
+        return PassTimes(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> "PassTimes":
         """The same work `factor` times."""
-        return PassTimes(
-            self.forward * factor,
-            self.backward * factor,
-            self.recompute * factor,
-            self.exposed * factor,
-            self.offload * factor,
-            self.exchange * factor,
-            self.host * factor,
-        )
+        return PassTimes(*[seconds * factor for seconds in astuple(self)])
 
     @property
     def kernels(self) -> float:
@@ -196,21 +177,19 @@ def end_times(
 ) -> PassTimes:
     """Seconds of one microbatch through embedding and head (final norm, output layer, loss), where
     a chunk holds them."""
-    operators: tuple[Operator, ...] = ()
-    if first:
-        operators += embedding_operators(shape)
-    if last:
-        operators += head_operators(shape)
+    operators = end_operators(shape, first, last)
     return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
+
+
+def end_operators(shape: RankShape, first: bool, last: bool) -> tuple[Operator, ...]:
+    """Those of the embedding and of the head, where a chunk holds them."""
+    embedding = embedding_operators(shape) if first else ()
+    return (*embedding, *(head_operators(shape) if last else ()))
 
 
 @lru_cache(maxsize=4096)
 def replay_seconds(
-    shape: RankShape,
-    machine: Machine,
-    network: Network,
-    kind: LayerKind,
-    replay: LayerReplay,
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind, replay: LayerReplay
 ) -> float:
     """Seconds that the backward of one layer and one microbatch spends on running forwards again,
     communication included: nothing of it runs next to the backward's own. Source: arXiv 2205.05198
@@ -296,15 +275,19 @@ def gather_seconds(shape: RankShape, network: Network) -> float:
     return collective_seconds(kind, num_bytes, network.tensor_ranks, network.tensor)
 
 
-def _offload_seconds(
-    shape: RankShape, machine: Machine, kind: LayerKind, segment: Segment, layer: PassTimes
-) -> float:
-    """Host transfers of one layer that its own kernels do not hide, there and back: they run on
-    streams of their own next to the next layer's forward, and the previous one's backward."""
+def moved_bytes(shape: RankShape, kind: LayerKind, segment: Segment) -> int:
+    """Bytes of one layer that wait on the host. Copies run on streams of their own next to the next
+    layer's forward, and the previous one's backward."""
     if not segment.moves_to_host:
-        return 0.0
-    operators = transformer_layer(shape, kind)
-    return copy_seconds(offloaded_bytes(operators, segment.runs, segment.offloaded), machine, layer)
+        return 0
+    return offloaded_bytes(transformer_layer(shape, kind), segment.runs, segment.offloaded)
+
+
+def input_bytes(shape: RankShape, segment: Segment) -> int:
+    """Bytes of one checkpoint's input that wait on the host."""
+    if not segment.input.offloaded:
+        return 0
+    return -(-shape.hidden(LAYER_INPUT).num_bytes // (shape.tp if segment.shards_input else 1))
 
 
 def copy_seconds(num_bytes: int, machine: Machine, kernels: PassTimes) -> float:
@@ -312,17 +295,6 @@ def copy_seconds(num_bytes: int, machine: Machine, kernels: PassTimes) -> float:
     `kernels` either copy, do not hide."""
     copy = num_bytes / machine.host_bytes_per_second
     return max(0.0, copy - kernels.forward) + max(0.0, copy - kernels.backward)
-
-
-def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: PassTimes) -> float:
-    """Host transfers of one checkpoint's input that `work`, its own, does not hide, if any."""
-    if not segment.input.offloaded:
-        return 0.0
-    ranks = shape.tp if segment.shards_input else 1
-    num_bytes = -(-shape.hidden(LAYER_INPUT).num_bytes // ranks)
-    if not segment.input.overlapped:
-        return 2 * (num_bytes / machine.host_bytes_per_second)
-    return copy_seconds(num_bytes, machine, work)
 
 
 @lru_cache(maxsize=16384)
@@ -339,11 +311,12 @@ def chunk_times(
         passes = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)
-            away = _offload_seconds(shape, machine, kind, segment, layer)
+            away = copy_seconds(moved_bytes(shape, kind, segment), machine, layer)
             waits = waiting_seconds(shape, machine, network, kind, segment.replay)
             passes += (layer + PassTimes(offload=away, host=waits)).times(count)
             replay += count * replay_seconds(shape, machine, network, kind, segment.replay)
-        inputs = _input_seconds(shape, machine, segment, passes.times(1 / segment.copies))
+        hidden = passes.times(1 / segment.copies) if segment.input.overlapped else PassTimes()
+        inputs = copy_seconds(input_bytes(shape, segment), machine, hidden)
         total += passes + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:
             replay += segment.copies * gather_seconds(shape, network)

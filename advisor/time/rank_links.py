@@ -55,8 +55,7 @@ def flex_dispatcher(
     and never the limit at Megatron's default. `sms`: those it has, Megatron's default if None.
     """
     backend, etp = model.moe_flex_dispatcher_backend, layout.expert_tensor_degree
-    ranks = layout.expert_model_parallel_size * etp
-    near = ranks_of_a_node(gpu, ranks, 1)
+    near = ranks_of_a_node(gpu, layout.expert_ranks, 1)
     inside, outside = exchange_rates(gpu, calibration, near - 1)
     sms = sms or _SMS[backend]
     if backend is FlexBackend.DEEPEP:
@@ -114,13 +113,9 @@ def reached(routing: Routing, parts: int) -> float:
     for hits in range(min(taken, held) + 1):
         ways = comb(held, hits) * comb(routing.groups - held, taken - hits)
         chosen = ways / comb(routing.groups, taken)
-        missed += chosen * _missed(taken * group, hits * min(part, group), routing.topk)
+        experts, inside = taken * group, hits * min(part, group)
+        missed += chosen * (comb(experts - inside, routing.topk) / comb(experts, routing.topk))
     return 1.0 - missed
-
-
-def _missed(experts: int, part: int, topk: int) -> float:
-    """Probability that none of `topk` different experts out of `experts` is in a `part` of them."""
-    return comb(experts - part, topk) / comb(experts, topk)
 
 
 _PCIE_NODE = 8  # GPUs of a server without NVLink
@@ -148,7 +143,7 @@ def link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
     nodes = ceil(ranks / near)
     rate = _inside(gpu, calibration, near - 1)
     if nodes > 1:
-        outside = gpu.internode_bytes_per_second * calibration.internode_efficiency * near
+        outside = _outside(gpu, calibration) * near
         rate = min(rate, outside) if near > 1 else outside
     hop, far = calibration.hop_seconds, calibration.internode_hop_seconds
     return Link(
@@ -164,13 +159,11 @@ def link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
 def neighbour_link(gpu: Gpu, calibration: Calibration, span: int) -> Link:
     """Link of a rank to one other within `span` consecutive GPUs, as in the ring of context
     parallelism and between stages: what leaves a node does so through the rank's own adapter."""
-    inside = span <= node_size(gpu)
-    outside = gpu.internode_bytes_per_second * calibration.internode_efficiency
-    hop = calibration.hop_seconds if inside else calibration.internode_hop_seconds
-    return Link(
-        bytes_per_second=_inside(gpu, calibration, 1) if inside else outside,
-        latency_seconds=calibration.collective_seconds + hop,
-    )
+    if span <= node_size(gpu):
+        rate, hop = _inside(gpu, calibration, 1), calibration.hop_seconds
+    else:
+        rate, hop = _outside(gpu, calibration), calibration.internode_hop_seconds
+    return Link(bytes_per_second=rate, latency_seconds=calibration.collective_seconds + hop)
 
 
 def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
@@ -184,8 +177,7 @@ def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) 
     inside, outside = exchange_rates(gpu, calibration, near - 1)
     seconds = max((ranks - near) / outside, (near - 1) / inside)
     begun = (ranks - 1) * calibration.hop_seconds
-    if near < ranks:
-        begun += calibration.internode_hop_seconds
+    begun += calibration.internode_hop_seconds if near < ranks else 0.0
     return Link(
         bytes_per_second=(ranks - 1) / seconds if seconds else inside,
         latency_seconds=calibration.collective_seconds + begun,
@@ -196,7 +188,12 @@ def exchange_rates(gpu: Gpu, calibration: Calibration, peers: int) -> tuple[floa
     """Rates of one GPU that sends to all others at once, on NVLink to `peers` of its node and
     through its adapter."""
     inside = _inside(gpu, calibration, peers) * calibration.all_to_all_efficiency
-    return inside, gpu.internode_bytes_per_second * calibration.internode_efficiency
+    return inside, _outside(gpu, calibration)
+
+
+def _outside(gpu: Gpu, calibration: Calibration) -> float:
+    """Rate of a GPU's own adapter."""
+    return gpu.internode_bytes_per_second * calibration.internode_efficiency
 
 
 def _inside(gpu: Gpu, calibration: Calibration, peers: int) -> float:
@@ -217,8 +214,7 @@ def _reducing(gpu: Gpu, calibration: Calibration, near: int, nodes: int) -> floa
     rate = _inside(gpu, calibration, near - 1) * calibration.nvls_efficiency
     if nodes == 1:
         return rate
-    outside = gpu.internode_bytes_per_second * calibration.internode_efficiency * near
-    return min(rate, outside * nodes / (2 * (nodes - 1)))
+    return min(rate, _outside(gpu, calibration) * near * nodes / (2 * (nodes - 1)))
 
 
 class Network(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -308,8 +304,7 @@ def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> 
 
 def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
     """Link of the ranks that share routed experts, EP x ETP apart."""
-    apart = layout.expert_model_parallel_size * layout.expert_tensor_degree
-    return link(gpu, calibration, layout.expert_data_parallel_size, apart)
+    return link(gpu, calibration, layout.expert_data_parallel_size, layout.expert_ranks)
 
 
 def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:

@@ -8,20 +8,9 @@ each other.
 
 from msgspec import Struct
 
-from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
-    ComputeUnit,
-    Gemm,
-    Module,
-    Operator,
-)
+from advisor.layers.operators import CollectiveKind, ComputeUnit, Gemm, Module, Operator
 from advisor.time.attention import attention_seconds
-from advisor.time.gemm import (
-    forward_gemm_seconds,
-    input_gradient_seconds,
-    weight_gradient_seconds,
-)
+from advisor.time.gemm import forward_gemm_seconds, input_gradient_seconds, weight_gradient_seconds
 from advisor.time.launches import is_exchange
 from advisor.time.machine import Machine
 from advisor.time.rank_links import Network
@@ -38,24 +27,17 @@ class Seconds(Struct, frozen=True):
     compute: float
     exposed: float
 
-    def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(self.compute + other.compute, self.exposed + other.exposed)
-
 
 def forward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """Seconds of one forward pass of `operator` on one rank, one microbatch: its kernels, and the
     communication that they do not hide."""
-    compute = _compute(operator, machine, backward=False)
-    collectives = operator.forward_collectives
-    return _with_communication(compute, operator, collectives, machine, network)
+    return _seconds(operator, machine, network, backward=False)
 
 
 def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """Seconds of one backward pass of `operator`, its replay not included: two GEMMs for each of
     the forward's, of flash attention five products for two (arXiv 2307.08691)."""
-    compute = _compute(operator, machine, backward=True)
-    collectives = operator.backward_collectives
-    return _with_communication(compute, operator, collectives, machine, network)
+    return _seconds(operator, machine, network, backward=True)
 
 
 def bound_by(operator: Operator) -> str:
@@ -68,34 +50,25 @@ def bound_by(operator: Operator) -> str:
     }[operator.unit]
 
 
-def _in_8_bit(operator: Operator, machine: Machine) -> bool:
-    """Whether a linear layer computes in 8 bits: the output layer stays at 16 (Megatron)."""
-    gemm = operator.gemm
-    return machine.quantized is not None and gemm is not None and gemm.quantized
-
-
 def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
+    extra = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     if operator.gemm is not None:
-        extra = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
         copied = extra / machine.memory_bytes_per_second
         return linear_seconds(operator.gemm, machine, backward=backward) + copied
     if is_exchange(operator):
         return 0.0  # memory is read and written while the tokens are sent
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
-        return _attention_seconds(operator, machine, backward, traffic)
+        return _attention_seconds(operator, machine, backward, traffic, extra)
+    kernels = operator.backward_kernels if backward else operator.forward_kernels
     if machine.compiled:
-        traffic -= operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+        traffic, kernels = traffic - extra, 1
     streamed = operator.module in _STREAMED
-    seconds = traffic / (
-        machine.memory_bytes_per_second if streamed else machine.chain_bytes_per_second
-    )
+    rate = machine.memory_bytes_per_second if streamed else machine.chain_bytes_per_second
+    seconds = traffic / rate
     if operator.unit is ComputeUnit.SCAN:
         factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
         seconds += factor * operator.attention_flops / machine.scan_flops
-    kernels = operator.backward_kernels if backward else operator.forward_kernels
-    if machine.compiled:
-        kernels = 1
     return seconds + kernels * machine.kernel_seconds
 
 
@@ -104,8 +77,7 @@ def linear_seconds(gemm: Gemm, machine: Machine, *, backward: bool) -> float:
 
     In 8 or 4 bits the cast of the input comes first, or of the output's gradient.
     """
-    rates = machine.linear
-    cast = 0.0
+    rates, cast = machine.linear, 0.0
     if gemm.quantized and machine.quantized is not None:
         rates = machine.quantized
         elements = gemm.m * (gemm.n if backward else gemm.k)
@@ -130,7 +102,9 @@ def weight_cast_seconds(gemm: Gemm, machine: Machine) -> float:
     return cast_seconds(gemm.n * gemm.k * gemm.groups, gemm.kernels, machine)
 
 
-def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
+def _attention_seconds(
+    operator: Operator, machine: Machine, backward: bool, traffic: int, copied: int
+) -> float:
     """Fused kernels (advisor.time.attention) with what context parallelism copies and adds next to
     them; unfused matmuls are bound by their products or by their traffic."""
     kernel = operator.attention
@@ -141,24 +115,20 @@ def _attention_seconds(operator: Operator, machine: Machine, backward: bool, tra
         return max(matmul, moved) + factor * machine.kernel_seconds
     flops = operator.attention_flops
     seconds = attention_seconds(kernel, flops, machine.attention, backward=backward)
-    copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     moved = (traffic - copied) / machine.memory_bytes_per_second
     cast = copied / machine.memory_bytes_per_second + machine.kernel_seconds
     return max(seconds, moved) + cast
 
 
-def _with_communication(
-    compute: float,
-    operator: Operator,
-    collectives: tuple[Collective, ...],
-    machine: Machine,
-    network: Network,
-) -> Seconds:
+def _seconds(operator: Operator, machine: Machine, network: Network, *, backward: bool) -> Seconds:
     """Overlapped collectives hide behind the operator's own kernels or the GEMMs next to it, in
     part: they take SMs and memory bandwidth from them, and a GEMM in chunks is less efficient."""
+    compute = _compute(operator, machine, backward=backward)
+    collectives = operator.backward_collectives if backward else operator.forward_collectives
     if not collectives:
         return Seconds(compute, 0.0)
-    narrow = _in_8_bit(operator, machine)
+    gemm = operator.gemm  # the output layer's stays at 16 bits (Megatron)
+    narrow = machine.quantized is not None and gemm is not None and gemm.quantized
     exposed = overlapped = 0.0
     for collective in collectives:
         seconds = network.seconds(collective)

@@ -16,16 +16,8 @@ from msgspec import Struct, json
 from advisor.answer.answer import RankedEvaluation
 from advisor.report.exports.export_origin import ExportOrigin
 from advisor.report.figures.kit import BUBBLE, COMMUNICATION, OFFLOAD, OPTIMIZER, WAITING
-from advisor.step.predicted_step import ChunkPass, TrainingStep, training_step
-from advisor.step.timeline import (
-    TimedPass,
-    Timeline,
-    live_memory,
-    moments,
-    seconds_of,
-    tail_parts,
-    timeline,
-)
+from advisor.step.predicted_step import TrainingStep, training_step
+from advisor.step.timeline import Timeline, live_memory, moments, seconds_of, tail_parts, timeline
 
 SUFFIXES: Final = (".json", ".json.gz")
 PASSES, PHASES = 1, 2
@@ -77,42 +69,36 @@ def chrome_trace(row: RankedEvaluation, origin: ExportOrigin) -> dict[str, Any]:
 
 def _whole(found: _Step, origin: ExportOrigin) -> Iterator[Event]:
     """The step as one slice that says what all of it is."""
-    yield _named("process_name", _WHOLE, 0, f"predicted step: {origin.row}")
-    yield _sorted("process_sort_index", _WHOLE, 0, _WHOLE)
-    yield _named("thread_name", _WHOLE, PASSES, "step")
+    yield from _named("process", _WHOLE, 0, f"predicted step: {origin.row}", _WHOLE)
+    yield _metadata("thread_name", _WHOLE, PASSES, {"name": "step"})
     args = {**origin.by_name, "notes": _NOTES}
     yield from _span((_WHOLE, PASSES), "training step", (0.0, found.step.seconds), args)
 
 
 def _names(stage: int) -> Iterator[Event]:
     process = stage + 1
-    yield _named("process_name", process, 0, f"stage {stage} (predicted)")
-    yield _sorted("process_sort_index", process, 0, process)
+    yield from _named("process", process, 0, f"stage {stage} (predicted)", process)
     for thread, name in ((PASSES, "passes"), (PHASES, "phases")):
-        yield _named("thread_name", process, thread, name)
-        yield _sorted("thread_sort_index", process, thread, thread)
+        yield from _named("thread", process, thread, name, thread)
 
 
 def _passes(found: _Step, stage: int) -> Iterator[Event]:
     place = (stage + 1, PASSES)
     for one in found.line.stages[stage]:
-        name = f"{'backward' if one.backward else 'forward'} {one.microbatch}"
-        yield from _span(place, name, (one.start, one.end), _args_of(found, stage, one))
+        chunk = found.step.stages[stage].chunks[one.chunk]
+        way, most = "forward", chunk.most_forward
+        if one.backward:
+            way, most = "backward", chunk.most_backward
+        args = {
+            "microbatch": one.microbatch,
+            "chunk": one.chunk,
+            "layers": chunk.layers,
+            "kept until its backward ends (bytes)": chunk.kept,
+            "highest memory in": most.point,
+        }
+        yield from _span(place, f"{way} {one.microbatch}", (one.start, one.end), args)
     for part, start, end in tail_parts(found.step):
         yield from _span(place, _TAIL[part], (start, end), {})
-
-
-def _args_of(found: _Step, stage: int, one: TimedPass) -> dict[str, Any]:
-    """Of a pass: microbatch, chunk and its layers, bytes."""
-    chunk: ChunkPass = found.step.stages[stage].chunks[one.chunk]
-    most = chunk.most_backward if one.backward else chunk.most_forward
-    return {
-        "microbatch": one.microbatch,
-        "chunk": one.chunk,
-        "layers": chunk.layers,
-        "kept until its backward ends (bytes)": chunk.kept,
-        "highest memory in": most.point,
-    }
 
 
 def _phases(found: _Step, stage: int) -> Iterator[Event]:
@@ -173,9 +159,11 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _named(what: str, process: int, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+def _named(what: str, process: int, thread: int, name: str, place: int) -> Iterator[Event]:
+    """The name of a process or thread, and its place among the others."""
+    yield _metadata(f"{what}_name", process, thread, {"name": name})
+    yield _metadata(f"{what}_sort_index", process, thread, {"sort_index": place})
 
 
-def _sorted(what: str, process: int, thread: int, place: int) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"sort_index": place}}
+def _metadata(name: str, process: int, thread: int, args: dict[str, Any]) -> Event:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}

@@ -225,19 +225,18 @@ def _svg(figure: "Figure") -> str:
     return text.getvalue()
 
 
-_HEAD: Final = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_OUTSIDE: Final = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 _WIDTH: Final = re.compile(r'(<svg[^>]*?) width="[^"]*"([^>]*?)', re.DOTALL)
 _HEIGHT: Final = re.compile(r'(<svg[^>]*?) height="[^"]*"', re.DOTALL)
 _PATH: Final = re.compile(r'(?<= d=")[^"]*')
 _DIGITS: Final = re.compile(r"(\.\d\d)\d+")
-_METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def embedded(svg: str, name: str) -> str:
     """An SVG document as part of a page: as wide as its place, in the page's ink, with ids that no
     other picture has."""
-    text = _METADATA.sub("", _HEAD.sub("", svg))
-    text = _HEIGHT.sub(r"\1", _WIDTH.sub(r"\1\2", text, count=1), count=1)
+    text = _WIDTH.sub(r"\1\2", _OUTSIDE.sub("", svg), count=1)
+    text = _HEIGHT.sub(r"\1", text, count=1)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = _PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text)  # to 1/7,200 inch
     return text.replace(INK, "currentColor").strip()

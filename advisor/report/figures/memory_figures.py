@@ -149,13 +149,11 @@ def stages_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     draw_budget(axes, evaluation.budget_bytes)
     edge = max(*ends, evaluation.budget_bytes / GIB)
     for place, stage in enumerate(stages):
-        words = (
-            f"{gib(stage.peak_reserved_bytes)} GiB, {stage.in_flight_microbatches:.3g} in flight"
-        )
+        size = gib(stage.peak_reserved_bytes)
         axes.text(
             edge * 1.015,
             place,
-            words,
+            f"{size} GiB, {stage.in_flight_microbatches:.3g} in flight",
             fontsize=8,
             verticalalignment="center",
             fontweight="bold" if stage is worst else "normal",

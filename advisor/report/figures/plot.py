@@ -61,36 +61,22 @@ def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
 
 def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Figure":
     """Each kind's module is imported when it is drawn."""
-    match kind:
-        case "ranking":
-            from advisor.report.figures.rows_figures import ranking_figure
+    if kind not in OF_ONE_ROW:
+        from advisor.report.figures import rows_figures
 
-            return ranking_figure(advice, top)
-        case "pareto":
-            from advisor.report.figures.rows_figures import pareto_figure
+        if kind == "pareto":
+            return rows_figures.pareto_figure(advice)
+        draw = rows_figures.time_figure if kind == "time" else rows_figures.ranking_figure
+        return draw(advice, top)
+    row = row_of(advice, rank)
+    if kind == "timeline":
+        from advisor.report.figures.timeline_figure import timeline_figure
 
-            return pareto_figure(advice)
-        case "time":
-            from advisor.report.figures.rows_figures import time_figure
+        return timeline_figure(advice, row)
+    if kind == "layer":
+        from advisor.report.figures.layer_figure import layer_figure
 
-            return time_figure(advice, top)
-    return _drawn_row(advice, kind, row_of(advice, rank))
+        return layer_figure(advice, row)
+    from advisor.report.figures import memory_figures as memory
 
-
-def _drawn_row(advice: Answer, kind: str, row: RankedEvaluation) -> "Figure":
-    match kind:
-        case "waterfall":
-            from advisor.report.figures.memory_figures import waterfall_figure
-
-            return waterfall_figure(advice, row)
-        case "stages":
-            from advisor.report.figures.memory_figures import stages_figure
-
-            return stages_figure(advice, row)
-        case "timeline":
-            from advisor.report.figures.timeline_figure import timeline_figure
-
-            return timeline_figure(advice, row)
-    from advisor.report.figures.layer_figure import layer_figure
-
-    return layer_figure(advice, row)
+    return (memory.stages_figure if kind == "stages" else memory.waterfall_figure)(advice, row)

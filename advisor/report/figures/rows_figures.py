@@ -7,7 +7,6 @@ otherwise its rank, which stands again at its bar.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -53,6 +52,8 @@ _GAP: Final = 0.24
 """Inches of the picture, before its axes, and between those and the labels."""
 _ABOVE, _BELOW = 0.5, 1.0
 """Inches for the title, and for axis and legend."""
+_MARKS: Final = ((True, "o", BLUE), (False, "X", VERMILION))
+"""Of rows that fit, and of those that do not."""
 
 
 class _Picture(Struct, frozen=True):
@@ -118,18 +119,16 @@ def _draw_rows(axes: "Axes", picture: _Picture) -> None:
     outside = sum(not _inside(axes, row) for row in picture.beaten)
     words = "dominated" + f" ({outside} outside the picture)" * (outside > 0)
     axes.scatter(*_points(picture.beaten), s=9, color=LIGHT, zorder=1, label=words)
-    axes.step(
-        *_points(picture.front), where="post", color=GREY, linewidth=1, zorder=2, label="front"
-    )
-    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
+    front = _points(picture.front)
+    axes.step(*front, where="post", color=GREY, linewidth=1, zorder=2, label="front")
+    for fits, marker, colour in _MARKS:
         some = [row for row in picture.front if row.evaluation.fits is fits]
         if some:
             label = "on the front, fits" if fits else "on the front, does not fit"
             axes.scatter(*_points(some), s=30, marker=marker, color=colour, zorder=3, label=label)
-    axes.scatter(
-        *_points([best]), s=150, facecolors="none", edgecolors="black", zorder=4, label="chosen"
-    )
-    draw_budget(axes, picture.best.evaluation.budget_bytes)
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": "black", "label": "chosen"}
+    axes.scatter(*_points([best]), s=150, zorder=4, **ring)
+    draw_budget(axes, best.evaluation.budget_bytes)
     axes.set(xlabel="peak reserved memory of the worst rank (GiB)", ylabel="step time (s)")
     soften(axes)
 
@@ -233,14 +232,11 @@ def ranking_figure(advice: Answer, top: int | None) -> "Figure":
     handles = [*scatter.get_legend_handles_labels()[0], *bars.get_legend_handles_labels()[0][1:]]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
     first = best or shown[0]
-    points = {row.rank: _point(row) for row in sorted(shown, key=partial(_later, first))}
+    # rows get a name in this order: the choice, the front, the others
+    ordered = sorted(shown, key=lambda row: (row is not first, not row.pareto, row.rank))
+    points = {row.rank: _point(row) for row in ordered}
     label_points(scatter, points, first.rank, {row.rank: _name(row, first) for row in shown})
     return figure
-
-
-def _later(best: RankedEvaluation, row: RankedEvaluation) -> tuple[bool, bool, int]:
-    """The order in which rows get a name: the choice, the front, the others."""
-    return row is not best, not row.pareto, row.rank
 
 
 def _name(row: RankedEvaluation, best: RankedEvaluation) -> list[str]:
@@ -255,7 +251,7 @@ def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
     front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
     x, y = [x for x, _ in front], [y for _, y in front]
     axes.plot(x, y, color=GREY, linewidth=1, zorder=1, label="Pareto front")
-    for fits, marker, colour in ((True, "o", BLUE), (False, "X", VERMILION)):
+    for fits, marker, colour in _MARKS:
         points = [_point(c) for c in shown if c.evaluation.fits is fits]
         words = "fits" if fits else "does not fit"
         draw_points(axes, points, s=42, marker=marker, color=colour, label=words, zorder=2)
@@ -300,23 +296,20 @@ def time_figure(advice: Answer, top: int | None) -> "Figure":
     figure = Figure(figsize=(11, max(3.2, 1.9 + 0.21 * lines)), layout="constrained")
     axes = figure.subplots()
     figure.suptitle(rows_title(advice, len(shown), MOST_ROWS), fontsize=11)
-    parts = [
-        (look, [getattr(row.evaluation.time_seconds, phase) for row in shown])
-        for phase, look in PHASES.items()
-    ]
+    steps = [row.evaluation.time_seconds for row in shown]
+    parts = [(look, [getattr(one, name) for one in steps]) for name, look in PHASES.items()]
     drawn = [(look, lengths) for look, lengths in parts if any(lengths)]
     stacked_bars(axes, drawn, height=0.66)
     smallest = min(row.evaluation.step_time_seconds for row in shown)
     for place, row in enumerate(shown):
         one = row.evaluation
-        axes.plot(
-            [one.step_time_low_seconds, one.step_time_high_seconds], [place + 0.42] * 2, **_BAND
-        )
+        ends = [one.step_time_low_seconds, one.step_time_high_seconds]
+        axes.plot(ends, [place + 0.42] * 2, **_BAND)
         words = f"{seconds(one.step_time_seconds, smallest)} s"
         words += "" if one.fits else ", does not fit"
         axes.annotate(
             words,
-            (max(one.step_time_seconds, one.step_time_high_seconds), place),
+            (max(one.step_time_seconds, ends[1]), place),
             xytext=(6, 0),
             textcoords="offset points",
             verticalalignment="center",

@@ -80,7 +80,13 @@ def windows(
         Window(last - each, min(last + _BEHIND * each, end)),
         Window(max(last, optimizer - _BEHIND * each), min(optimizer + 2 * _BEHIND * each, end)),
     ]
-    return _joined(found)
+    joined = found[:1]
+    for one in found[1:]:  # windows that touch are one
+        if one.start <= joined[-1].end:
+            joined[-1] = Window(joined[-1].start, max(one.end, joined[-1].end))
+        else:
+            joined.append(one)
+    return joined
 
 
 def _of_pipeline(
@@ -102,17 +108,6 @@ def _of_pipeline(
 
 def _start_of_one(passes: tuple[TimedPass, ...], seconds: float) -> float:
     return next(one.start for one in passes if one.start >= seconds)
-
-
-def _joined(found: list[Window]) -> list[Window]:
-    """Windows that touch are one."""
-    joined = [found[0]]
-    for one in found[1:]:
-        if one.start <= joined[-1].end:
-            joined[-1] = Window(joined[-1].start, max(one.end, joined[-1].end))
-        else:
-            joined.append(one)
-    return joined
 
 
 MOST_STAGES: Final = 8
@@ -162,7 +157,10 @@ def timeline_figure(advice: Answer, row: RankedEvaluation) -> "Figure":
     from matplotlib.figure import Figure
 
     drawing = _drawing(row)
-    shown = _windows(drawing)
+    worst, end = drawing.worst, drawing.step.seconds
+    passes, peak_pass = drawing.line.stages[worst], drawing.memory[worst].peak_pass
+    peak = None if peak_pass is None else passes[peak_pass]
+    shown = windows(passes, peak, end - drawing.step.tail.optimizer, end)
     height = _ABOVE + _BELOW + 0.34 * _LANE * len(drawing.stages)
     figure = Figure(figsize=(_WIDTH, height))
     figure.suptitle(row_title(advice, row), fontsize=11, y=1 - 0.1 / height)
@@ -202,14 +200,6 @@ def _stages(number: int, worst: int) -> list[int]:
         return list(range(number))
     some = {round(k * (number - 1) / (MOST_STAGES - 1)) for k in range(MOST_STAGES)}
     return sorted(some | {worst})
-
-
-def _windows(drawing: _Drawing) -> list[Window]:
-    live = drawing.memory[drawing.worst]
-    passes = drawing.line.stages[drawing.worst]
-    peak = None if live.peak_pass is None else passes[live.peak_pass]
-    end = drawing.step.seconds
-    return windows(passes, peak, end - drawing.step.tail.optimizer, end)
 
 
 def _draw_window(axes: "Axes", drawing: _Drawing, window: Window, scale: float) -> None:
@@ -293,18 +283,12 @@ def _draw_memory(axes: "Axes", drawing: _Drawing, stage: int, window: Window, fl
     )
     peak = floor - _ROOM * live.peak / most
     axes.hlines(peak, window.start, window.end, color=GREY, linewidth=0.7, linestyle=":")
-    reached = _reached(drawing, stage)
+    reached = drawing.step.seconds - drawing.step.tail.optimizer / 2
+    if live.peak_pass is not None:
+        one = drawing.line.stages[stage][live.peak_pass]
+        reached = (one.start + one.end) / 2
     if window.start <= reached <= window.end:
         axes.plot([reached], [peak], marker="v", color="black", markersize=5, clip_on=False)
-
-
-def _reached(drawing: _Drawing, stage: int) -> float:
-    """When the highest level is: seconds from the step's begin."""
-    number = drawing.memory[stage].peak_pass
-    if number is None:
-        return drawing.step.seconds - drawing.step.tail.optimizer / 2
-    one: TimedPass = drawing.line.stages[stage][number]
-    return (one.start + one.end) / 2
 
 
 def _frame(panels: Sequence["Axes"], drawing: _Drawing) -> None:
@@ -340,11 +324,9 @@ def _frame(panels: Sequence["Axes"], drawing: _Drawing) -> None:
             axes.spines[side].set_visible(False)
         slash: dict[str, Any] = {"marker": [(-1, -2), (1, 2)], "markersize": 9, "color": "black"}
         cut = axes.get_xlim()[1] < drawing.step.seconds
-        ends = [*([0.0] if number else []), *([1.0] if cut else [])]
-        for end in ends:
-            axes.plot(
-                [end], [0], transform=axes.transAxes, clip_on=False, linestyle="none", **slash
-            )
+        across: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, **slash}
+        for end in (*([0.0] if number else []), *([1.0] if cut else [])):
+            axes.plot([end], [0], linestyle="none", **across)
 
 
 def _peak_words(drawing: _Drawing) -> str:

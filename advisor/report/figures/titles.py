@@ -36,9 +36,8 @@ def rows_words(num_shown: int, num_rows: int, most: int) -> str:
 
 def row_title(advice: Answer, row: RankedEvaluation) -> str:
     """The job, and below it rank, setting and layout of one row."""
-    columns = LayoutColumns([row.evaluation.job], row.evaluation.job)
-    cells = zip(columns.titles, columns.cells(row.evaluation.job), strict=True)
-    layout = ", ".join(f"{title} {cell}" for title, cell in cells)
+    job = row.evaluation.job
+    layout = ", ".join(LayoutColumns([job], job).words(job))
     return f"{job_title(advice)}\nrow {row.rank}: {row.evaluation.setting.spec} ({layout})"
 
 
@@ -50,5 +49,4 @@ def row_label(row: RankedEvaluation, shown: Sequence[RankedEvaluation], width: i
     if all(other.evaluation.job == evaluation.job for other in shown):
         return label
     columns = LayoutColumns([one.evaluation.job for one in shown], shown[0].evaluation.job)
-    cells = zip(columns.titles, columns.cells(evaluation.job), strict=True)
-    return f"{label}\n{' '.join(f'{title} {cell}' for title, cell in cells)}"
+    return f"{label}\n{' '.join(columns.words(evaluation.job))}"

@@ -4,8 +4,9 @@ import io
 
 import pytest
 
+from advisor.report import blocks
 from advisor.report.blocks import Column, Fitted, Indented, Table, Text, labelled_rows, table
-from advisor.report.text import plain_lines, printed, screen_of, wrap
+from advisor.report.text import plain_lines, printed, screen_of
 
 
 def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
@@ -37,12 +38,11 @@ def test_margins_hang() -> None:
 
 
 def test_prose_wraps() -> None:
-    assert wrap("plain text here", 10) == ["plain text", "here"]
-    assert wrap("", 10) == []
-    assert wrap("  two blanks first, kept", 12) == ["  two blanks", "first, kept"]
-    assert wrap(" " * 100_000 + "x", 10)[-1] == "x"
-    assert wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
-    assert wrap("model.num_layers=12", 10) == ["model.num_", "layers=12"]
+    assert blocks.wrapped("plain text here", 10) == ["plain text", "here"]
+    assert blocks.wrapped("  two blanks first, kept", 12) == ["  two blanks", "first, kept"]
+    assert blocks.wrapped(" " * 100_000 + "x", 10)[-1] == "x"
+    assert blocks.wrapped("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert blocks.wrapped("model.num_layers=12", 10) == ["model.num_", "layers=12"]
 
 
 NARROW = Table(
