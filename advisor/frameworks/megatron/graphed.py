@@ -10,13 +10,7 @@ from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    MOE_MODULES,
-    SHARED_MODULES,
-    Capture,
-    Module,
-)
+from advisor.layers.operators import LAYER_INPUT, MOE_MODULES, SHARED_MODULES, Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
 from advisor.models.options import TokenDispatcher

@@ -29,20 +29,20 @@ class CudaGraphs(Options, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
-        "none", "job", value=graph_impl, strict=True, emitted=SET_IN_RECIPES, since="0.15"
+        "none", "job", SET_IN_RECIPES, value=graph_impl, strict=True, since="0.15"
     )
     external_cuda_graph: bool = option(
         False,
         "job.cuda_graph_impl",
+        SET_IN_RECIPES,
         value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
-        emitted=SET_IN_RECIPES,
         nemo_1="",
     )
     enable_cuda_graph: bool = option(
         False,
         "job.cuda_graph_impl",
+        SET_IN_RECIPES,
         value=old_graphs(CudaGraphImpl.LOCAL),
-        emitted=SET_IN_RECIPES,
         nemo_1="",
     )
     cuda_graph_modules: tuple[str, ...] = option(
@@ -60,7 +60,7 @@ class CudaGraphs(Options, title="CUDA graphs"):
         nemo_1="",
     )
     check_for_nan_in_loss_and_grad: bool = option(
-        True, "job.cuda_graph_impl", value=checks_for_nan, emitted=ON_LINE, bridge=""
+        True, "job.cuda_graph_impl", ON_LINE, value=checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
     cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})

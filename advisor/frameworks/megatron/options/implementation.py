@@ -2,13 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import (
-    fuses_loss,
-    is_gelu,
-    is_swiglu,
-    loss_fusion,
-    runs_own_softmax,
-)
+from advisor.frameworks.megatron.options.values import fuses_loss, loss_fusion, runs_own_softmax
 from advisor.frameworks.option import (
     ALWAYS,
     EMITTED,
@@ -24,6 +18,7 @@ from advisor.frameworks.option import (
     refused,
     unpriced,
 )
+from advisor.models.options import Activation
 
 _FUSED: Final = "steps are modelled with the fusions that the model.* keys select"
 
@@ -53,27 +48,22 @@ class Implementation(Options, title="Kernels and fusions"):
         True,
         "model.bias_activation_fusion",
         off="--no-bias-gelu-fusion",
-        line=When(only_if=is_gelu),
+        line=When(only_if=lambda job: job.model.activation is Activation.GELU),
     )
     bias_swiglu_fusion: bool = option(
         True,
         "model.bias_activation_fusion",
         off="--no-bias-swiglu-fusion",
-        line=When(only_if=is_swiglu),
+        line=When(only_if=lambda job: job.model.activation is Activation.SWIGLU),
     )
     bias_dropout_fusion: bool = option(
-        False, "model", flag="", off="--no-bias-dropout-fusion", launcher=True, emitted=ON_LINE
+        False, "model", ON_LINE, flag="", off="--no-bias-dropout-fusion", launcher=True
     )
     apply_rope_fusion: bool = option(
-        False, "model", flag="", off="--no-rope-fusion", launcher=True, emitted=ON_LINE
+        False, "model", ON_LINE, flag="", off="--no-rope-fusion", launcher=True
     )
     gradient_accumulation_fusion: bool = option(
-        False,
-        "model",
-        flag="",
-        off="--no-gradient-accumulation-fusion",
-        launcher=True,
-        emitted=ON_LINE,
+        False, "model", ON_LINE, flag="", off="--no-gradient-accumulation-fusion", launcher=True
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
     use_mcore_models: bool = harmless(False, "every model is Megatron Core's")
@@ -115,7 +105,7 @@ class Loss(Options, title="Loss"):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(
-        False, "model.cross_entropy_fusion", value=fuses_loss, emitted=SET_IN_RECIPES, nemo_1=""
+        False, "model.cross_entropy_fusion", SET_IN_RECIPES, value=fuses_loss, nemo_1=""
     )
     cross_entropy_fusion_impl: str = option(
         "native",

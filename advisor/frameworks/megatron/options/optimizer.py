@@ -35,7 +35,7 @@ class OptimizerStep(Options, title="Optimizer", home="optimizer"):
 
     optimizer: str = option("adam", "job", ON_LINE, means=str.lower)
     use_layer_wise_param_layout: bool = option(
-        True, "job.optimizer", value=deals_whole_tensors, since="0.18", emitted=ON_LINE, bridge=""
+        True, "job.optimizer", ON_LINE, value=deals_whole_tensors, since="0.18", bridge=""
     )
     lr: float | None = harmless(None, _NUMBER)
     min_lr: float | None = harmless(None, _NUMBER)

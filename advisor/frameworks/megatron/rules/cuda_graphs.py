@@ -10,14 +10,7 @@ from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.stated import (
-    Lines,
-    Rule,
-    config,
-    crashes,
-    marked,
-    names,
-)
+from advisor.frameworks.megatron.rules.stated import Lines, Rule, config, crashes, marked, names
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
