@@ -1,9 +1,11 @@
 """Which recompute settings are worth evaluating for a job, and which are listed as rejected."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.frameworks.framework_parts import RecomputeSettings
@@ -83,8 +85,7 @@ def settings_to_try(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...
     layout = job.layout
     shardable = layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel
     layers = most_layers_of_chunk(job.model, layout)
-    labels = acting_labels(job.model)
-    settings = _settings(layers, labels, shardable, revision.uniform_must_divide)
+    settings = _settings(layers, acting_labels(job.model), shardable, revision.uniform_must_divide)
     if not reads_full_recompute(job.model.hybrid_layer_pattern, revision):
         settings = tuple(s for s in settings if s.granularity is not Granularity.FULL)
     if revision.uniform_must_divide:
@@ -114,36 +115,36 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     (('core_attn',), ('mlp',), ('core_attn', 'mlp'))
     """
     if len(labels) <= _ALL_SUBSETS:
-        sizes = range(1, len(labels) + 1)
-        return tuple(subset for size in sizes for subset in combinations(labels, size))
-    single = tuple((label,) for label in labels)
-    published = tuple(names for names in _PUBLISHED if set(names) <= set(labels))
+        return tuple(subsets(labels))
+    single = ((label,) for label in labels)
+    published = (names for names in _PUBLISHED if set(names) <= set(labels))
     cheap = [label for label in CHEAPEST_FIRST if label in labels]
-    added = tuple(_ordered(cheap[:count]) for count in range(2, len(cheap) + 1))
+    counts = range(2, len(cheap) + 1)
+    added = (tuple(sorted(cheap[:count], key=ORDER.index)) for count in counts)
     return tuple(dict.fromkeys((*single, *published, *added)))
 
 
-def _ordered(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(labels, key=ORDER.index))
+def subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """All except the empty one, small ones first."""
+    for size in range(1, len(names) + 1):
+        yield from combinations(names, size)
 
 
 @lru_cache(maxsize=1024)
 def _settings(
     layers: int, labels: tuple[str, ...], shardable: bool, must_divide: bool
 ) -> tuple[RecomputeSetting, ...]:
-    subsets = (selective(*names) for names in label_sets(labels))
-    whole = tuple(_full_settings(layers, must_divide, distribute=False))
-    shared = tuple(_full_settings(layers, must_divide, distribute=True)) if shardable else ()
-    return (NONE, *subsets, *whole, *shared)
-
-
-def _full_settings(
-    layers: int, must_divide: bool, *, distribute: bool
-) -> Iterator[RecomputeSetting]:
-    for number in uniform_numbers(layers, must_divide):
-        yield full(Method.UNIFORM, number, distribute=distribute)
-    for number in range(1, layers):
-        yield full(Method.BLOCK, number, distribute=distribute)
+    uniform = [(Method.UNIFORM, number) for number in uniform_numbers(layers, must_divide)]
+    block = [(Method.BLOCK, number) for number in range(1, layers)]
+    return (
+        NONE,
+        *(selective(*names) for names in label_sets(labels)),
+        *(
+            full(method, number, distribute=distribute)
+            for distribute in ((False, True) if shardable else (False,))
+            for method, number in (*uniform, *block)
+        ),
+    )
 
 
 def uniform_numbers(layers: int, must_divide: bool) -> tuple[int, ...]:
@@ -165,17 +166,13 @@ def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     that do not divide the chunk, and distribute_saved_activations where it is refused.
     """
     layers = most_layers_of_chunk(job.model, job.layout)
-    labels = acting_labels(job.model)
-    regular = _settings(layers, labels, shardable=False, must_divide=False)
     tried = (
-        *regular,
+        *_settings(layers, acting_labels(job.model), shardable=False, must_divide=False),
         selective(),
         *(selective(module) for module in known_recompute_modules()),
         full(Method.UNIFORM, 1, distribute=True),
         full(Method.BLOCK, max(1, layers // 2), distribute=True),
-        RecomputeSetting(
-            granularity=Granularity.SELECTIVE, modules=("mlp",), distribute_saved_activations=True
-        ),
+        replace(selective("mlp"), distribute_saved_activations=True),
     )
     return tuple(dict.fromkeys((*enumerate_settings(job, revision), *tried)))
 
@@ -238,25 +235,21 @@ def overview(revision: Revision) -> RulesOverview:
     rules = rules_in_force(revision).items()
     hardware = (("GPU: refused", name, r.says) for name, r in HARDWARE_RULES.items())
     by_verdict = ((f"{r.authority}: {r.verdict}", name, r.says) for name, r in rules)
-    return RulesOverview(
-        label=revision.label, facts=tuple(_labels(revision)), rules=(*by_verdict, *hardware)
-    )
+    facts = tuple(_facts(revision).items())
+    return RulesOverview(label=revision.label, facts=facts, rules=(*by_verdict, *hardware))
 
 
-def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
-    kinds: dict[str, list[str]] = {}
+def _facts(revision: Revision) -> dict[str, str]:
+    kinds: dict[str, str] = {}
     for module in revision.recompute_modules:
-        kinds.setdefault(checkpoint_kind(module).replace("_", "-"), []).append(module)
-    yield (
-        "recompute modules",
-        "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
-        or "none: selective recomputes core attention",
-    )
-    yield "offload modules", " ".join(revision.offload_modules) or "none"
+        kind = checkpoint_kind(module).replace("_", "-")
+        kinds[kind] = f"{kinds.get(kind, f'{kind}:')} {module}"
     impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
-    yield (
-        "CUDA graphs",
-        f"{impls}; {revision.cuda_graph_field}: "
-        + (" ".join(revision.cuda_graph_modules) or "none"),
-    )
-    yield "replacements", "; ".join(revision.promotions)
+    captured = " ".join(revision.cuda_graph_modules) or "none"
+    return {
+        "recompute modules": "; ".join(kinds.values())
+        or "none: selective recomputes core attention",
+        "offload modules": " ".join(revision.offload_modules) or "none",
+        "CUDA graphs": f"{impls}; {revision.cuda_graph_field}: {captured}",
+        "replacements": "; ".join(revision.promotions),
+    }

@@ -15,31 +15,20 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
 from advisor.models.options import TokenDispatcher
 
+_AROUND_MLP: Final = {Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM, Module.MLP_BDA}
 _MAMBA: Final = frozenset(
     module for module in Module if module.startswith("m") and "mixer" in module
-)
-_MLP: Final = frozenset(
-    {
-        Module.PRE_MLP_LAYERNORM,
-        Module.LINEAR_FC1,
-        Module.ACTIVATION,
-        Module.LINEAR_FC2,
-        Module.POST_MLP_LAYERNORM,
-        Module.MLP_BDA,
-    }
 )
 _HELD: Final = {
     "attn": frozenset(module for module in Module if "attn" in module or "attention" in module)
     | {Module.INPUT_LAYERNORM},
-    "mlp": _MLP,
-    "moe": MOE_MODULES | {Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM, Module.MLP_BDA},
+    "mlp": frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2}) | _AROUND_MLP,
+    "moe": MOE_MODULES | _AROUND_MLP,
     "moe_router": frozenset({Module.PRE_MLP_LAYERNORM, Module.ROUTER}),
     "moe_preprocess": frozenset({Module.DISPATCH}),
     "mamba": _MAMBA | {Module.MAMBA_BDA, Module.INPUT_LAYERNORM},
 }
 """By the name of what is captured."""
-
-
 _ENDS: Final = frozenset(
     {
         Module.EMBEDDING,

@@ -5,8 +5,8 @@ from typing import Final
 
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
-from advisor.frameworks.megatron.rules.conditions import Unknown, offloaded, replayed, unknown
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import offloaded, replayed, unknown_to
 from advisor.frameworks.megatron.rules.stated import Rule, clash, config, names
 
 _INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
@@ -42,15 +42,6 @@ LAYER_RULES: Final[dict[str, Rule]] = {
     ),
 }
 """Offload of whole layers: Megatron checks it before the recompute fields."""
-
-
-def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
-    """Modules that the release does not offload, with the releases that do."""
-    found = unknown(raw.offload_modules, revision.offload_modules)
-    if found is None:
-        return None
-    versions = versions_with_offload_module(found.first, revision.framework)
-    return found.with_versions(versions)
 
 
 def _fused_group_mlp(raw: RawSettings, _: Revision) -> Match | None:
@@ -106,7 +97,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_modules": _modules(
         summary="Every offload module must be known to the release.",
-        when=_unknown_modules,
+        when=lambda raw, revision: unknown_to(revision, "offload_modules", raw.offload_modules),
         reason="offload_modules {found}: not accepted by {revision.label}",
         fix="{found.advice}",
         source=config(0, 0, 0, 1282, 1462, 1672, 1863),

@@ -5,8 +5,8 @@ accepts and does not read.
 from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
-from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown, unknown_to
 from advisor.frameworks.megatron.rules.stated import Rule, arguments, clash, config, ignored, noted
 from advisor.frameworks.names import Framework
 
@@ -15,13 +15,10 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
     """Labels that the release does not accept, with the releases that do."""
     if not raw.selective or not revision.recompute_modules:
         return None
-    found = unknown(raw.effective_modules, revision.recompute_modules)
-    if found is None:
-        return None
-    if "," in found.first:
+    found = unknown_to(revision, "recompute_modules", raw.effective_modules)
+    if found is not None and "," in found.first:
         return Unknown(found.names, instead="separate the modules by spaces")
-    versions = versions_with_recompute_module(found.first, revision.framework)
-    return found.with_versions(versions)
+    return found
 
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
