@@ -46,16 +46,14 @@ BATCH: Final = {
     "global_batch_size": "global_batch_size",
 }
 CHUNKS: Final = "layout.virtual_pipeline_model_parallel_size"
-_OFF_BY_DEFAULT: Final = (
-    "use_distributed_optimizer",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-)
-_DEGREES: Final = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-)
+_LEFT_OUT: Final[dict[str, Any]] = {
+    "use_distributed_optimizer": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+}
 _ACTIVATION_FUSIONS: Final = ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion")
 _GRAPHS: Final = (
     "cuda_graph_impl",
@@ -67,7 +65,10 @@ _RECIPES: Final = {
     str(recipe): str(precision) for precision, recipe in RECIPES_OF_PRECISIONS.items()
 }
 _NO_FUSION: Final = str(CrossEntropyFusion.NONE)
-_RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained")
+_RECOMPUTE: Final = (
+    *("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained"),
+    "activations_c",
+)
 
 
 def read_values(
@@ -126,31 +127,27 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
 
 def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
     """What a command of Megatron-LM does not say is off, or 1; a recipe would have a word in it."""
-    defaults: dict[str, Any] = dict.fromkeys(_OFF_BY_DEFAULT, False) | dict.fromkeys(_DEGREES, 1)
-    if read.loose.keys() & {"tensor_model_parallel_size"}:
+    defaults = dict(_LEFT_OUT)
+    if "tensor_model_parallel_size" in read.loose:
         defaults["sequence_parallel"] = False
     if "num_experts" in read.loose:
         defaults["expert_model_parallel_size"] = 1
     for name, value in defaults.items():
         if name not in read.loose:
-            written = f"no --{name.replace('_', '-')}"
-            yield f"layout.{name}", read.omitted(value, written)
+            yield f"layout.{name}", read.omitted(value, f"no {dashed(name)}")
 
 
 def _implementation(
     read: ReadSettings, said: Mapping[str, ReadValue]
 ) -> Iterator[tuple[str, ReadValue]]:
     """What several options say together."""
-    fusion = said.get("cross_entropy_loss_fusion")
-    whole_command = read.given.framework == Framework.MEGATRON_LM
-    if fusion is not None and fusion.value:
+    fusion, path = said.get("cross_entropy_loss_fusion"), "model.cross_entropy_fusion"
+    if fusion is not None:
         impl = said.get("cross_entropy_fusion_impl")
-        name = "native" if impl is None else impl.value
-        yield "model.cross_entropy_fusion", fusion.meaning(name)
-    elif fusion is not None or (whole_command and not read.unknown):
-        written = "no --cross-entropy-loss-fusion"
-        omitted = read.omitted(_NO_FUSION, written)
-        yield "model.cross_entropy_fusion", fusion.meaning(_NO_FUSION) if fusion else omitted
+        used = "native" if impl is None else impl.value
+        yield path, fusion.meaning(used if fusion.value else _NO_FUSION)
+    elif read.given.framework == Framework.MEGATRON_LM and not read.unknown:
+        yield path, read.omitted(_NO_FUSION, "no --cross-entropy-loss-fusion")
     for name in _ACTIVATION_FUSIONS:
         if name in said:
             yield "model.bias_activation_fusion", said[name]
@@ -195,35 +192,29 @@ def _graphs(
 
 
 def _precision(read: ReadSettings) -> ReadValue | None:
-    values = read.given.values
-    for name in ("fp8_format", "mixed_precision", "precision_config", "fp8"):
-        given = read.loose.get(name)
-        if given is not None and values.get("fp8"):
-            recipe = str(values.get("fp8_recipe") or "delayed")
-            return given.meaning(_RECIPES[recipe]) if recipe in _RECIPES else None
-    for name in ("fp4_format", "fp4"):
-        given = read.loose.get(name)
-        if given is not None and values.get("fp4"):
-            return given.meaning(str(Precision.NVFP4))
-    mixed = read.loose.get(MIXED_PRECISION)
+    values, loose = read.given.values, read.loose
+    names_of_fp8 = ("fp8_format", MIXED_PRECISION, "precision_config", "fp8")
+    eight = [name for name in names_of_fp8 if name in loose]
+    if eight and values.get("fp8"):
+        recipe = str(values.get("fp8_recipe") or "delayed")
+        return loose[eight[0]].meaning(_RECIPES[recipe]) if recipe in _RECIPES else None
+    four = [name for name in ("fp4_format", "fp4") if name in loose]
+    if four and values.get("fp4"):
+        return loose[four[0]].meaning(str(Precision.NVFP4))
+    mixed = loose.get(MIXED_PRECISION)
     if mixed is not None and isinstance(mixed.value, str):
         four_bits = str(Precision.NVFP4) in mixed.value
         named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
         return mixed.meaning(named) if named in ("bf16", "fp16", Precision.NVFP4) else None
     for name in ("fp16", "bf16"):
-        given = read.loose.get(name)
-        if given is not None and truth(given.value):
-            return given.meaning(name)
+        if name in loose and truth(loose[name].value):
+            return loose[name].meaning(name)
     return None
 
 
 def recompute_values(read: ReadSettings) -> tuple[ReadValue, ...]:
     """The options that say what is recomputed, as they are written."""
-    return tuple(
-        given
-        for name, given in read.loose.items()
-        if name.startswith((*_RECOMPUTE, "activations_c"))
-    )
+    return tuple(given for name, given in read.loose.items() if name.startswith(_RECOMPUTE))
 
 
 def recompute_spec(settings: RawSettings) -> str | None:
@@ -265,11 +256,11 @@ def num_gpus(read: ReadSettings) -> int | None:
     """GPUs that a performance script of Bridge is given, or nodes and their GPUs of NeMo."""
     if read.given.framework == Framework.MEGATRON_LM:
         return None
-    for one, other in (("ng", ""), ("num_gpus", ""), ("num_nodes", "num_gpus_per_node")):
-        factors = [read.loose.get(name) for name in (one, other) if name]
-        numbers = [as_whole_number(factor.value) for factor in factors if factor is not None]
-        if len(numbers) == len(factors) and all(numbers):
-            return prod(number for number in numbers if number)
+    for names in (("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
+        given = (as_whole_number(read.loose[name].value) for name in names if name in read.loose)
+        numbers = [number for number in given if number]
+        if len(numbers) == len(names):
+            return prod(numbers)
     return None
 
 
@@ -303,8 +294,7 @@ def provider_values(
     for name, fused in families.items():
         if name not in said:
             written = f"{read.model} in the library"
-            value = read.model.startswith(fused)
-            yield f"model.{name}", read.omitted(value, written)
+            yield f"model.{name}", read.omitted(read.model.startswith(fused), written)
 
 
 RECOMPUTE: Final = "recompute"
