@@ -24,6 +24,7 @@ from advisor.frameworks.option import (
 )
 
 _LATENT: Final = Emitted(line=When(always=True, only_if=is_latent))
+_WINDOWED: Final = Emitted(line=When(only_if=lambda job: job.model.window_size is not None))
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
 _INDEXED: Final = "used only with sparse attention"
 _ROTARY: Final = "values of the rotary table"
@@ -43,12 +44,7 @@ class Attention(Options, title="Attention and multi-token prediction"):
     v_head_dim: int = option(128, "model", _LATENT)
     rope_type: str = option("yarn", "model", _LATENT)
     window_size: str | None = option(None, "model", ON_LINE, value=window_pair, means=first_number)
-    window_attn_skip_freq: str | None = option(
-        None,
-        "model",
-        line=When(only_if=lambda job: job.model.window_size is not None),
-        since="0.15",
-    )
+    window_attn_skip_freq: str | None = option(None, "model", _WINDOWED, since="0.15")
     no_rope_freq: str | None = option(None, "model", ON_LINE, since="0.13")
     softmax_type: str = option("vanilla", "model", ON_LINE, since="0.15")
     mtp_num_layers: int | None = option(

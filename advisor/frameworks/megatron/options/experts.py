@@ -5,6 +5,7 @@ from typing import Final
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
     asks_for_deepep,
+    emitted_where,
     has_experts,
     sends_flex,
     weights_squared_relu,
@@ -23,10 +24,8 @@ from advisor.frameworks.option import (
 _SET: Final = When(only_if=has_experts)
 _ALWAYS: Final = When(always=True, only_if=has_experts)
 _MODEL: Final = Emitted(line=_SET)
-_RUN: Final = Emitted(line=_SET, recipe=_ALWAYS, nemo_1="")
-_FLEX: Final = Emitted(
-    line=When(only_if=sends_flex), recipe=When(always=True, only_if=sends_flex), nemo_1="", order=9
-)
+_RUN: Final = emitted_where(has_experts, nemo_1="")
+_FLEX: Final = emitted_where(sends_flex, nemo_1="", order=9)
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
 _KERNELS: Final = "the dispatcher's kernels are modelled with their default settings"
 _LAYOUT: Final = "another weight layout or kernel of the same MLP"
@@ -68,13 +67,7 @@ class Experts(Options, title="Experts"):
     moe_token_drop_policy: str = option("probs", "model", _MODEL)
     moe_grouped_gemm: bool = option(False, "model", _RUN, order=2)
     use_fused_weighted_squared_relu: bool = option(
-        False,
-        "model",
-        line=When(only_if=weights_squared_relu),
-        recipe=When(always=True, only_if=weights_squared_relu),
-        in_nemo=False,
-        order=9,
-        since="0.14",
+        False, "model", emitted_where(weights_squared_relu), in_nemo=False, order=9, since="0.14"
     )
     moe_use_legacy_grouped_gemm: bool = option(False, "model", _MODEL, until="0.16")
     moe_apply_probs_on_input: bool = option(False, "model", _MODEL, since="0.12")

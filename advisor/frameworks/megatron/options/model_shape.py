@@ -25,7 +25,7 @@ class Shape(Options, title="Shape of the model"):
         value=lambda job, _: job.model.num_query_groups < job.model.num_attention_heads,
     )
     kv_channels: int | None = option(None, "model")
-    vocab_size: int | None = option(None, "model", bridge="tokenizer.vocab_size")
+    vocab_size: int | None = option(None, "model", bridge="tokenizer")
     padded_vocab_size: int | None = checked(None, "follows from vocab_size")
     make_vocab_size_divisible_by: int = option(128, "model")
     max_position_embeddings: int | None = option(None, "model", config=4096)

@@ -36,6 +36,7 @@ STRATEGY: Final = "trainer.strategy"
 
 DEGREE: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo=STRATEGY)
 _SWITCH: Final = Emitted(line=DIFFERENT, recipe=ALWAYS, nemo=STRATEGY)
+_OVERLAP: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, bridge="comm_overlap", nemo_1="")
 _SPLIT: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, nemo=STRATEGY, order=1)
 _SHARDS: Final = "weights sharded over an additional group of ranks are not modelled"
 _PER_SAMPLE: Final = "a context-parallel degree per sample is not modelled"
@@ -49,9 +50,8 @@ class Parallelism(Options, title="Degrees of parallelism"):
     tp_comm_overlap: bool = option(
         False,
         "layout",
-        EMITTED,
+        _OVERLAP,
         value=overlaps_tensor_parallel,
-        bridge="comm_overlap.tp_comm_overlap",
         nemo_1="model.ub_tp_comm_overlap",
         order=2,
     )
@@ -153,7 +153,6 @@ class Communication(Options, title="Communication"):
     async_tensor_model_parallel_allreduce: bool = unpriced(
         True,
         "input gradients are modelled as reduced while weight gradients are computed",
-        off="--no-async-tensor-model-parallel-allreduce",
         until="0.16",
         older={"0.15": False},
     )
@@ -171,27 +170,13 @@ class Communication(Options, title="Communication"):
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)
     overlap_moe_expert_parallel_comm: bool = option(
-        False,
-        "layout",
-        EMITTED,
-        strict=True,
-        bridge="comm_overlap.overlap_moe_expert_parallel_comm",
-        nemo_1="",
-        since="0.14",
+        False, "layout", _OVERLAP, strict=True, since="0.14"
     )
     overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
         False, _WITH_OVERLAP, since="0.18"
     )
     ep_overlap_early_attn_memory_release: bool = unpriced(False, _WITH_OVERLAP, since="0.16")
-    delay_wgrad_compute: bool = option(
-        False,
-        "layout",
-        EMITTED,
-        strict=True,
-        bridge="comm_overlap.delay_wgrad_compute",
-        nemo_1="",
-        since="0.13",
-    )
+    delay_wgrad_compute: bool = option(False, "layout", _OVERLAP, strict=True, since="0.13")
     defer_embedding_wgrad_compute: bool = checked(
         False, "the output layer's weight gradient is not modelled as deferred"
     )

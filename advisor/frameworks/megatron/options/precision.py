@@ -158,9 +158,7 @@ class Precision(Options, title="Precision"):
     fp8_interval: int = harmless(1, _SCALING)
     fp8_amax_history_len: int = harmless(1, _SCALING)
     fp8_amax_compute_algo: str = harmless("most_recent", _SCALING)
-    fp8_wgrad: bool = unpriced(
-        True, "weight gradients are modelled as computed in 8 bits", off="--no-fp8-wgrad"
-    )
+    fp8_wgrad: bool = unpriced(True, "weight gradients are modelled as computed in 8 bits")
     tp_only_amax_red: bool = harmless(False, _SCALING, flag="")
     keep_fp8_transpose_cache: bool = unpriced(False, _TRANSPOSED, bridge="ddp", since="0.14")
     keep_fp8_transpose_cache_when_using_custom_fsdp: bool = unpriced(

@@ -21,7 +21,7 @@ from advisor.frameworks.option import (
 CHECKPOINT: Final = "model.activations_checkpoint_"
 """How NeMo 1's keys of recompute begin."""
 
-_OFFLOAD: Final = replace(EMITTED, nemo="", nemo_1="")
+_OFFLOAD: Final = replace(EMITTED, nemo="")
 _WITH_STASH: Final = "used only with moe_paged_stash"
 _NEMO_1: Final = "used only by NeMo 1"
 

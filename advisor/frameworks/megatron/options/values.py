@@ -1,13 +1,13 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from msgspec import UNSET
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.option import Described, ValueOf
+from advisor.frameworks.option import Described, Emitted, ValueOf, When
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.options import (
@@ -18,6 +18,12 @@ from advisor.models.options import (
     TokenDispatcher,
     TransformerImpl,
 )
+
+
+def emitted_where(holds: Callable[[Described], bool], **rest: Any) -> Emitted:
+    """Emitted for these jobs alone: a flag where the value is not the default, and in recipes
+    always, which may have set another one."""
+    return Emitted(line=When(only_if=holds), recipe=When(always=True, only_if=holds), **rest)
 
 
 def has_experts(job: Described) -> bool:
