@@ -12,11 +12,11 @@ from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import (
+    OfOne,
     Revision,
     checkpoint_kind,
     known_recompute_modules,
     resolve_revision,
-    revision_of,
 )
 from advisor.frameworks.megatron.rules.engine import (
     check,
@@ -188,16 +188,10 @@ def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
     return tuple(rejected)
 
 
-class MegatronSettings(RecomputeSettings):
+class MegatronSettings(OfOne, RecomputeSettings):
     """What one of the three takes; its family takes the same settings."""
 
     none: Setting = NONE
-
-    def __init__(self, framework: str) -> None:
-        self._framework = framework
-
-    def _revision(self, job: Job) -> Revision:
-        return revision_of(self._framework, job.config)
 
     def parse(self, text: str) -> Setting:
         """A SPEC of Megatron."""
@@ -205,27 +199,27 @@ class MegatronSettings(RecomputeSettings):
 
     def tried(self, job: Job) -> tuple[Setting, ...]:
         """See settings_to_try."""
-        return settings_to_try(job, self._revision(job))
+        return settings_to_try(job, self.revision(job.config))
 
     def rejected(self, job: Job) -> tuple[Rejection, ...]:
         """See rejected_settings."""
-        return rejected_settings(job, self._revision(job))
+        return rejected_settings(job, self.revision(job.config))
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """The rules that refuse it."""
-        return check(as_megatron(setting), job, self._revision(job))
+        return check(as_megatron(setting), job, self.revision(job.config))
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """The rules that say something of it."""
-        return notes(as_megatron(setting), job, self._revision(job))
+        return notes(as_megatron(setting), job, self.revision(job.config))
 
     def remarks(self, job: Job) -> tuple[str, ...]:
         """Options that have no effect together with others, or that no prediction counts."""
-        return remarks(job, self._revision(job))
+        return remarks(job, self.revision(job.config))
 
     def rules_overview(self, version: str) -> RulesOverview:
         """See `overview`."""
-        return overview(resolve_revision(self._framework, version))
+        return overview(resolve_revision(self.framework, version))
 
 
 def overview(revision: Revision) -> RulesOverview:

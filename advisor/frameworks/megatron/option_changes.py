@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from advisor.base.fields import spelled
 from advisor.frameworks.megatron.bridge import OPTIMIZER_RECIPE
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.names import Framework
@@ -40,19 +41,13 @@ def _change(
         changed = {part: replace(getattr(job, part), **new) for part, new in parts.items()}
         return replace(job, **changed)
 
-    words = words or " ".join(_keys(part, new) for part, new in parts.items())
+    words = words or " ".join(_keys(part, new) for part, new in parts.items() if new)
     return JobChange(words, why, make, effect)
 
 
 def _keys(part: str, new: Mapping[str, Any]) -> str:
     section = "job" if part == "config" else part
-    return " ".join(f"{section}.{name}={_spelled(value)}" for name, value in new.items())
-
-
-def _spelled(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return " ".join(f"{section}.{name}={spelled(value)}" for name, value in new.items())
 
 
 def _free(job: Job) -> Iterator[JobChange]:
@@ -101,7 +96,7 @@ def _overlapped_exchange(job: Job) -> JobChange:
         "the expert exchange overlaps the layers of another micro batch",
         Effect.EXCHANGE,
         layout={"overlap_moe_expert_parallel_comm": True},
-        **({"model": _SHARED_APART} if job.model.moe_shared_expert_overlap else {}),
+        model=_SHARED_APART if job.model.moe_shared_expert_overlap else {},
     )
 
 

@@ -209,12 +209,8 @@ def releases(framework: str) -> tuple[Revision, ...]:
     """Every release of `framework` that is known, oldest first; UserError for one that does not
     build on Megatron Core."""
     if framework not in _RELEASES:
-        raise UserError(
-            "job.framework",
-            framework,
-            "does not build on Megatron Core",
-            f"use {either(_RELEASES)}",
-        )
+        reason = "does not build on Megatron Core"
+        raise UserError("job.framework", framework, reason, f"use {either(_RELEASES)}")
     return _RELEASES[framework]
 
 
@@ -238,12 +234,9 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     for revision in known:
         if revision.version == name:
             return revision
-    raise UserError(
-        "--framework-version",
-        version_text,
-        f"is not a known version of {framework}",
-        f"use {either(revision.version for revision in known)}",
-    )
+    fix = f"use {either(revision.version for revision in known)}"
+    reason = f"is not a known version of {framework}"
+    raise UserError("--framework-version", version_text, reason, fix)
 
 
 FIRST_WITH_MUON: Final = (0, 16)
@@ -254,6 +247,17 @@ def revision_of(framework: str, config: JobConfig) -> Revision:
     """The job's release of its own framework; the newest one of another framework."""
     own = (config.framework or Framework.MEGATRON_LM) == framework
     return resolve_revision(framework, config.framework_version if own else "")
+
+
+class OfOne:
+    """A part of one of the three, which share their releases of megatron-core."""
+
+    def __init__(self, framework: Framework) -> None:
+        self.framework = framework
+
+    def revision(self, config: JobConfig) -> Revision:
+        """The release of a job with such options."""
+        return revision_of(self.framework, config)
 
 
 def known_recompute_modules() -> tuple[str, ...]:

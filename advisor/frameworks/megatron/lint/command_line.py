@@ -32,8 +32,6 @@ _OVERRIDE: Final = re.compile(
     r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
     re.DOTALL,
 )
-_OF_NEMO_2: Final = ("model.config", "trainer.strategy")
-_SHORTHAND: Final = "--recompute-activations"
 _OF_MEGATRON: Final = re.compile(r"(pretrain|train|finetune|post_?train)\w*\.py")
 _OF_MEGATRON_ALONE: Final = re.compile(
     r"--(?:recompute|num-layers|num-attention-heads|micro-batch-size|train-iters|transformer-impl"
@@ -104,7 +102,7 @@ def _put(read: ReadSettings, option: CommandOption) -> None:
     texts = [word.text for word in given]
     if kind is bool:
         read.put(name, True, option.name, option.place)
-        if given and option.name.startswith(_SHORTHAND) and not given[0].unknown:
+        if given and option.name.startswith("--recompute-activations") and not given[0].unknown:
             # which the program takes for an unknown argument
             reason = f"{option.name} {option.text}: the option takes no value"
             read.refuse("stray_word", reason, f"drop {option.text}", given[0].place)
@@ -121,7 +119,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
     of NeMo 2, ``model.activations_checkpoint_…`` of NeMo 1."""
     section, name, value = override.groups()
     given = read.given
-    if section in _OF_NEMO_2:
+    if section in ("model.config", "trainer.strategy"):
         given.framework, given.version = Framework.NEMO, "2"
     elif (name or "").startswith(NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"

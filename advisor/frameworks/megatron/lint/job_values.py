@@ -1,21 +1,21 @@
 """Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
-from advisor.frameworks.megatron.lint.option_values import (
-    PARTS,
-    field_values,
-    is_taken,
-    omitted_values,
-)
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
+from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
-from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field, option_of_flag
+from advisor.frameworks.megatron.options.table import (
+    PARTS,
+    SETTINGS,
+    option_of_field,
+    option_of_flag,
+)
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
@@ -71,9 +71,7 @@ _RECOMPUTE: Final = (
 )
 
 
-def read_values(
-    read: ReadSettings, settings: RawSettings, said: Mapping[str, ReadValue]
-) -> dict[str, ReadValue]:
+def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[str, ReadValue]:
     """Values by path of our fields, except the model's shape; what is not known is left out.
 
     Of Megatron-LM what is not said has its default: all words are in the command. Where some are
@@ -81,10 +79,10 @@ def read_values(
     """
     found = dict(_layout(read, settings)) | field_values(said, shape=False)
     for name, field in BATCH.items():
-        given = read.loose.get(name)
-        number = as_whole_number(given.value) if given is not None else None
-        if given is not None and number is not None and number > 0:
-            found[f"job.{field}"] = given.meaning(number)
+        if name in read.loose:
+            given = read.loose[name]
+            if (number := as_whole_number(given.value) or 0) > 0:
+                found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
     found |= _graphs(read, said, settings)
     found = {path: value for path, value in found.items() if is_taken(path, value.value)}
@@ -99,7 +97,7 @@ def read_values(
     return found | dict(provider_values(read, said))
 
 
-def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, ReadValue]]:
+def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
     types = {name: str(kind) for name, kind in field_types(ParallelLayout).items()}
     for name, given in read.loose.items():
         field = RENAMED_LAYOUT.get(name, name)
@@ -125,7 +123,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
         yield from _left_out(read)
 
 
-def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
+def _left_out(read: ReadSettings) -> Fields:
     """What a command of Megatron-LM does not say is off, or 1; a recipe would have a word in it."""
     defaults = dict(_LEFT_OUT)
     if "tensor_model_parallel_size" in read.loose:
@@ -137,9 +135,7 @@ def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
             yield f"layout.{name}", read.omitted(value, f"no {dashed(name)}")
 
 
-def _implementation(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def _implementation(read: ReadSettings, said: Said) -> Fields:
     """What several options say together."""
     fusion, path = said.get("cross_entropy_loss_fusion"), "model.cross_entropy_fusion"
     if fusion is not None:
@@ -162,7 +158,7 @@ def _implementation(
         yield EXPANDABLE_SEGMENTS, segments
 
 
-def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:
+def _gradients(said: Said) -> ReadValue | None:
     """The type of the gradient buffer; None where nothing says it: fp32. --fp16 alone reduces in 16
     bits, --bf16 alone in fp32."""
     in_bf16, in_fp32 = said.get("grad_reduce_in_bf16"), said.get("grad_reduce_in_fp32")
@@ -176,9 +172,7 @@ def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:
     return None
 
 
-def _graphs(
-    read: ReadSettings, said: Mapping[str, ReadValue], settings: RawSettings
-) -> dict[str, ReadValue]:
+def _graphs(read: ReadSettings, said: Said, settings: RawSettings) -> dict[str, ReadValue]:
     """CUDA graphs in the newest spelling; a script that does not name them has none."""
     named = [said[name] for name in _GRAPHS if name in said]
     if not named:
@@ -281,9 +275,7 @@ _OWN_FUSIONS: Final = re.compile(r"\d+gpu_|perf_recipes|scripts/performance|setu
 """Performance scripts, and recipes for a number of GPUs, which set them."""
 
 
-def provider_values(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def provider_values(read: ReadSettings, said: Said) -> Fields:
     """Both fusions of the model that the configuration names; nothing of performance scripts and
     recipes, which set their own, of NeMo 1, and where every field is written out."""
     families = _ON.get(read.given.framework)

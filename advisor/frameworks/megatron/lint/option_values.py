@@ -1,49 +1,38 @@
 """Options of Megatron as fields of ours: those that are said, and Megatron-LM's own defaults."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
-from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, convert
+from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.table import (
+    PARTS,
     SETTINGS,
     option_of_field,
     option_of_flag,
     switches_off,
 )
 from advisor.frameworks.option import Option, Status, dashed
-from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue
 
-PARTS: Final[dict[str, Any]] = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
 _HOW_IT_RUNS: Final = frozenset(
     (
         *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in part.rows),
-        "moe_token_dispatcher_type",
-        "moe_flex_dispatcher_backend",
-        "moe_permute_fusion",
-        "moe_grouped_gemm",
+        *(row.name for row in Experts.rows if row.emitted.recipe is not None),
         "moe_use_legacy_grouped_gemm",
-        "moe_router_fusion",
-        "moe_router_dtype",
-        "moe_shared_expert_overlap",
-        "moe_expert_capacity_factor",
-        "moe_pad_expert_input_to_capacity",
         "moe_token_drop_policy",
         "moe_apply_probs_on_input",
-        "use_fused_weighted_squared_relu",
         "activation_func_fp8_input_store",
         "mtp_num_layers",
     )
 )
-"""Options of a model that are not its shape; multi-token prediction is trained or left out."""
+"""Options of a model that are not its shape, as those of experts that recipes are given;
+multi-token prediction is trained or left out."""
 _OTHERWISE: Final = frozenset(
     (
         "virtual_pipeline_model_parallel_size",
@@ -106,7 +95,7 @@ def _said(read: ReadSettings, name: str) -> ReadValue | None:
     return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
 
 
-def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, ReadValue]:
+def field_values(said: Said, *, shape: bool) -> dict[str, ReadValue]:
     """Fields of ours that the options say: those of the model's shape, or all others. What no field
     takes is left out (is_taken)."""
     found = {}
@@ -136,7 +125,7 @@ def is_taken(path: str, value: Any) -> bool:
     return True
 
 
-def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
+def untaken_options(said: Said) -> Iterator[ReadValue]:
     """Options that are known and said, and that no prediction takes."""
     dispatcher = said.get("moe_token_dispatcher_type")
     flex = dispatcher is not None and dispatcher.value == "flex"
@@ -153,9 +142,7 @@ def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
             yield given
 
 
-def omitted_values(
-    read: ReadSettings, said: Mapping[str, ReadValue], *, shape: bool
-) -> dict[str, ReadValue]:
+def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, ReadValue]:
     """Fields of model and job by Megatron-LM's defaults of the options that its command line leaves
     out: those of the model's shape, or all others."""
     found = {}

@@ -21,7 +21,6 @@ _MODEL_PATH: Final = re.compile(
 )
 _MIXED_PRECISION: Final = re.compile(r"\w*(?:bf|fp)16_(?:with_\w+_)?mixed")
 """Functions that make a precision, under the names that Bridge takes as text."""
-_PRECISION_PATH: Final = re.compile(r"(?:^|\.)mixed_precision$")
 _PROVIDER_NAME: Final = re.compile(r"(?:^|\.)(?:model_cfg|model_config|provider|model)\.(\w+)$")
 
 
@@ -73,7 +72,7 @@ def _put_call(read: ReadSettings, call: Call) -> None:
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
     if "." in name:
         read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
-    if _PRECISION_PATH.search(name):
+    if name.rpartition(".")[2] == MIXED_PRECISION:
         if isinstance(value.value, str):
             put_mixed_precision(read, value.value, value.place)
         return

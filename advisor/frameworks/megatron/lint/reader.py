@@ -22,9 +22,9 @@ from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
+from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
-from advisor.reading.shell import ShellCommand
 
 
 class MegatronReader:
@@ -36,10 +36,9 @@ class MegatronReader:
             for read, way in read_ways(document):
                 yield _configuration(read, way.branch)
             return
-        command = isinstance(document, ShellCommand)
-        one = read_command(document) if command else read_tree(document)
+        one = read_tree(document) if isinstance(document, Tree) else read_command(document)
         if one is not None:
-            one.is_dumped = not command and not one.partial
+            one.is_dumped = isinstance(document, Tree) and not one.partial
             yield _configuration(one, ())
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:

@@ -1,6 +1,7 @@
 """What is read of one configuration of Megatron: values by field of RawSettings, each in its
 field's type, and where it is written."""
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -51,6 +52,12 @@ _OF_RECIPES: Final[dict[str, object]] = {
 }
 
 
+Said = Mapping[str, ReadValue]
+"""What is read by the name of an option, or by the path of a field of ours."""
+Fields = Iterator[tuple[str, ReadValue]]
+"""The same, one by one."""
+
+
 class Given(Struct):
     """Fields read so far; `framework` is whose configuration this is, `version` which of its
     releases it is written for, where the keys tell.
@@ -94,8 +101,8 @@ class Given(Struct):
 
 def convert(name: str, value: object, where: str) -> object:
     """`value` in the type of field `name`; None for null."""
-    nullable = isinstance(value, str) and name != "cuda_graph_impl"
-    if value is None or (nullable and value.lower() in _NULL):
+    null = isinstance(value, str) and value.lower() in _NULL
+    if value is None or (null and name != "cuda_graph_impl"):
         return None
     kind = KINDS[name]
     if kind is tuple:

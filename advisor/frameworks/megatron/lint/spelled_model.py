@@ -1,11 +1,11 @@
 """The model that a configuration of Megatron spells out: its fields, and a preset of its shape."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.names import Framework
 from advisor.frameworks.option import dashed
 from advisor.models.options import Activation, PositionEmbedding
@@ -29,7 +29,7 @@ _POSITIONS: Final = {"yarn": PositionEmbedding.ROPE}
 """Kinds of positions whose tensors are those of another one."""
 
 
-def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str, ReadValue]:
+def shape_values(read: ReadSettings, said: Said) -> dict[str, ReadValue]:
     """Fields of the model. A command line of Megatron-LM that gives layers, width and heads gives
     all of them, by its defaults where it says nothing (training/arguments.py validate_args), unless
     some of its words are not known."""
@@ -43,14 +43,14 @@ def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str,
     return {**omitted, **found}
 
 
-def _of_configuration(said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
+def _of_configuration(said: Said) -> Fields:
     """Fields of TransformerConfig that Megatron-LM's command line says otherwise."""
     for name in ("num_query_groups", "position_embedding_type"):
         if name in said and is_taken(f"model.{name}", said[name].value):
             yield f"model.{name}", said[name]
 
 
-def _derived(read: ReadSettings, said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
+def _derived(read: ReadSettings, said: Said) -> Fields:
     """Fields that follow from several options."""
     sizes = {name: given.value for name, given in said.items()}
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
@@ -79,9 +79,7 @@ def _derived(read: ReadSettings, said: Mapping[str, ReadValue]) -> Iterator[tupl
         yield "model.num_moe_experts", said["num_moe_experts"].meaning(None)
 
 
-def _omitted_widths(
-    read: ReadSettings, sizes: Mapping[str, Any], *, gated: bool
-) -> Iterator[tuple[str, ReadValue]]:
+def _omitted_widths(read: ReadSettings, sizes: Mapping[str, Any], *, gated: bool) -> Fields:
     """Of validate_args; gated: two thirds of four times the width, in multiples of 64."""
     hidden = sizes["hidden_size"]
     if "ffn_hidden_size" not in sizes:
@@ -94,9 +92,7 @@ def _omitted_widths(
         yield "model.add_qkv_bias", read.omitted(True, "no --disable-bias-linear")
 
 
-def _positions(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def _positions(read: ReadSettings, said: Said) -> Fields:
     """--use-rotary-position-embeddings is an old spelling of rope, and goes before the new one."""
     path = "model.position_embedding_type"
     rotary = read.loose.get("use_rotary_position_embeddings")
@@ -111,7 +107,7 @@ def _positions(
         yield path, read.omitted(PositionEmbedding.LEARNED, "no --position-embedding-type")
 
 
-def model_of_shape(read: ReadSettings, shape: Mapping[str, ReadValue]) -> str:
+def model_of_shape(read: ReadSettings, shape: Said) -> str:
     """The preset with the shape that is spelled out; empty where there is none."""
     values = {path.removeprefix("model."): given.value for path, given in shape.items()}
     wanted = _filled(values)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import has_activation
+from advisor.frameworks.megatron.options.values import activates
 from advisor.frameworks.option import Options, checked, harmless, option, refused, unpriced
 from advisor.models.options import Activation
 
@@ -57,13 +57,9 @@ class Shape(Options, title="Shape of the model"):
     gated_linear_unit: bool = option(
         False, "model.activation", value=lambda job, _: job.model.activation.gated, flag=""
     )
-    swiglu: bool = option(False, "model.activation", value=has_activation(Activation.SWIGLU))
-    squared_relu: bool = option(
-        False, "model.activation", value=has_activation(Activation.SQUARED_RELU)
-    )
-    quick_geglu: bool = option(
-        False, "model.activation", value=has_activation(Activation.QUICK_GEGLU)
-    )
+    swiglu: bool = option(False, "model.activation", value=activates(Activation.SWIGLU))
+    squared_relu: bool = option(False, "model.activation", value=activates(Activation.SQUARED_RELU))
+    quick_geglu: bool = option(False, "model.activation", value=activates(Activation.QUICK_GEGLU))
     openai_gelu: bool = unpriced(False, "modelled as gelu")
     onnx_safe: bool | None = unpriced(None, "modelled as gelu")
     activation_func: object = harmless(

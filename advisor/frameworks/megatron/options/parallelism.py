@@ -130,7 +130,7 @@ class Parallelism(Options, title="Degrees of parallelism"):
 
 _USER_BUFFERS: Final = "tp_comm_overlap is modelled with Transformer Engine's own choices"
 _ORDER: Final = "pipeline messages are modelled as Megatron-LM sends them"
-_WITH_OVERLAP: Final = "used only with overlap_moe_expert_parallel_comm"
+_OVERLAPPED: Final = "used only with overlap_moe_expert_parallel_comm"
 _PRIORITIES: Final = "streams are modelled without priorities"
 
 
@@ -172,10 +172,8 @@ class Communication(Options, title="Communication"):
     overlap_moe_expert_parallel_comm: bool = option(
         False, "layout", _OVERLAP, strict=True, since="0.14"
     )
-    overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
-        False, _WITH_OVERLAP, since="0.18"
-    )
-    ep_overlap_early_attn_memory_release: bool = unpriced(False, _WITH_OVERLAP, since="0.16")
+    overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(False, _OVERLAPPED, since="0.18")
+    ep_overlap_early_attn_memory_release: bool = unpriced(False, _OVERLAPPED, since="0.16")
     delay_wgrad_compute: bool = option(False, "layout", _OVERLAP, strict=True, since="0.13")
     defer_embedding_wgrad_compute: bool = checked(
         False, "the output layer's weight gradient is not modelled as deferred"

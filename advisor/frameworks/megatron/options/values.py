@@ -152,7 +152,7 @@ def variant_named(name: str) -> str:
     return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
-def has_activation(activation: Activation) -> ValueOf:
+def activates(activation: Activation) -> ValueOf:
     """Whether the MLP's activation is this one."""
     return lambda job, revision: job.model.activation is activation
 

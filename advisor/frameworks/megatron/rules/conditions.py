@@ -1,12 +1,16 @@
 """Conditions that several rules share."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, releases
+
+INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
+"""What of offload_modules lies in the experts."""
 
 
 def lists(raw: RawSettings, module: str) -> bool:

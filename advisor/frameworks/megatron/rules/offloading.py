@@ -6,10 +6,8 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import offloaded, replayed, unknown_to
+from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, offloaded, replayed, unknown_to
 from advisor.frameworks.megatron.rules.stated import Rule, clash, config, names
-
-_INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
 
 _layers = partial(Rule, given=lambda raw, _: raw.cpu_offloading)
 
@@ -66,10 +64,9 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
         return None
     if raw.cpu_offloading:
         return Match(
-            "moe_paged_stash cannot be combined with cpu_offloading",
-            "drop one of the two",
+            "moe_paged_stash cannot be combined with cpu_offloading", "drop one of the two"
         )
-    inside = offloaded(raw, *_INSIDE_MOE)
+    inside = offloaded(raw, *INSIDE_MOE)
     if not inside:
         return None
     return Match(
@@ -113,7 +110,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_inside_moe": _modules(
         summary="Modules inside a recomputed MoE layer cannot be offloaded (since 0.19).",
-        when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *_INSIDE_MOE),
+        when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *INSIDE_MOE),
         reason="offload of {found} cannot be combined with recompute of moe",
         fix="drop moe from recompute_modules, or {found} from offload_modules",
         source=config(0, 0, 0, 0, 0, 0, 1874),

@@ -93,20 +93,9 @@ def _unread_modules(raw: RawSettings, _: Revision) -> dict[str, str] | None:
 
 def _unread_method(raw: RawSettings, _: Revision) -> str:
     """The fields of full recompute that are set."""
-    fields = {
-        "recompute_method": raw.recompute_method,
-        "recompute_num_layers": raw.recompute_num_layers,
-    }
-    return " and ".join(f"{name} = {value}" for name, value in fields.items() if value is not None)
-
-
-def _reads_method(raw: RawSettings, revision: Revision) -> bool:
-    """Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it."""
-    return revision.framework == Framework.MEGATRON_LM or revision.version == "1"
-
-
-def _takes_no_empty_list(raw: RawSettings, revision: Revision) -> bool:
-    return revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 16)
+    fields = ("recompute_method", "recompute_num_layers")
+    given = [name for name in fields if getattr(raw, name) is not None]
+    return " and ".join(f"{name} = {getattr(raw, name)}" for name in given)
 
 
 def _why_not_distributed(raw: RawSettings, _: Revision) -> str:
@@ -162,7 +151,10 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
     ),
     "method_with_selective": ignored(
         summary="TransformerConfig ignores recompute_method under selective recompute.",
-        given=lambda raw, revision: not _reads_method(raw, revision),
+        # Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it.
+        given=lambda _, revision: (
+            revision.framework != Framework.MEGATRON_LM and revision.version != "1"
+        ),
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
         reason="recompute_method = {raw.recompute_method} is ignored by selective recompute",
         fix="drop recompute_method",
@@ -170,7 +162,9 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_method=block",
     ),
     "selective_without_modules": ignored(
-        given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
+        given=lambda _, revision: (
+            revision.framework != Framework.MEGATRON_LM or not revision.at_least(0, 16)
+        ),
         when=lambda raw, _: (
             raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
         ),
@@ -212,8 +206,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_without_switch": ignored(
         summary="offload_modules is used only with fine_grained_activation_offloading.",
-        given=lambda raw, _: not raw.fine_grained_activation_offloading,
-        when=lambda raw, _: raw.offload_modules,
+        when=lambda raw, _: not raw.fine_grained_activation_offloading and raw.offload_modules,
         reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
         fix="set fine_grained_activation_offloading, or drop offload_modules",
         source=_OFFLOAD,
