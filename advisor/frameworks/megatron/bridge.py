@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.flags import Values, override, recipe_values
+from advisor.frameworks.megatron.flags import Sections, Values, override, recipe_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
@@ -127,9 +127,7 @@ def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) ->
     return shlex.join(_overrides((Recompute,), values, job, revision))
 
 
-def _overrides(
-    sections: tuple[type[Any], ...], values: Values, job: Job, revision: Revision
-) -> Iterator[str]:
+def _overrides(sections: Sections, values: Values, job: Job, revision: Revision) -> Iterator[str]:
     for row, value in recipe_values(sections, values, job, revision):
         path = row.bridge.removesuffix(row.name) + row.name_in(revision)
         yield override(path, row, value)

@@ -16,6 +16,11 @@ from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 
+Chunks = tuple[ModelChunk, ...]
+"""What a pipeline stage holds."""
+Terms = tuple[NamedBytes, ...]
+"""Parts of a sum of bytes."""
+
 _ROTARY_CACHE_ENTRIES = 32  # lru_cache of RotaryEmbedding.forward and YarnRotaryEmbedding.forward
 _TE_WORKSPACE_BYTES = 4_194_304  # TE pytorch/cpp_extensions/gemm.py, below compute capability 9
 _TE_WORKSPACE_HOPPER_BYTES = 33_555_456  # 32 MiB + 1024, from 9.0 on
@@ -23,7 +28,7 @@ _TE_GROUPED_STREAMS = 4  # of a grouped GEMM, each with a workspace (TE get_num_
 
 
 @lru_cache(maxsize=8192)
-def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
+def process_buffers(shape: RankShape, chunks: Chunks) -> Terms:
     """Buffers that Megatron itself makes on a stage that holds `chunks`.
 
     The gather buffer serves Megatron's own column-parallel layers: all of them on the local spec,
@@ -34,7 +39,6 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
     tensor (UnfusedDotProductAttention). Rotary frequencies are cached in fp32. Sources:
     megatron-core 0.16.1, the file in each term.
     """
-    terms = []
     gather = 0
     last = any(chunk.head for chunk in chunks)
     layers = any(chunk.layers for chunk in chunks)
@@ -43,28 +47,27 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
         gather = shape.gathered_hidden_bytes * (2 if projects else 1)
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED and layers
     if unfused and not is_transformer_engines(shape):
-        gather = max(gather, _score_bytes(shape))
+        scores = shape.local_heads * shape.local_seq * shape.seq_length * shape.dtype.itemsize
+        gather = max(gather, shape.micro_batch_size * scores)
     if _gathers_tokens(shape, chunks):
         from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 
         gather = max(gather, gathered_token_bytes(shape))
-    if gather:
-        terms.append(
-            NamedBytes("global gather buffer", gather, "megatron-core utils.py GlobalMemoryBuffer")
-        )
     state = sum(_dispatcher_bytes(shape, kind) for chunk in chunks for kind in chunk.layers)
-    if state:
-        terms.append(
-            NamedBytes("token dispatcher state", state, "megatron-core token_dispatcher.py")
-        )
-    tables = _rotary_tables(shape, chunks)
-    if tables:
-        num_bytes = tables * shape.local_seq * shape.model.rotary_dim * DType.FP32.itemsize
-        terms.append(NamedBytes("rotary frequencies", num_bytes, "megatron-core RotaryEmbedding"))
-    return tuple(terms)
+    table = shape.local_seq * shape.model.rotary_dim * DType.FP32.itemsize
+    rotary = _rotary_tables(shape, chunks) * table
+    return _present(
+        NamedBytes("global gather buffer", gather, "megatron-core utils.py GlobalMemoryBuffer"),
+        NamedBytes("token dispatcher state", state, "megatron-core token_dispatcher.py"),
+        NamedBytes("rotary frequencies", rotary, "megatron-core RotaryEmbedding"),
+    )
 
 
-def _rotary_tables(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+def _present(*terms: NamedBytes) -> Terms:
+    return tuple(term for term in terms if term.num_bytes)
+
+
+def _rotary_tables(shape: RankShape, chunks: Chunks) -> int:
     """Cached tables of rotary frequencies [seq_length / cp, 1, 1, rotary dimension] in fp32: one a
     chunk, but one a layer under multi-latent attention, as far as the class's cache holds them."""
     if shape.model.position_embedding_type is not PositionEmbedding.ROPE:
@@ -75,14 +78,14 @@ def _rotary_tables(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     return min(layers, _ROTARY_CACHE_ENTRIES)
 
 
-def _gathers_tokens(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> bool:
+def _gathers_tokens(shape: RankShape, chunks: Chunks) -> bool:
     """Whether the allgather dispatcher brings the tokens of several ranks together."""
     ranks = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size
     gathers = shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER
     return ranks > 1 and gathers and _holds_experts(chunks)
 
 
-def _holds_experts(chunks: tuple[ModelChunk, ...]) -> bool:
+def _holds_experts(chunks: Chunks) -> bool:
     return any(kind.feed_forward is FeedForward.MOE for chunk in chunks for kind in chunk.layers)
 
 
@@ -98,13 +101,8 @@ def _dispatcher_bytes(shape: RankShape, kind: LayerKind) -> int:
     return counts.local * counts.num_experts * itemsize
 
 
-def _score_bytes(shape: RankShape) -> int:
-    batches = shape.micro_batch_size * shape.local_heads
-    return batches * shape.local_seq * shape.seq_length * shape.dtype.itemsize
-
-
 @lru_cache(maxsize=8192)
-def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+def dummy_weight_gradients(shape: RankShape, chunks: Chunks) -> int:
     """Bytes of placeholder gradients under gradient_accumulation_fusion, in the type of the
     weights: one per distinct local weight shape [out, in] of the linear layers.
 
@@ -121,9 +119,7 @@ def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> 
 
 
 @lru_cache(maxsize=1024)
-def stream_pools(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], *, overlaps_exchange: bool = False
-) -> tuple[NamedBytes, ...]:
+def stream_pools(shape: RankShape, chunks: Chunks, *, overlaps_exchange: bool = False) -> Terms:
     """What the allocator keeps for other streams than the computing one: every other step of
     attention over context-parallel ranks has its own, and during another microbatch the experts'
     exchange, whose tokens, there or back, are gone when the rank is at its peak."""
@@ -131,19 +127,12 @@ def stream_pools(
     operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]
     attention = max((operator.second_stream_bytes for operator in operators), default=0)
     exchanged = max((_exchanged_bytes(o) for o in operators), default=0) if overlaps_exchange else 0
-    terms = (
-        NamedBytes(
-            "cache of the second CP stream",
-            attention,
-            "Transformer Engine context_parallel.py, flash_attn_streams",
-        ),
-        NamedBytes(
-            "cache of the expert-exchange stream",
-            exchanged,
-            "megatron-core pipeline_parallel/utils.py, get_comm_stream",
-        ),
+    of_attention = "Transformer Engine context_parallel.py, flash_attn_streams"
+    of_exchange = "megatron-core pipeline_parallel/utils.py, get_comm_stream"
+    return _present(
+        NamedBytes("cache of the second CP stream", attention, of_attention),
+        NamedBytes("cache of the expert-exchange stream", exchanged, of_exchange),
     )
-    return tuple(term for term in terms if term.num_bytes)
 
 
 def _exchanged_bytes(operator: Operator) -> int:
@@ -154,9 +143,7 @@ def _exchanged_bytes(operator: Operator) -> int:
     return max(total_bytes(operator.outputs), total_bytes(operator.inputs))
 
 
-def gemm_workspaces(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], gpu: Gpu
-) -> tuple[NamedBytes, ...]:
+def gemm_workspaces(shape: RankShape, chunks: Chunks, gpu: Gpu) -> Terms:
     """cuBLAS workspaces of torch matmuls and Transformer Engine's own.
 
     torch holds one per thread and stream that runs a matmul of its own: every stage on the local
@@ -166,8 +153,7 @@ def gemm_workspaces(
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
     if shape.is_local or unfused or any(chunk.head for chunk in chunks):
-        found = cublas_workspaces(gpu, deterministic=shape.deterministic)
-        terms.append(found)
+        terms.append(cublas_workspaces(gpu, deterministic=shape.deterministic))
     if not shape.is_local:
         modern = gpu.compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
@@ -181,7 +167,7 @@ def gemm_workspaces(
 
 
 @lru_cache(maxsize=4096)
-def last_inputs(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+def last_inputs(shape: RankShape, chunks: Chunks) -> int:
     """What a step leaves behind: the last input that each chunk received, and its gradient.
 
     Each is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size] in the type of the
@@ -192,7 +178,7 @@ def last_inputs(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     return 2 * received * shape.hidden(LAYER_INPUT).num_bytes
 
 
-def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+def quantized_elements(shape: RankShape, chunks: Chunks) -> int:
     """Elements of the linear layers' weights that compute in 8 or 4 bits, on one rank of a stage
     that holds `chunks`; the output layer stays at 16 bits."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
@@ -207,9 +193,7 @@ def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def stage_buffers(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], gpu: Gpu
-) -> tuple[NamedBytes, ...]:
+def stage_buffers(shape: RankShape, chunks: Chunks, gpu: Gpu) -> Terms:
     """All resident buffers of one rank of a stage, by name, in bytes with their sources.
 
     Left out: NCCL's own buffers and the CUDA context, which are not torch's (memory.allocator), and
@@ -217,12 +201,12 @@ def stage_buffers(
     """
     dummies = dummy_weight_gradients(shape, chunks)
     copies = weight_copies(shape, quantized_elements(shape, chunks))
-    linear = (
-        NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
-        NamedBytes(f"{shape.precision} weights", copies, "transformer_engine get_weight_workspace"),
-    )
+    weights = f"{shape.precision} weights"
     return (
         *process_buffers(shape, chunks),
-        *(term for term in linear if term.num_bytes),
+        *_present(
+            NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
+            NamedBytes(weights, copies, "transformer_engine get_weight_workspace"),
+        ),
         *gemm_workspaces(shape, chunks, gpu),
     )

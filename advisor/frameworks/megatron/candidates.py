@@ -1,20 +1,22 @@
 """Which recompute settings are worth evaluating for a job, and which are listed as rejected."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import (
+    OfOne,
     Revision,
     checkpoint_kind,
     known_recompute_modules,
     resolve_revision,
-    revision_of,
 )
 from advisor.frameworks.megatron.rules.engine import (
     check,
@@ -83,8 +85,7 @@ def settings_to_try(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...
     layout = job.layout
     shardable = layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel
     layers = most_layers_of_chunk(job.model, layout)
-    labels = acting_labels(job.model)
-    settings = _settings(layers, labels, shardable, revision.uniform_must_divide)
+    settings = _settings(layers, acting_labels(job.model), shardable, revision.uniform_must_divide)
     if not reads_full_recompute(job.model.hybrid_layer_pattern, revision):
         settings = tuple(s for s in settings if s.granularity is not Granularity.FULL)
     if revision.uniform_must_divide:
@@ -114,36 +115,36 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     (('core_attn',), ('mlp',), ('core_attn', 'mlp'))
     """
     if len(labels) <= _ALL_SUBSETS:
-        sizes = range(1, len(labels) + 1)
-        return tuple(subset for size in sizes for subset in combinations(labels, size))
-    single = tuple((label,) for label in labels)
-    published = tuple(names for names in _PUBLISHED if set(names) <= set(labels))
+        return tuple(subsets(labels))
+    single = ((label,) for label in labels)
+    published = (names for names in _PUBLISHED if set(names) <= set(labels))
     cheap = [label for label in CHEAPEST_FIRST if label in labels]
-    added = tuple(_ordered(cheap[:count]) for count in range(2, len(cheap) + 1))
+    counts = range(2, len(cheap) + 1)
+    added = (tuple(sorted(cheap[:count], key=ORDER.index)) for count in counts)
     return tuple(dict.fromkeys((*single, *published, *added)))
 
 
-def _ordered(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(labels, key=ORDER.index))
+def subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """All except the empty one, small ones first."""
+    for size in range(1, len(names) + 1):
+        yield from combinations(names, size)
 
 
 @lru_cache(maxsize=1024)
 def _settings(
     layers: int, labels: tuple[str, ...], shardable: bool, must_divide: bool
 ) -> tuple[RecomputeSetting, ...]:
-    subsets = (selective(*names) for names in label_sets(labels))
-    whole = tuple(_full_settings(layers, must_divide, distribute=False))
-    shared = tuple(_full_settings(layers, must_divide, distribute=True)) if shardable else ()
-    return (NONE, *subsets, *whole, *shared)
-
-
-def _full_settings(
-    layers: int, must_divide: bool, *, distribute: bool
-) -> Iterator[RecomputeSetting]:
-    for number in uniform_numbers(layers, must_divide):
-        yield full(Method.UNIFORM, number, distribute=distribute)
-    for number in range(1, layers):
-        yield full(Method.BLOCK, number, distribute=distribute)
+    uniform = [(Method.UNIFORM, number) for number in uniform_numbers(layers, must_divide)]
+    block = [(Method.BLOCK, number) for number in range(1, layers)]
+    return (
+        NONE,
+        *(selective(*names) for names in label_sets(labels)),
+        *(
+            full(method, number, distribute=distribute)
+            for distribute in ((False, True) if shardable else (False,))
+            for method, number in (*uniform, *block)
+        ),
+    )
 
 
 def uniform_numbers(layers: int, must_divide: bool) -> tuple[int, ...]:
@@ -165,17 +166,13 @@ def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     that do not divide the chunk, and distribute_saved_activations where it is refused.
     """
     layers = most_layers_of_chunk(job.model, job.layout)
-    labels = acting_labels(job.model)
-    regular = _settings(layers, labels, shardable=False, must_divide=False)
     tried = (
-        *regular,
+        *_settings(layers, acting_labels(job.model), shardable=False, must_divide=False),
         selective(),
         *(selective(module) for module in known_recompute_modules()),
         full(Method.UNIFORM, 1, distribute=True),
         full(Method.BLOCK, max(1, layers // 2), distribute=True),
-        RecomputeSetting(
-            granularity=Granularity.SELECTIVE, modules=("mlp",), distribute_saved_activations=True
-        ),
+        replace(selective("mlp"), distribute_saved_activations=True),
     )
     return tuple(dict.fromkeys((*enumerate_settings(job, revision), *tried)))
 
@@ -191,16 +188,10 @@ def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
     return tuple(rejected)
 
 
-class MegatronSettings(RecomputeSettings):
+class MegatronSettings(OfOne, RecomputeSettings):
     """What one of the three takes; its family takes the same settings."""
 
     none: Setting = NONE
-
-    def __init__(self, framework: str) -> None:
-        self._framework = framework
-
-    def _revision(self, job: Job) -> Revision:
-        return revision_of(self._framework, job.config)
 
     def parse(self, text: str) -> Setting:
         """A SPEC of Megatron."""
@@ -208,27 +199,27 @@ class MegatronSettings(RecomputeSettings):
 
     def tried(self, job: Job) -> tuple[Setting, ...]:
         """See settings_to_try."""
-        return settings_to_try(job, self._revision(job))
+        return settings_to_try(job, self.revision(job.config))
 
     def rejected(self, job: Job) -> tuple[Rejection, ...]:
         """See rejected_settings."""
-        return rejected_settings(job, self._revision(job))
+        return rejected_settings(job, self.revision(job.config))
 
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """The rules that refuse it."""
-        return check(as_megatron(setting), job, self._revision(job))
+        return check(as_megatron(setting), job, self.revision(job.config))
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """The rules that say something of it."""
-        return notes(as_megatron(setting), job, self._revision(job))
+        return notes(as_megatron(setting), job, self.revision(job.config))
 
     def remarks(self, job: Job) -> tuple[str, ...]:
         """Options that have no effect together with others, or that no prediction counts."""
-        return remarks(job, self._revision(job))
+        return remarks(job, self.revision(job.config))
 
     def rules_overview(self, version: str) -> RulesOverview:
         """See `overview`."""
-        return overview(resolve_revision(self._framework, version))
+        return overview(resolve_revision(self.framework, version))
 
 
 def overview(revision: Revision) -> RulesOverview:
@@ -238,25 +229,21 @@ def overview(revision: Revision) -> RulesOverview:
     rules = rules_in_force(revision).items()
     hardware = (("GPU: refused", name, r.says) for name, r in HARDWARE_RULES.items())
     by_verdict = ((f"{r.authority}: {r.verdict}", name, r.says) for name, r in rules)
-    return RulesOverview(
-        label=revision.label, facts=tuple(_labels(revision)), rules=(*by_verdict, *hardware)
-    )
+    facts = tuple(_facts(revision).items())
+    return RulesOverview(label=revision.label, facts=facts, rules=(*by_verdict, *hardware))
 
 
-def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
-    kinds: dict[str, list[str]] = {}
+def _facts(revision: Revision) -> dict[str, str]:
+    kinds: dict[str, str] = {}
     for module in revision.recompute_modules:
-        kinds.setdefault(checkpoint_kind(module).replace("_", "-"), []).append(module)
-    yield (
-        "recompute modules",
-        "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
-        or "none: selective recomputes core attention",
-    )
-    yield "offload modules", " ".join(revision.offload_modules) or "none"
+        kind = checkpoint_kind(module).replace("_", "-")
+        kinds[kind] = f"{kinds.get(kind, f'{kind}:')} {module}"
     impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
-    yield (
-        "CUDA graphs",
-        f"{impls}; {revision.cuda_graph_field}: "
-        + (" ".join(revision.cuda_graph_modules) or "none"),
-    )
-    yield "replacements", "; ".join(revision.promotions)
+    captured = " ".join(revision.cuda_graph_modules) or "none"
+    return {
+        "recompute modules": "; ".join(kinds.values())
+        or "none: selective recomputes core attention",
+        "offload modules": " ".join(revision.offload_modules) or "none",
+        "CUDA graphs": f"{impls}; {revision.cuda_graph_field}: {captured}",
+        "replacements": "; ".join(revision.promotions),
+    }

@@ -1,13 +1,12 @@
 """Every setting that a release can be told and that differs from the others in what it keeps,
 replays or sends to the host; in groups that differ in what is offloaded alone."""
 
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
+from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings, subsets
 from advisor.frameworks.megatron.plan import REGIONS, offloaded_modules, selective_runs
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.engine import check
@@ -22,6 +21,7 @@ from advisor.frameworks.megatron.setting import (
 from advisor.frameworks.part_types import Decisions, SettingGroup
 from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk
+from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 
@@ -129,17 +129,23 @@ def _legal(
     return tuple(setting for setting in settings if not check(setting, job, revision))
 
 
-def _selective(model: ModelSpec) -> Iterator[RecomputeSetting]:
+def _first_alike(
+    settings: Iterable[RecomputeSetting],
+    effect: Callable[[RecomputeSetting, ModelSpec, LayerKind], Hashable],
+    model: ModelSpec,
+) -> Iterable[RecomputeSetting]:
+    """The first of those settings that have the same effect in every kind of layer."""
+    found: dict[Hashable, RecomputeSetting] = {}
+    for setting in settings:
+        effects = tuple(effect(setting, model, kind) for kind in dict.fromkeys(model.layer_kinds))
+        found.setdefault(effects, setting)
+    return found.values()
+
+
+def _selective(model: ModelSpec) -> Iterable[RecomputeSetting]:
     """None, and the first of those sets of modules that replay the same."""
-    labels, kinds = acting_labels(model), tuple(dict.fromkeys(model.layer_kinds))
-    seen = set()
-    for size in range(len(labels) + 1):
-        for names in combinations(labels, size):
-            setting = selective(*names) if names else NONE
-            runs = tuple(selective_runs(setting, model, kind) for kind in kinds)
-            if runs not in seen:
-                seen.add(runs)
-                yield setting
+    sets = (selective(*names) for names in subsets(acting_labels(model)))
+    return _first_alike((NONE, *sets), selective_runs, model)
 
 
 def _acting_regions(model: ModelSpec, revision: Revision) -> tuple[str, ...]:
@@ -155,12 +161,6 @@ def _acting_regions(model: ModelSpec, revision: Revision) -> tuple[str, ...]:
 
 def _offloads(model: ModelSpec, regions: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Sets of modules, the first of those that send the same."""
-    kinds = tuple(dict.fromkeys(model.layer_kinds))
-    seen = set()
-    for size in range(1, len(regions) + 1):
-        for names in combinations(regions, size):
-            setting = replace(NONE, offload_modules=names)
-            sent = tuple(offloaded_modules(setting, model, kind) for kind in kinds)
-            if sent not in seen:
-                seen.add(sent)
-                yield names
+    sets = (replace(NONE, offload_modules=names) for names in subsets(regions))
+    for setting in _first_alike(sets, offloaded_modules, model):
+        yield setting.offload_modules

@@ -26,17 +26,13 @@ from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.frameworks.option import Described, Format, Option, Options
 from advisor.job.job import CudaGraphImpl, Job
 
+Sections = Iterable[type[Options]]
 Values = Mapping[str, Any]
 """Values of options by name, those that apply (raw.job_values, raw.setting_values)."""
 
 
 def flags_of(
-    sections: Iterable[type[Options]],
-    values: Values,
-    job: Described,
-    revision: Revision,
-    *,
-    layout: bool = True,
+    sections: Sections, values: Values, job: Described, revision: Revision, *, layout: bool = True
 ) -> Iterator[str]:
     """Words of the rows of `sections`, in order; layout: with those that the layout's command line
     always has."""
@@ -65,7 +61,7 @@ def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
 
 
 def recipe_values(
-    sections: Iterable[type[Options]], values: Values, job: Described, revision: Revision
+    sections: Sections, values: Values, job: Described, revision: Revision
 ) -> Iterator[tuple[Option, object]]:
     """Rows of `sections` that a recipe is given, with their values; a section at a time, each in
     the order of Emitted.order."""

@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.flags import (
 from advisor.frameworks.megatron.memory_model import MegatronMemory
 from advisor.frameworks.megatron.nemo import left_to_nemo, nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import Revision, revision_of
+from advisor.frameworks.megatron.revisions import OfOne, Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting, as_megatron
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
@@ -71,22 +71,20 @@ _WRITERS: Final = {
 }
 
 
-class MegatronSpelling(Spelling):
+class MegatronSpelling(OfOne, Spelling):
     """Options of Megatron-LM's command line, overrides of Bridge's and NeMo's recipes."""
 
     def __init__(self, framework: Framework) -> None:
-        self._framework, self._writers = framework, _WRITERS[framework]
+        super().__init__(framework)
+        self._writers = _WRITERS[framework]
 
     def title(self, job: Job) -> str:
         """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
-        revision, label = self._revision(job), self._writers.label
+        revision, label = self.revision(job.config), self._writers.label
         core = f"Megatron Core {revision.core}"
         local = job.model.transformer_impl is TransformerImpl.LOCAL
         layers = "local layers" if local else "Transformer Engine"
         return f"{f'{label} {revision.version} ({core})' if label else core} with {layers}"
-
-    def _revision(self, job: Job) -> Revision:
-        return revision_of(self._framework, job.config)
 
     def option_names(self) -> Mapping[str, list[str]]:
         """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
@@ -94,15 +92,15 @@ class MegatronSpelling(Spelling):
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""
-        return self._writers.settings(as_megatron(setting), job, self._revision(job))
+        return self._writers.settings(as_megatron(setting), job, self.revision(job.config))
 
     def assumed_flags(self, job: Job) -> str:
         """What a prediction rests on and they do not do by themselves."""
-        return self._writers.assumed(job, self._revision(job))
+        return self._writers.assumed(job, self.revision(job.config))
 
     def layout_flags(self, job: Job) -> str:
         """Degrees and batch, and what else the framework takes from the command line."""
-        return self._writers.layout(job, self._revision(job))
+        return self._writers.layout(job, self.revision(job.config))
 
     def omitted(self, job: Job) -> str:
         """Of a command line of Megatron-LM nothing."""
@@ -110,24 +108,17 @@ class MegatronSpelling(Spelling):
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""
-        return environment(as_megatron(setting), job, self._revision(job))
+        return environment(as_megatron(setting), job, self.revision(job.config))
 
 
-_SHOWN: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
-"""The two that everybody uses."""
-
-
-class MegatronOptimum(OptimumSpace):
+class MegatronOptimum(OfOne, OptimumSpace):
     """All settings that its options can say; it has no solver of its own."""
-
-    def __init__(self, framework: str) -> None:
-        self._framework = framework
 
     def decisions(self, job: Job) -> Decisions | None:
         """See expressible.decisions_of."""
         from advisor.frameworks.megatron.expressible import decisions_of
 
-        return decisions_of(job, revision_of(self._framework, job.config))
+        return decisions_of(job, self.revision(job.config))
 
 
 class MegatronOnHarness(HarnessRuns):
@@ -155,9 +146,10 @@ class MegatronOnHarness(HarnessRuns):
 
 def parts(framework: Framework) -> FrameworkParts:
     """One of the three; the others' flags are those of their own newest release."""
+    shown = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)  # that everybody uses
     return FrameworkParts(
-        family=(*_SHOWN, Framework.NEMO),
-        shown=_SHOWN,
+        family=(*shown, Framework.NEMO),
+        shown=shown,
         settings=MegatronSettings(framework),
         jobs=MegatronJobs(framework),
         memory=MegatronMemory(framework),

@@ -7,45 +7,29 @@ transformer/cuda_graphs.py.
 from typing import Final
 
 from advisor.base.dtypes import DType
+from advisor.frameworks.megatron.buffers import Chunks
+from advisor.frameworks.megatron.plan import Layers
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
-from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    MOE_MODULES,
-    SHARED_MODULES,
-    Capture,
-    Module,
-)
+from advisor.layers.operators import LAYER_INPUT, MOE_MODULES, SHARED_MODULES, Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
 from advisor.models.options import TokenDispatcher
 
+_AROUND_MLP: Final = {Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM, Module.MLP_BDA}
 _MAMBA: Final = frozenset(
     module for module in Module if module.startswith("m") and "mixer" in module
-)
-_MLP: Final = frozenset(
-    {
-        Module.PRE_MLP_LAYERNORM,
-        Module.LINEAR_FC1,
-        Module.ACTIVATION,
-        Module.LINEAR_FC2,
-        Module.POST_MLP_LAYERNORM,
-        Module.MLP_BDA,
-    }
 )
 _HELD: Final = {
     "attn": frozenset(module for module in Module if "attn" in module or "attention" in module)
     | {Module.INPUT_LAYERNORM},
-    "mlp": _MLP,
-    "moe": MOE_MODULES | {Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM, Module.MLP_BDA},
+    "mlp": frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2}) | _AROUND_MLP,
+    "moe": MOE_MODULES | _AROUND_MLP,
     "moe_router": frozenset({Module.PRE_MLP_LAYERNORM, Module.ROUTER}),
     "moe_preprocess": frozenset({Module.DISPATCH}),
     "mamba": _MAMBA | {Module.MAMBA_BDA, Module.INPUT_LAYERNORM},
 }
 """By the name of what is captured."""
-
-
 _ENDS: Final = frozenset(
     {
         Module.EMBEDDING,
@@ -58,15 +42,7 @@ _ENDS: Final = frozenset(
     }
 )
 """What no graph of a layer holds."""
-_OF_DYNAMIC_SHAPE: Final = frozenset(
-    {
-        Module.DISPATCH,
-        Module.EXPERT_FC1,
-        Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2,
-        Module.COMBINE,
-    }
-)
+_OF_DYNAMIC_SHAPE: Final = MOE_MODULES - SHARED_MODULES - {Module.ROUTER}
 _BATCH: Final = 3 * DType.INT64.itemsize + DType.FP32.itemsize
 """Bytes of a token in a batch: itself, its label, its position; and its share of the loss."""
 
@@ -95,7 +71,7 @@ def graph_capture(job: Job) -> Capture | None:
     return Capture(modules, names)
 
 
-def graph_inputs(config: JobConfig, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+def graph_inputs(config: JobConfig, shape: RankShape, layers: Layers) -> int:
     """Bytes of the inputs that Transformer Engine's graphs of `layers` have of their own, for a
     microbatch in flight: of each layer the hidden states [seq_length / cp (/ tp under SP),
     micro_batch_size, hidden_size], and where its attention is held a mask, bools
@@ -134,9 +110,7 @@ def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
     )
 
 
-def graph_buffers(
-    job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...], revision: Revision
-) -> int:
+def graph_buffers(job: Job, shape: RankShape, chunks: Chunks, revision: Revision) -> int:
     """Bytes that graphs hold besides their pool and the inputs of microbatches in flight.
 
     Transformer Engine's: gradients of a layer's output, one for all. A graph of the whole step:

@@ -3,7 +3,7 @@ have.
 """
 
 from collections.abc import Set
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -39,11 +39,11 @@ def as_captured(
     return replace(config, cuda_graph_impl=impl, cuda_graph_modules=modules)
 
 
-def with_graphs(job: Job, revision: Revision) -> JobConfig:
-    """The options of `job` with Transformer Engine's graphs of all modules that they can hold."""
+def engine_graphs(job: Job, revision: Revision) -> dict[str, Any]:
+    """The options of Transformer Engine's graphs of all modules of `job` that they can hold."""
     engine = CudaGraphImpl.TRANSFORMER_ENGINE
     modules = capturable(RawSettings(**job_values(job, revision)), str(engine))
-    return replace(job.config, cuda_graph_impl=engine, cuda_graph_modules=modules)
+    return {"cuda_graph_impl": engine, "cuda_graph_modules": modules}
 
 
 def _can_be_captured(model: ModelSpec, config: JobConfig, revision: Revision) -> bool:

@@ -8,27 +8,28 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.frameworks.framework_parts import MemoryModel
 from advisor.frameworks.megatron.buffers import (
+    Chunks,
+    Terms,
     last_inputs,
     quantized_elements,
     stage_buffers,
     stream_pools,
 )
 from advisor.frameworks.megatron.plan import (
+    Layers,
     chunk_plan,
     copies_outputs_of,
     of_release,
     reads_full_recompute,
 )
-from advisor.frameworks.megatron.revisions import Revision, revision_of
+from advisor.frameworks.megatron.revisions import OfOne, Revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, as_megatron
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
-from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.muon_shares import fullest_share, muon_shares
-from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
     GRADIENT_COPIES,
     STATE_COPIES,
@@ -39,7 +40,6 @@ from advisor.memory.static import (
     stage_expert_elements,
     static_memory,
 )
-from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 STATIC_LABELS: Final = StaticLabels(
@@ -57,7 +57,7 @@ _MUON_WORDS: Final = replace(
 
 
 def without_narrow_weights(
-    static: StaticMemory, config: JobConfig, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    static: StaticMemory, config: JobConfig, shape: RankShape, chunks: Chunks
 ) -> StaticMemory:
     """Under fp8_param_gather the 8-bit copies, which the buffers count, are the weights."""
     if not config.fp8_param_gather:
@@ -67,11 +67,7 @@ def without_narrow_weights(
 
 
 def muon_memory(
-    job: Job,
-    revision: Revision,
-    shape: RankShape,
-    chunks: tuple[ModelChunk, ...],
-    buffers: tuple[NamedBytes, ...],
+    job: Job, revision: Revision, shape: RankShape, chunks: Chunks, buffers: Terms
 ) -> FixedMemory:
     """Whole weights and gradients, and the states of the rank that is dealt most of them.
 
@@ -92,47 +88,41 @@ def muon_memory(
         static=static,
         words=_MUON_WORDS,
         buffers=buffers,
-        pools=stream_pools(
-            shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
-        ),
+        pools=_pools(job, shape, chunks),
         optimizer_step=copies + received * DType.BF16.itemsize + last_inputs(shape, chunks),
         step_words="the weights gathered from all ranks" if received else GRADIENT_COPIES,
     )
 
 
-class MegatronMemory(MemoryModel):
+def _pools(job: Job, shape: RankShape, chunks: Chunks) -> Terms:
+    overlaps = job.layout.overlap_moe_expert_parallel_comm
+    return stream_pools(shape, chunks, overlaps_exchange=overlaps)
+
+
+class MegatronMemory(OfOne, MemoryModel):
     """Of one of the three, which share their release of megatron-core."""
 
-    def __init__(self, framework: str) -> None:
-        self.framework = framework
-
-    def plan(
-        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
-    ) -> RecomputePlan:
+    def plan(self, setting: Setting, shape: RankShape, layers: Layers, job: Job) -> RecomputePlan:
         """See plan.chunk_plan; full recompute that a release does not read is none."""
-        own, revision = as_megatron(setting), revision_of(self.framework, job.config)
+        own, revision = as_megatron(setting), self.revision(job.config)
         if own.granularity is Granularity.FULL:
-            pattern = shape.model.hybrid_layer_pattern
-            own = own if pattern is None or reads_full_recompute(pattern, revision) else NONE
+            reads = reads_full_recompute(shape.model.hybrid_layer_pattern, revision)
+            own = own if reads else NONE
         copies = copies_outputs_of(revision)
         return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel, copies)
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""
         overlaps = job.layout.overlap_moe_expert_parallel_comm
-        return of_release(
-            shape, revision_of(self.framework, job.config), overlaps_exchange=overlaps
-        )
+        return of_release(shape, self.revision(job.config), overlaps_exchange=overlaps)
 
-    def fixed_memory(
-        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
-    ) -> FixedMemory:
+    def fixed_memory(self, job: Job, shape: RankShape, chunks: Chunks) -> FixedMemory:
         """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
         buffers = stage_buffers(shape, chunks, job.gpu)
         if job.config.optimizer.is_muon:
-            return muon_memory(job, revision_of(self.framework, job.config), shape, chunks, buffers)
-        config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
-        largest = 0
+            return muon_memory(job, self.revision(job.config), shape, chunks, buffers)
+        config, largest = job.config, 0
+        static = StaticMemory(weights=0, gradients=0, optimizer=0)
         for elements, shards in _gradient_buffers(shape, chunks, job.layout):
             static += static_memory(
                 elements, shards, config.main_grads_dtype, config.optimizer_bytes
@@ -141,19 +131,15 @@ class MegatronMemory(MemoryModel):
         stays = 1 - config.offloaded_fraction
         static = replace(static, optimizer=int(stays * static.optimizer))
         static = without_narrow_weights(static, config, shape, chunks)
-        gradients, states = (
-            gradient_copies(static, config),
-            int(stays * largest) * fp32_states(config),
-        )
+        gradients = gradient_copies(static, config)
+        states = int(stays * largest) * fp32_states(config)
         return FixedMemory(
             static=static,
             words=STATIC_LABELS,
             buffers=buffers,
             optimizer_step=gradients + states + last_inputs(shape, chunks),
             step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
-            pools=stream_pools(
-                shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
-            ),
+            pools=_pools(job, shape, chunks),
             in_buffers=job.layout.use_distributed_optimizer,
         )
 
@@ -177,21 +163,21 @@ class MegatronMemory(MemoryModel):
 
         return graph_capture(job)
 
-    def graph_inputs(self, job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+    def graph_inputs(self, job: Job, shape: RankShape, layers: Layers) -> int:
         """See graphed.graph_inputs."""
         from advisor.frameworks.megatron.graphed import graph_inputs
 
         return graph_inputs(job.config, shape, layers)
 
-    def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    def graph_buffers(self, job: Job, shape: RankShape, chunks: Chunks) -> int:
         """See graphed.graph_buffers."""
         from advisor.frameworks.megatron.graphed import graph_buffers
 
-        return graph_buffers(job, shape, chunks, revision_of(self.framework, job.config))
+        return graph_buffers(job, shape, chunks, self.revision(job.config))
 
 
 def _gradient_buffers(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], layout: ParallelLayout
+    shape: RankShape, chunks: Chunks, layout: ParallelLayout
 ) -> Iterator[tuple[int, int]]:
     """Parameters of each gradient buffer, and the shards of their optimizer: the routed experts'
     are apart under expert parallelism."""

@@ -7,10 +7,10 @@ nemo/collections/nlp/.../megatron_gpt_config.yaml (activations_checkpoint_*), re
 
 import shlex
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.megatron.flags import Values, override, recipe_values
+from advisor.frameworks.megatron.flags import Sections, Values, override, recipe_values
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Implementation, Loss
@@ -57,7 +57,7 @@ def is_first(revision: Revision) -> bool:
 
 
 def _overrides(
-    sections: tuple[type[Any], ...], values: Values, job: Job, revision: Revision
+    sections: Sections, values: Values, job: Job, revision: Revision
 ) -> Iterator[tuple[Option, str]]:
     for row, value in recipe_values(sections, values, job, revision):
         path = row.nemo_1 if is_first(revision) else row.nemo
@@ -75,13 +75,10 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
     lightning/pytorch/strategies/megatron_strategy.py).
     """
     found = list(_overrides(EMITTED_SECTIONS, job_values(job, revision), job, revision))
-    ordered = sorted(found, key=lambda part: (_group(part[0]), part[0].emitted.order))
-    return shlex.join(text for _, text in ordered)
-
-
-def _group(row: Option) -> int:
-    """The strategy's fields first, the data's last."""
-    return 0 if row.nemo.startswith(STRATEGY) else 2 if row.nemo.startswith("data") else 1
+    found.sort(key=lambda part: part[0].emitted.order)
+    # the strategy's fields first, the data's last
+    found.sort(key=lambda part: part[0].nemo.startswith("data") - part[0].nemo.startswith(STRATEGY))
+    return shlex.join(text for _, text in found)
 
 
 def left_to_nemo(job: Job) -> str:

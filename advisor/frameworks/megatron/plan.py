@@ -25,6 +25,9 @@ from advisor.models.options import FlexBackend, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
 
+Layers = tuple[LayerKind, ...]
+"""Those of a model chunk, or of all chunks of a stage, in their order."""
+
 EVERYTHING = frozenset(Module)
 """What cpu_offloading takes of a layer."""
 
@@ -70,7 +73,7 @@ def offloaded_modules(
 
 @lru_cache(maxsize=4096)
 def offloaded_by_layer(
-    setting: RecomputeSetting, model: ModelSpec, layers: tuple[LayerKind, ...]
+    setting: RecomputeSetting, model: ModelSpec, layers: Layers
 ) -> tuple[frozenset[Module], ...]:
     """Of each layer of a chunk, the modules whose saved tensors leave the device.
 
@@ -93,18 +96,16 @@ def offloaded_by_layer(
 @lru_cache(maxsize=1024)
 def _groups(setting: RecomputeSetting, model: ModelSpec, kind: LayerKind) -> tuple[str, ...]:
     """What of offload_modules sends anything in a layer, in the order of its forward."""
-
-    def sends(name: str) -> bool:
-        return bool(offloaded_modules(replace(setting, offload_modules=(name,)), model, kind))
-
-    return tuple(name for name in REGIONS if name in setting.offload_modules and sends(name))
+    alone = {name: replace(setting, offload_modules=(name,)) for name in REGIONS}
+    named = (name for name in REGIONS if name in setting.offload_modules)
+    return tuple(name for name in named if offloaded_modules(alone[name], model, kind))
 
 
 @lru_cache(maxsize=4096)
 def chunk_plan(
     setting: RecomputeSetting,
     model: ModelSpec,
-    layers: tuple[LayerKind, ...],
+    layers: Layers,
     sequence_parallel: bool,
     copies_outputs: bool = True,
 ) -> RecomputePlan:
@@ -155,7 +156,7 @@ def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
 
 
 def _layer_segments(
-    setting: RecomputeSetting, model: ModelSpec, layers: tuple[LayerKind, ...], copies_outputs: bool
+    setting: RecomputeSetting, model: ModelSpec, layers: Layers, copies_outputs: bool
 ) -> Iterator[Segment]:
     """Segments of like layers in a row, with their runs and what they offload."""
     whole = setting.cpu_offloading_num_layers
@@ -171,7 +172,7 @@ def _layer_segments(
 
 
 def _full_segments(
-    setting: RecomputeSetting, layers: tuple[LayerKind, ...], shards_input: bool
+    setting: RecomputeSetting, layers: Layers, shards_input: bool
 ) -> Iterator[Segment]:
     """Segments one by one."""
     wanted = setting.num_layers or 1

@@ -92,9 +92,10 @@ class RawSettings(AllOptions):
     def has_dense_mlp(self) -> bool:
         """Whether any layer has a dense MLP: a moe_layer_freq other than 1, or a 0 in its list."""
         pattern = self.moe_layer_freq
-        every = pattern.strip() == "1" or (
-            not pattern.strip().isdigit() and not re.search(r"\b0\b", pattern)
-        )
+        if pattern.strip().isdigit():
+            every = pattern.strip() == "1"
+        else:
+            every = not re.search(r"\b0\b", pattern)
         return not (self.has_experts and every)
 
     @property
@@ -103,11 +104,9 @@ class RawSettings(AllOptions):
         chunks = self.pipeline_model_parallel_size * (
             self.virtual_pipeline_model_parallel_size or 1
         )
-        if self.num_layers is None or chunks < 1 or self.num_layers % chunks:
+        if self.num_layers is None or self.pipeline_model_parallel_layout or chunks < 1:
             return None
-        if self.pipeline_model_parallel_layout:
-            return None
-        return self.num_layers // chunks
+        return None if self.num_layers % chunks else self.num_layers // chunks
 
 
 class Graphs(Struct, frozen=True):
@@ -152,12 +151,9 @@ def graphs_of(raw: RawSettings, revision: Revision) -> Graphs:
     return Graphs(impl, modules)
 
 
-_SETTING: Final = "recompute"
 _OF_JOB: Final = tuple(
-    row for row in SETTINGS.values() if row.ours and not row.ours.startswith(_SETTING)
+    row for row in SETTINGS.values() if row.ours and not row.ours.startswith("recompute")
 )
-_OF_BATCH: Final = frozenset(row.ours for row in Batch.rows)
-
 _plain_values: Final = attrgetter(
     *(re.sub("^job", "config", row.ours) for row in _OF_JOB if row.value is None)
 )
@@ -165,7 +161,8 @@ _plain_values: Final = attrgetter(
 
 def _getter(part: str) -> Callable[[Any], tuple[Any, ...]]:
     """All fields of a part of the job that options mean, except the batch."""
-    paths = sorted({row.ours for row in _OF_JOB if row.ours.startswith(f"{part}.")} - _OF_BATCH)
+    paths = sorted({row.ours for row in _OF_JOB if row.ours.startswith(f"{part}.")})
+    paths = [path for path in paths if path not in {row.ours for row in Batch.rows}]
     return attrgetter(*(path.removeprefix(f"{part}.") for path in paths))
 
 
@@ -193,8 +190,17 @@ class JobFacts:
 
 @lru_cache(maxsize=16384)
 def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> RawSettings:
-    """What `revision`'s configuration gets to see of a setting and its job."""
-    return RawSettings(**{**_values_of_facts(facts, revision), **_setting(setting, revision)})
+    """What `revision`'s configuration gets to see of a setting, as it is written, and its job; 0.11
+    has no list of modules: selective is core attention."""
+    named = revision.recompute_modules or setting.modules != ("core_attn",)
+    return RawSettings(
+        **{
+            **_values_of_facts(facts, revision),
+            **setting_values(setting),
+            "recompute_granularity": _unless_none(setting.granularity),
+            "recompute_modules": setting.modules if named else None,
+        }
+    )
 
 
 @lru_cache(maxsize=256)
@@ -216,18 +222,7 @@ def job_values(job: Described, revision: Revision) -> dict[str, Any]:
     }
 
 
-def _setting(setting: RecomputeSetting, revision: Revision) -> dict[str, Any]:
-    """A setting as it is written; 0.11 has no list of modules: selective is core attention."""
-    named = revision.recompute_modules or setting.modules != ("core_attn",)
-    return {
-        **setting_values(setting),
-        "recompute_granularity": _unless_none(setting),
-        "recompute_modules": setting.modules if named else None,
-    }
-
-
-def _unless_none(setting: RecomputeSetting) -> str | None:
-    granularity = setting.granularity
+def _unless_none(granularity: Granularity) -> str | None:
     return None if granularity is Granularity.NONE else str(granularity)
 
 
@@ -238,7 +233,7 @@ def setting_values(setting: RecomputeSetting) -> dict[str, Any]:
     acts = setting.granularity is Granularity.FULL or bool(modules)
     layers = setting.cpu_offloading_num_layers
     return {
-        "recompute_granularity": _unless_none(setting) if acts else None,
+        "recompute_granularity": _unless_none(setting.granularity) if acts else None,
         "recompute_modules": modules,
         "recompute_method": None if setting.method is None else str(setting.method),
         "recompute_num_layers": setting.num_layers,

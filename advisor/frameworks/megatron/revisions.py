@@ -96,13 +96,11 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
         said = ["selective with recompute_modules unset means core_attn"]
         if self.at_least(0, 12):
             said.append("moe_layer_recompute means selective with moe added to the list")
-        divides, shorter = (
-            "crashes unless N divides the layers of the chunk",
-            "may have a shorter last group",
-        )
-        said.append(f"uniform N {divides if self.uniform_must_divide else shorter}")
-        said.append("block N above the chunk's layers means the whole chunk")
-        return tuple(said)
+        if self.uniform_must_divide:
+            said.append("uniform N crashes unless N divides the layers of the chunk")
+        else:
+            said.append("uniform N may have a shorter last group")
+        return (*said, "block N above the chunk's layers means the whole chunk")
 
     def at_least(self, major: int, minor: int) -> bool:
         """Whether the megatron-core release is this one or newer."""
@@ -123,6 +121,7 @@ _OFFLOAD_0_16: Final = (
     "qkv_linear",
 )
 _OFFLOAD_0_19: Final = (*_OFFLOAD_0_16, "fused_group_mlp")
+_OFFLOAD_MAIN: Final = (*_OFFLOAD_0_19, "gdp_qkv")
 _IMPLS_0_15: Final = ("none", "transformer_engine", "local")
 _IMPLS_0_18: Final = (*_IMPLS_0_15, "full_iteration")
 _SCOPES_0_15: Final = ("full", "attn", "full_iteration")
@@ -166,39 +165,29 @@ MEGATRON_CORE: Final = (
     _core((0, 17), "0.17.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_17),
     _core((0, 18), "0.18.2", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
     _core((0, 19), "0.19.2", _MODULES_0_19, _OFFLOAD_0_19, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
-    _core(
-        (0, 20),
-        "main",
-        _MODULES_MAIN,
-        (*_OFFLOAD_0_19, "gdp_qkv"),
-        impls=_IMPLS_0_18,
-        scopes=_SCOPES_0_17,
-    ),
+    _core((0, 20), "main", _MODULES_MAIN, _OFFLOAD_MAIN, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
 )
 """Releases of megatron-core, oldest first."""
 
-_BRIDGE_PINS: Final = (
-    ("0.2", "0.16"),
-    ("0.3", "0.16"),
-    ("0.4", "0.17"),
-    ("0.5", "0.18"),
-    ("0.6", "0.19"),
-    ("main", "main"),
-)
-_BY_CORE: Final = {revision.core: revision for revision in MEGATRON_CORE}
+_TITLES: Final = {Framework.MEGATRON_BRIDGE: "Megatron Bridge", Framework.NEMO: "NeMo"}
 
-MEGATRON_BRIDGE: Final = tuple(
-    replace(_BY_CORE[core], framework=Framework.MEGATRON_BRIDGE, version=version)
-    for version, core in _BRIDGE_PINS
+
+def _built_on(framework: Framework, cores: dict[str, str]) -> tuple[Revision, ...]:
+    """Releases of a framework, by the megatron-core that each has."""
+    by_core = {revision.core: revision for revision in MEGATRON_CORE}
+    return tuple(
+        replace(by_core[core], framework=framework, version=version)
+        for version, core in cores.items()
+    )
+
+
+MEGATRON_BRIDGE: Final = _built_on(
+    Framework.MEGATRON_BRIDGE,
+    {"0.2": "0.16", "0.3": "0.16", "0.4": "0.17", "0.5": "0.18", "0.6": "0.19", "main": "main"},
 )
 """Releases of Megatron Bridge, oldest first, with the megatron-core that each pins."""
 
-_TITLES: Final = {Framework.MEGATRON_BRIDGE: "Megatron Bridge", Framework.NEMO: "NeMo"}
-
-NEMO: Final = tuple(
-    replace(_BY_CORE[core], framework=Framework.NEMO, version=version)
-    for version, core in (("1", "0.11"), ("2", "0.14"))
-)
+NEMO: Final = _built_on(Framework.NEMO, {"1": "0.11", "2": "0.14"})
 """NeMo 1 and NeMo 2. Neither pins a megatron-core (nemo_toolkit 2.5.3 asks for any): 0.14 is the
 one of its last releases' time, and 0.11 the last without a list of modules, which NeMo 1 lacks."""
 
@@ -207,11 +196,12 @@ _RELEASES: Final[dict[str, tuple[Revision, ...]]] = {
     Framework.MEGATRON_BRIDGE: MEGATRON_BRIDGE,
     Framework.NEMO: NEMO,
 }
-_DEFAULTS: Final[dict[str, str]] = {
+_NEWEST: Final[dict[str, str]] = {
     Framework.MEGATRON_LM: "0.19",
     Framework.MEGATRON_BRIDGE: "0.6",
     Framework.NEMO: "2",
 }
+"""The version that is meant where none is given."""
 _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
 
 
@@ -219,18 +209,9 @@ def releases(framework: str) -> tuple[Revision, ...]:
     """Every release of `framework` that is known, oldest first; UserError for one that does not
     build on Megatron Core."""
     if framework not in _RELEASES:
-        raise UserError(
-            "job.framework",
-            framework,
-            "does not build on Megatron Core",
-            f"use {either(_RELEASES)}",
-        )
+        reason = "does not build on Megatron Core"
+        raise UserError("job.framework", framework, reason, f"use {either(_RELEASES)}")
     return _RELEASES[framework]
-
-
-def default_version(framework: str) -> str:
-    """The newest release: megatron-core 0.19, Megatron Bridge 0.6, NeMo 2."""
-    return _DEFAULTS[framework]
 
 
 @lru_cache(maxsize=256)
@@ -243,7 +224,7 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     """
     framework = framework or Framework.MEGATRON_LM
     known = releases(framework)
-    text = version_text.strip().lower() or default_version(framework)
+    text = version_text.strip().lower() or _NEWEST[framework]
     match = _VERSION.fullmatch(text)
     name = f"{int(match.group(1))}.{int(match.group(2))}" if match else text
     if framework == Framework.MEGATRON_LM and name == "0.20":
@@ -253,12 +234,9 @@ def resolve_revision(framework: str, version_text: str = "") -> Revision:
     for revision in known:
         if revision.version == name:
             return revision
-    raise UserError(
-        "--framework-version",
-        version_text,
-        f"is not a known version of {framework}",
-        f"use {either(revision.version for revision in known)}",
-    )
+    fix = f"use {either(revision.version for revision in known)}"
+    reason = f"is not a known version of {framework}"
+    raise UserError("--framework-version", version_text, reason, fix)
 
 
 FIRST_WITH_MUON: Final = (0, 16)
@@ -271,14 +249,15 @@ def revision_of(framework: str, config: JobConfig) -> Revision:
     return resolve_revision(framework, config.framework_version if own else "")
 
 
-def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:
-    """Versions of `framework` that accept `module`, oldest first; empty for an unknown label."""
-    return tuple(r.version for r in releases(framework) if module in r.recompute_modules)
+class OfOne:
+    """A part of one of the three, which share their releases of megatron-core."""
 
+    def __init__(self, framework: Framework) -> None:
+        self.framework = framework
 
-def versions_with_offload_module(module: str, framework: Framework) -> tuple[str, ...]:
-    """Versions of `framework` that offload `module`, oldest first; empty for an unknown label."""
-    return tuple(r.version for r in releases(framework) if module in r.offload_modules)
+    def revision(self, config: JobConfig) -> Revision:
+        """The release of a job with such options."""
+        return revision_of(self.framework, config)
 
 
 def known_recompute_modules() -> tuple[str, ...]:

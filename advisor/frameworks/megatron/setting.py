@@ -83,6 +83,10 @@ NONE = RecomputeSetting()
 """No recompute."""
 
 _FORMS = "none, selective:core_attn,mlp, full:uniform:4 or full:block:8"
+_SUFFIXES = (
+    "+offload=MODULES, +offload_fraction=0.5, +cpu_offloading=LAYERS or "
+    "+distribute_saved_activations"
+)
 
 
 def selective(*modules: str) -> RecomputeSetting:
@@ -120,16 +124,15 @@ def parse_setting(text: str) -> RecomputeSetting:
     ('core_attn', 'mlp')
     """
     head, *suffixes = text.strip().split("+")
-    fields = head.split(":")
     common = _parse_suffixes(text, suffixes)
-    match fields:
+    match head.split(":"):
         case ["none"]:
-            return RecomputeSetting(granularity=Granularity.NONE, **common)
+            return RecomputeSetting(**common)
         case ["selective"]:
             return RecomputeSetting(granularity=Granularity.SELECTIVE, **common)
         case ["selective", modules]:
-            names = tuple(name.strip() for name in modules.split(",") if name.strip())
-            return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=names, **common)
+            named = _names(modules)
+            return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=named, **common)
         case ["full", method, number]:
             return RecomputeSetting(
                 granularity=Granularity.FULL,
@@ -145,7 +148,10 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
     for suffix in suffixes:
         match suffix.partition("="):
             case ("offload", "=", names):
-                found["offload_modules"] = _parse_names(text, names)
+                found["offload_modules"] = _names(names)
+                if not found["offload_modules"]:
+                    fix = "write e.g. none+offload=core_attn,attn_proj"
+                    raise UserError("--recompute", text, "+offload= names no module", fix)
             case ("offload_fraction", "=", number):
                 found["offload_fraction"] = _parse_fraction(text, number)
             case ("cpu_offloading", "=", number):
@@ -153,29 +159,16 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
             case ("distribute_saved_activations", "", ""):
                 found["distribute_saved_activations"] = True
             case _:
-                raise UserError(
-                    "--recompute",
-                    text,
-                    f"+{suffix} is not known",
-                    "+offload=MODULES, +offload_fraction=0.5, +cpu_offloading=LAYERS or "
-                    "+distribute_saved_activations",
-                )
+                reason = f"+{suffix} is not known"
+                raise UserError("--recompute", text, reason, _SUFFIXES)
     if "offload_fraction" in found and "offload_modules" not in found:
         reason = "+offload_fraction needs +offload"
         raise UserError("--recompute", text, reason, "add e.g. +offload=core_attn")
     return found
 
 
-def _parse_names(text: str, names: str) -> tuple[str, ...]:
-    found = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not found:
-        raise UserError(
-            "--recompute",
-            text,
-            "+offload= names no module",
-            "write e.g. none+offload=core_attn,attn_proj",
-        )
-    return found
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _parse_fraction(text: str, number: str) -> float:
@@ -184,32 +177,22 @@ def _parse_fraction(text: str, number: str) -> float:
     except ValueError:
         fraction = -1.0
     if not 0 < fraction <= 1:
-        raise UserError(
-            "--recompute",
-            text,
-            f"{number} must be more than 0 and at most 1",
-            "write e.g. none+offload=core_attn+offload_fraction=0.5",
-        )
+        reason = f"{number} must be more than 0 and at most 1"
+        fix = "write e.g. none+offload=core_attn+offload_fraction=0.5"
+        raise UserError("--recompute", text, reason, fix)
     return fraction
 
 
 def _parse_method(text: str, method: str) -> Method:
     if method not in list(Method):
-        raise UserError(
-            "--recompute",
-            text,
-            f"method {method} is not known",
-            nearest_names(method, list(Method)),
-        )
+        fix = nearest_names(method, list(Method))
+        raise UserError("--recompute", text, f"method {method} is not known", fix)
     return Method(method)
 
 
 def _parse_number(text: str, number: str) -> int:
     if not whole_number(number):
-        raise UserError(
-            "--recompute",
-            text,
-            f"{number} must be a positive number of layers",
-            "write e.g. full:block:8 or none+cpu_offloading=8",
-        )
+        reason = f"{number} must be a positive number of layers"
+        fix = "write e.g. full:block:8 or none+cpu_offloading=8"
+        raise UserError("--recompute", text, reason, fix)
     return int(number)

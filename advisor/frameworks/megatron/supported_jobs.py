@@ -221,13 +221,10 @@ class MegatronJobs(JobSupport):
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide; a sharding of other frameworks is refused."""
-        if given.get("data_parallel_sharding") is not None:
-            raise UserError(
-                "layout.data_parallel_sharding",
-                given["data_parallel_sharding"],
-                f"{self.framework} shards with use_distributed_optimizer",
-                "leave it out",
-            )
+        sharding = given.get("data_parallel_sharding")
+        if sharding is not None:
+            reason = f"{self.framework} shards with use_distributed_optimizer"
+            raise UserError("layout.data_parallel_sharding", sharding, reason, "leave it out")
         return None
 
     def splits(self, config: JobConfig) -> LayerSplits:
@@ -269,11 +266,8 @@ def harness_job(job: Job) -> Job:
     """UserError where its context parallelism is of a kind that the backend lacks."""
     layout = job.layout
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
-        raise UserError(
-            "layout.cp_comm_type",
-            str(layout.cp_comm_type),
-            "must be p2p on the megatron_core backend",
-        )
+        reason = "must be p2p on the megatron_core backend"
+        raise UserError("layout.cp_comm_type", str(layout.cp_comm_type), reason)
     config = harness_config(job.config)
     if job.model.num_moe_experts is None:
         routes = job.config.moe_router_force_load_balancing

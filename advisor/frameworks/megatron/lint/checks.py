@@ -1,7 +1,7 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -25,7 +25,10 @@ def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    settings = over_recipe(given.settings(), model, given.values)
+    settings = given.settings()
+    if model:
+        known = facts(model)
+        settings = settings.changed(**{n: known[n] for n in known if n not in given.values})
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
     if alone and revision.framework == Framework.MEGATRON_LM:
         return settings.changed(sequence_parallel=False)
@@ -48,8 +51,8 @@ def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
 def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
     anyhow = None
     if read.partial and not read.model:
-        another = find(another_model(settings, read.given.values), revision)
-        anyhow = {finding.rule for finding in another}
+        another = {name: _ANOTHER[name] for name in _ANOTHER if name not in read.given.values}
+        anyhow = {finding.rule for finding in find(settings.changed(**another), revision)}
     for finding in find(settings, revision):
         if silenced(finding.rule, read) or (anyhow is not None and finding.rule not in anyhow):
             continue
@@ -78,16 +81,14 @@ def _causes(
     read: ReadSettings, finding: Finding, revision: Revision, *, same_words: bool
 ) -> list[str]:
     """Values without which the rule says nothing, or with `same_words` not this."""
-    causes = []
-    for name in read.given.values:
-        if name not in read.places:
-            continue
-        again = find(launched(read.without(name), revision, read.model), revision)
-        if not any(
-            f.rule == finding.rule and (not same_words or f.reason == finding.reason) for f in again
-        ):
-            causes.append(name)
-    return causes
+
+    def still_says(given: Given) -> bool:
+        again = find(launched(given, revision, read.model), revision)
+        same = (f for f in again if f.rule == finding.rule)
+        return any(not same_words or f.reason == finding.reason for f in same)
+
+    names = (name for name in read.given.values if name in read.places)
+    return [name for name in names if not still_says(read.without(name))]
 
 
 def understood(settings: RawSettings) -> str:
@@ -96,8 +97,7 @@ def understood(settings: RawSettings) -> str:
         return f"selective recompute of {', '.join(settings.recomputed_modules) or 'nothing'}"
     if settings.recompute_granularity is None:
         return "no recompute"
-    method, number = settings.recompute_method, settings.recompute_num_layers
-    how = "no method" if method is None else method
+    how, number = settings.recompute_method or "no method", settings.recompute_num_layers
     many = "no number of layers" if number is None else f"{number} layer{'s' * (number != 1)}"
     return f"{settings.recompute_granularity} recompute, {how}, {many}"
 
@@ -140,16 +140,3 @@ def facts(model: str) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def over_recipe(settings: RawSettings, model: str, given: Iterable[str]) -> RawSettings:
-    """The settings over what the recipe's model decides; what is given stays."""
-    known = facts(model) if model else {}
-    kept = set(given)
-    return settings.changed(**{name: known[name] for name in known if name not in kept})
-
-
-def another_model(settings: RawSettings, given: Iterable[str]) -> RawSettings:
-    """The same settings over a recipe of another kind."""
-    open_facts = {name: value for name, value in _ANOTHER.items() if name not in set(given)}
-    return settings.changed(**open_facts)

@@ -32,8 +32,6 @@ _OVERRIDE: Final = re.compile(
     r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
     re.DOTALL,
 )
-_OF_NEMO_2: Final = ("model.config", "trainer.strategy")
-_SHORTHAND: Final = "--recompute-activations"
 _OF_MEGATRON: Final = re.compile(r"(pretrain|train|finetune|post_?train)\w*\.py")
 _OF_MEGATRON_ALONE: Final = re.compile(
     r"--(?:recompute|num-layers|num-attention-heads|micro-batch-size|train-iters|transformer-impl"
@@ -55,12 +53,9 @@ def read_command(command: ShellCommand) -> ReadSettings | None:
     read.environment = {name: (w.text, w.place) for name, w in command.environment.items()}
     if any(text in _FORK for text in texts):  # DeepSpeed's fork has options of its own
         return None
-    if is_performance_script(texts):
-        for option in options(command.words):
-            put_script_option(read, option)
-    else:
-        for option in options(command.words):
-            _put(read, option)
+    put = _put_script_option if _is_performance_script(texts) else _put
+    for option in options(command.words):
+        put(read, option)
     for option in options(command.words):
         value: object = option.text if option.values else True
         read.put_loose(option.name, value, option.name, option.place)
@@ -87,16 +82,11 @@ def _is_megatrons(command: ShellCommand, read: ReadSettings) -> bool:
         return True
     named = any(_OF_MEGATRON.search(text) for text in command.texts)
     own = [text for text in read.given.spellings if _WITH_HYPHEN.match(text)]
-    if _is_a_trainers(command):
+    launchers = ("accelerate", "deepspeed")
+    if any(text in launchers or _OF_A_TRAINER.match(text) for text in command.texts):
         return any(_OF_MEGATRON_ALONE.match(text) for text in own)
     bare = command.words[0].text.startswith("-")
     return bool(own) or named or bare
-
-
-def _is_a_trainers(command: ShellCommand) -> bool:
-    """Whether Accelerate or DeepSpeed launches it, or a Trainer reads its options."""
-    launched = any(text in ("accelerate", "deepspeed") for text in command.texts)
-    return launched or any(_OF_A_TRAINER.match(text) for text in command.texts)
 
 
 def _put(read: ReadSettings, option: CommandOption) -> None:
@@ -108,25 +98,20 @@ def _put(read: ReadSettings, option: CommandOption) -> None:
     if name is None:
         return
     read.given.spellings.add(option.name)
-    kind = KINDS[name]
-    texts = [word.text for word in option.values]
+    kind, given = KINDS[name], option.values
+    texts = [word.text for word in given]
     if kind is bool:
         read.put(name, True, option.name, option.place)
-        if option.values and option.name.startswith(_SHORTHAND) and not option.values[0].unknown:
-            _stray(read, option)
+        if given and option.name.startswith("--recompute-activations") and not given[0].unknown:
+            # which the program takes for an unknown argument
+            reason = f"{option.name} {option.text}: the option takes no value"
+            read.refuse("stray_word", reason, f"drop {option.text}", given[0].place)
     elif kind is tuple:
-        unknown = any(word.unknown for word in option.values)
-        value: object = " ".join(texts) if unknown else texts
+        value: object = " ".join(texts) if any(word.unknown for word in given) else texts
         read.put(name, value, option.name, option.place)
-        read.item_places |= {(name, word.text): word.place for word in option.values}
+        read.item_places |= {(name, word.text): word.place for word in given}
     elif texts:
         read.put(name, texts[0], option.name, option.place)
-
-
-def _stray(read: ReadSettings, option: CommandOption) -> None:
-    """A word after the shorthand, which the program takes for an unknown argument."""
-    reason = f"{option.name} {option.text}: the option takes no value"
-    read.refuse("stray_word", reason, f"drop {option.text}", option.values[0].place)
 
 
 def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> None:
@@ -134,7 +119,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
     of NeMo 2, ``model.activations_checkpoint_…`` of NeMo 1."""
     section, name, value = override.groups()
     given = read.given
-    if section in _OF_NEMO_2:
+    if section in ("model.config", "trainer.strategy"):
         given.framework, given.version = Framework.NEMO, "2"
     elif (name or "").startswith(NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"
@@ -167,8 +152,7 @@ def _check_spellings(command: ShellCommand, read: ReadSettings) -> None:
         # perhaps another program, which shares a name as --bf16
         unknown = [one for one in unknown if _RECOMPUTE.match(one.name)]
     for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
-        meant = _meant(option.name)
-        if meant is not None:
+        if meant := _meant(option.name):
             reason = f"{option.name}: Megatron-LM has no such option"
             read.refuse("unknown_option", reason, meant, option.place)
 
@@ -220,32 +204,34 @@ _DEGREES: Final = {
     "-et": "expert_tensor_parallel_size",
 }
 _SIZES: Final = {"-mb": "micro_batch_size", "-gb": "global_batch_size", "-sl": "seq_length"}
-_NUMBERS, _BATCH = (
-    short | {f"--{name}": name for name in short.values()} for short in (_DEGREES, _SIZES)
-)
-_PRECISIONS: Final = ("-c", "--compute_dtype")
-_MIXED: Final = {
-    "bf16": PRECISION_NAMES[Precision.BF16],
-    "fp8_ds": PRECISION_NAMES[Precision.FP8_DELAYED],
-    "fp8_cs": PRECISION_NAMES[Precision.FP8_CURRENT],
-    "fp8_sc": PRECISION_NAMES[Precision.FP8_BLOCKWISE],
-    "fp8_mx": PRECISION_NAMES[Precision.MXFP8],
-    "nvfp4": PRECISION_NAMES[Precision.NVFP4],
+_SHORT: Final = _DEGREES | _SIZES
+_NUMBERS: Final = _SHORT | {f"--{name}": name for name in _SHORT.values()}
+_PLAIN: Final = {
+    "--cuda_graph_impl": "cuda_graph_impl",
+    "--cuda_graph_scope": "cuda_graph_modules",
+    "--moe_a2a_overlap": "overlap_moe_expert_parallel_comm",
 }
-"""Bridge's precision by the script's word for it."""
+_PRECISIONS: Final = ("-c", "--compute_dtype")
+_WORDS: Final = {
+    "bf16": Precision.BF16,
+    "fp8_ds": Precision.FP8_DELAYED,
+    "fp8_cs": Precision.FP8_CURRENT,
+    "fp8_sc": Precision.FP8_BLOCKWISE,
+    "fp8_mx": Precision.MXFP8,
+    "nvfp4": Precision.NVFP4,
+}
+"""Precisions by the script's word."""
 _MODULES: Final = "--recompute_modules"
-_LAYERS: Final = ("-rl", "--recompute_num_layers")
-_OFFLOAD: Final = ("-ol", "--activation_offload_layers")
 
 
-def is_performance_script(words: Sequence[str]) -> bool:
+def _is_performance_script(words: Sequence[str]) -> bool:
     """Whether a command runs one of the scripts; without a program, whether it has an option that
     only they have."""
     bare = not any(word.endswith(".py") for word in words)
     return any(word.endswith(_SCRIPTS) or (bare and word == _MODULES) for word in words)
 
 
-def put_script_option(read: ReadSettings, option: CommandOption) -> None:
+def _put_script_option(read: ReadSettings, option: CommandOption) -> None:
     """Store one option; those of no interest are skipped.
 
     The modules win the granularity over the number of layers, whose method and number stay.
@@ -255,26 +241,24 @@ def put_script_option(read: ReadSettings, option: CommandOption) -> None:
     if name == _MODULES:
         read.put("recompute_modules", value.split(","), name, place)
         read.put("recompute_granularity", "selective", name, place)
-    elif name in _LAYERS:
+    elif name in ("-rl", "--recompute_num_layers"):
         if "recompute_granularity" not in read.given.values:
             read.put("recompute_granularity", "full", name, place)
         read.put("recompute_method", "block", name, place)
         read.put("recompute_num_layers", value, name, place)
-    elif name in _OFFLOAD:
+    elif name in ("-ol", "--activation_offload_layers"):
         read.put("cpu_offloading", True, name, place)
         read.put("cpu_offloading_num_layers", value, name, place)
-    elif name == "--cuda_graph_impl":
-        read.put("cuda_graph_impl", value, name, place)
-    elif name == "--cuda_graph_scope":
-        read.put("cuda_graph_modules", value.split(","), name, place)
-    elif name == "--moe_a2a_overlap":
-        read.put("overlap_moe_expert_parallel_comm", True, name, place)
-    elif name in _PRECISIONS and value in _MIXED:
-        read.put_loose(MIXED_PRECISION, _MIXED[value], name, place)
-        put_mixed_precision(read, _MIXED[value], place)
-    elif name in _BATCH:
-        read.put_loose(_BATCH[name], value, name, place)
+    elif name in _PLAIN:
+        field = _PLAIN[name]
+        plain = {str: value, tuple: value.split(","), bool: True}
+        read.put(field, plain[KINDS[field]], name, place)
+    elif name in _PRECISIONS and value in _WORDS:
+        mixed = PRECISION_NAMES[_WORDS[value]]
+        read.put_loose(MIXED_PRECISION, mixed, name, place)
+        put_mixed_precision(read, mixed, place)
     elif name in _NUMBERS:
-        read.put_loose(_NUMBERS[name], value, name, place)
-        if value.isdigit():
-            read.put(_NUMBERS[name], value, name, place)
+        field = _NUMBERS[name]
+        read.put_loose(field, value, name, place)
+        if value.isdigit() and field not in _SIZES.values():
+            read.put(field, value, name, place)

@@ -1,21 +1,21 @@
 """Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
-from advisor.frameworks.megatron.lint.option_values import (
-    PARTS,
-    field_values,
-    is_taken,
-    omitted_values,
-)
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
+from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
-from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field, option_of_flag
+from advisor.frameworks.megatron.options.table import (
+    PARTS,
+    SETTINGS,
+    option_of_field,
+    option_of_flag,
+)
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
@@ -46,16 +46,14 @@ BATCH: Final = {
     "global_batch_size": "global_batch_size",
 }
 CHUNKS: Final = "layout.virtual_pipeline_model_parallel_size"
-_OFF_BY_DEFAULT: Final = (
-    "use_distributed_optimizer",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-)
-_DEGREES: Final = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-)
+_LEFT_OUT: Final[dict[str, Any]] = {
+    "use_distributed_optimizer": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+}
 _ACTIVATION_FUSIONS: Final = ("bias_activation_fusion", "bias_gelu_fusion", "bias_swiglu_fusion")
 _GRAPHS: Final = (
     "cuda_graph_impl",
@@ -67,12 +65,13 @@ _RECIPES: Final = {
     str(recipe): str(precision) for precision, recipe in RECIPES_OF_PRECISIONS.items()
 }
 _NO_FUSION: Final = str(CrossEntropyFusion.NONE)
-_RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained")
+_RECOMPUTE: Final = (
+    *("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained"),
+    "activations_c",
+)
 
 
-def read_values(
-    read: ReadSettings, settings: RawSettings, said: Mapping[str, ReadValue]
-) -> dict[str, ReadValue]:
+def read_values(read: ReadSettings, settings: RawSettings, said: Said) -> dict[str, ReadValue]:
     """Values by path of our fields, except the model's shape; what is not known is left out.
 
     Of Megatron-LM what is not said has its default: all words are in the command. Where some are
@@ -80,10 +79,10 @@ def read_values(
     """
     found = dict(_layout(read, settings)) | field_values(said, shape=False)
     for name, field in BATCH.items():
-        given = read.loose.get(name)
-        number = as_whole_number(given.value) if given is not None else None
-        if given is not None and number is not None and number > 0:
-            found[f"job.{field}"] = given.meaning(number)
+        if name in read.loose:
+            given = read.loose[name]
+            if (number := as_whole_number(given.value) or 0) > 0:
+                found[f"job.{field}"] = given.meaning(number)
     found |= dict(_implementation(read, said))
     found |= _graphs(read, said, settings)
     found = {path: value for path, value in found.items() if is_taken(path, value.value)}
@@ -98,7 +97,7 @@ def read_values(
     return found | dict(provider_values(read, said))
 
 
-def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, ReadValue]]:
+def _layout(read: ReadSettings, settings: RawSettings) -> Fields:
     types = {name: str(kind) for name, kind in field_types(ParallelLayout).items()}
     for name, given in read.loose.items():
         field = RENAMED_LAYOUT.get(name, name)
@@ -124,33 +123,27 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
         yield from _left_out(read)
 
 
-def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
+def _left_out(read: ReadSettings) -> Fields:
     """What a command of Megatron-LM does not say is off, or 1; a recipe would have a word in it."""
-    defaults: dict[str, Any] = dict.fromkeys(_OFF_BY_DEFAULT, False) | dict.fromkeys(_DEGREES, 1)
-    if read.loose.keys() & {"tensor_model_parallel_size"}:
+    defaults = dict(_LEFT_OUT)
+    if "tensor_model_parallel_size" in read.loose:
         defaults["sequence_parallel"] = False
     if "num_experts" in read.loose:
         defaults["expert_model_parallel_size"] = 1
     for name, value in defaults.items():
         if name not in read.loose:
-            written = f"no --{name.replace('_', '-')}"
-            yield f"layout.{name}", read.omitted(value, written)
+            yield f"layout.{name}", read.omitted(value, f"no {dashed(name)}")
 
 
-def _implementation(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def _implementation(read: ReadSettings, said: Said) -> Fields:
     """What several options say together."""
-    fusion = said.get("cross_entropy_loss_fusion")
-    whole_command = read.given.framework == Framework.MEGATRON_LM
-    if fusion is not None and fusion.value:
+    fusion, path = said.get("cross_entropy_loss_fusion"), "model.cross_entropy_fusion"
+    if fusion is not None:
         impl = said.get("cross_entropy_fusion_impl")
-        name = "native" if impl is None else impl.value
-        yield "model.cross_entropy_fusion", fusion.meaning(name)
-    elif fusion is not None or (whole_command and not read.unknown):
-        written = "no --cross-entropy-loss-fusion"
-        omitted = read.omitted(_NO_FUSION, written)
-        yield "model.cross_entropy_fusion", fusion.meaning(_NO_FUSION) if fusion else omitted
+        used = "native" if impl is None else impl.value
+        yield path, fusion.meaning(used if fusion.value else _NO_FUSION)
+    elif read.given.framework == Framework.MEGATRON_LM and not read.unknown:
+        yield path, read.omitted(_NO_FUSION, "no --cross-entropy-loss-fusion")
     for name in _ACTIVATION_FUSIONS:
         if name in said:
             yield "model.bias_activation_fusion", said[name]
@@ -165,7 +158,7 @@ def _implementation(
         yield EXPANDABLE_SEGMENTS, segments
 
 
-def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:
+def _gradients(said: Said) -> ReadValue | None:
     """The type of the gradient buffer; None where nothing says it: fp32. --fp16 alone reduces in 16
     bits, --bf16 alone in fp32."""
     in_bf16, in_fp32 = said.get("grad_reduce_in_bf16"), said.get("grad_reduce_in_fp32")
@@ -179,9 +172,7 @@ def _gradients(said: Mapping[str, ReadValue]) -> ReadValue | None:
     return None
 
 
-def _graphs(
-    read: ReadSettings, said: Mapping[str, ReadValue], settings: RawSettings
-) -> dict[str, ReadValue]:
+def _graphs(read: ReadSettings, said: Said, settings: RawSettings) -> dict[str, ReadValue]:
     """CUDA graphs in the newest spelling; a script that does not name them has none."""
     named = [said[name] for name in _GRAPHS if name in said]
     if not named:
@@ -195,35 +186,29 @@ def _graphs(
 
 
 def _precision(read: ReadSettings) -> ReadValue | None:
-    values = read.given.values
-    for name in ("fp8_format", "mixed_precision", "precision_config", "fp8"):
-        given = read.loose.get(name)
-        if given is not None and values.get("fp8"):
-            recipe = str(values.get("fp8_recipe") or "delayed")
-            return given.meaning(_RECIPES[recipe]) if recipe in _RECIPES else None
-    for name in ("fp4_format", "fp4"):
-        given = read.loose.get(name)
-        if given is not None and values.get("fp4"):
-            return given.meaning(str(Precision.NVFP4))
-    mixed = read.loose.get(MIXED_PRECISION)
+    values, loose = read.given.values, read.loose
+    names_of_fp8 = ("fp8_format", MIXED_PRECISION, "precision_config", "fp8")
+    eight = [name for name in names_of_fp8 if name in loose]
+    if eight and values.get("fp8"):
+        recipe = str(values.get("fp8_recipe") or "delayed")
+        return loose[eight[0]].meaning(_RECIPES[recipe]) if recipe in _RECIPES else None
+    four = [name for name in ("fp4_format", "fp4") if name in loose]
+    if four and values.get("fp4"):
+        return loose[four[0]].meaning(str(Precision.NVFP4))
+    mixed = loose.get(MIXED_PRECISION)
     if mixed is not None and isinstance(mixed.value, str):
         four_bits = str(Precision.NVFP4) in mixed.value
         named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
         return mixed.meaning(named) if named in ("bf16", "fp16", Precision.NVFP4) else None
     for name in ("fp16", "bf16"):
-        given = read.loose.get(name)
-        if given is not None and truth(given.value):
-            return given.meaning(name)
+        if name in loose and truth(loose[name].value):
+            return loose[name].meaning(name)
     return None
 
 
 def recompute_values(read: ReadSettings) -> tuple[ReadValue, ...]:
     """The options that say what is recomputed, as they are written."""
-    return tuple(
-        given
-        for name, given in read.loose.items()
-        if name.startswith((*_RECOMPUTE, "activations_c"))
-    )
+    return tuple(given for name, given in read.loose.items() if name.startswith(_RECOMPUTE))
 
 
 def recompute_spec(settings: RawSettings) -> str | None:
@@ -265,11 +250,11 @@ def num_gpus(read: ReadSettings) -> int | None:
     """GPUs that a performance script of Bridge is given, or nodes and their GPUs of NeMo."""
     if read.given.framework == Framework.MEGATRON_LM:
         return None
-    for one, other in (("ng", ""), ("num_gpus", ""), ("num_nodes", "num_gpus_per_node")):
-        factors = [read.loose.get(name) for name in (one, other) if name]
-        numbers = [as_whole_number(factor.value) for factor in factors if factor is not None]
-        if len(numbers) == len(factors) and all(numbers):
-            return prod(number for number in numbers if number)
+    for names in (("ng",), ("num_gpus",), ("num_nodes", "num_gpus_per_node")):
+        given = (as_whole_number(read.loose[name].value) for name in names if name in read.loose)
+        numbers = [number for number in given if number]
+        if len(numbers) == len(names):
+            return prod(numbers)
     return None
 
 
@@ -290,9 +275,7 @@ _OWN_FUSIONS: Final = re.compile(r"\d+gpu_|perf_recipes|scripts/performance|setu
 """Performance scripts, and recipes for a number of GPUs, which set them."""
 
 
-def provider_values(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def provider_values(read: ReadSettings, said: Said) -> Fields:
     """Both fusions of the model that the configuration names; nothing of performance scripts and
     recipes, which set their own, of NeMo 1, and where every field is written out."""
     families = _ON.get(read.given.framework)
@@ -303,8 +286,7 @@ def provider_values(
     for name, fused in families.items():
         if name not in said:
             written = f"{read.model} in the library"
-            value = read.model.startswith(fused)
-            yield f"model.{name}", read.omitted(value, written)
+            yield f"model.{name}", read.omitted(read.model.startswith(fused), written)
 
 
 RECOMPUTE: Final = "recompute"

@@ -1,53 +1,38 @@
 """Options of Megatron as fields of ours: those that are said, and Megatron-LM's own defaults."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, optional_type, parse
-from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, convert
+from advisor.frameworks.megatron.lint.settings import KINDS, ReadSettings, Said, convert
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.implementation import Dropout, Implementation, Loss
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.table import (
+    PARTS,
     SETTINGS,
     option_of_field,
     option_of_flag,
     switches_off,
 )
 from advisor.frameworks.option import Option, Status, dashed
-from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue
 
-PARTS: Final[dict[str, Any]] = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
-OF_EXPERTS: Final = (
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "moe_permute_fusion",
-    "moe_grouped_gemm",
-    "moe_use_legacy_grouped_gemm",
-    "moe_router_fusion",
-    "moe_router_dtype",
-    "moe_shared_expert_overlap",
-    "moe_expert_capacity_factor",
-    "moe_pad_expert_input_to_capacity",
-    "moe_token_drop_policy",
-    "moe_apply_probs_on_input",
-    "use_fused_weighted_squared_relu",
-)
-"""Options of experts that no shape of a model implies."""
 _HOW_IT_RUNS: Final = frozenset(
     (
         *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in part.rows),
-        *OF_EXPERTS,
+        *(row.name for row in Experts.rows if row.emitted.recipe is not None),
+        "moe_use_legacy_grouped_gemm",
+        "moe_token_drop_policy",
+        "moe_apply_probs_on_input",
         "activation_func_fp8_input_store",
         "mtp_num_layers",
     )
 )
-"""Options of a model that are not its shape; multi-token prediction is trained or left out."""
+"""Options of a model that are not its shape, as those of experts that recipes are given;
+multi-token prediction is trained or left out."""
 _OTHERWISE: Final = frozenset(
     (
         "virtual_pipeline_model_parallel_size",
@@ -63,14 +48,15 @@ _OTHERWISE: Final = frozenset(
     )
 )
 """Options that are read together with others (job_values, spelled_model)."""
-_LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
+_LATENT: Final = (
+    *("q_lora_rank", "kv_lora_rank"),
+    *("qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type"),
+)
 _READ_WITH: Final = {
     **dict.fromkeys(_LATENT, "multi_latent_attention"),
-    "q_lora_rank": "multi_latent_attention",
     "attention_softmax_in_fp32": "transformer_impl",
 }
 """Options that are read with another one alone, whose default does without."""
-_EXPERTS_ARE_MEANT: Final = frozenset(("num_experts", "num_moe_experts"))
 _OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in Experts.rows)
 
 
@@ -109,7 +95,7 @@ def _said(read: ReadSettings, name: str) -> ReadValue | None:
     return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
 
 
-def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, ReadValue]:
+def field_values(said: Said, *, shape: bool) -> dict[str, ReadValue]:
     """Fields of ours that the options say: those of the model's shape, or all others. What no field
     takes is left out (is_taken)."""
     found = {}
@@ -139,13 +125,15 @@ def is_taken(path: str, value: Any) -> bool:
     return True
 
 
-def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
+def untaken_options(said: Said) -> Iterator[ReadValue]:
     """Options that are known and said, and that no prediction takes."""
+    dispatcher = said.get("moe_token_dispatcher_type")
+    flex = dispatcher is not None and dispatcher.value == "flex"
     for name, given in said.items():
         row = SETTINGS[name]
         if given.value in (row.default, row.omitted):
             continue
-        if name == "moe_enable_deepep" and not _means(said, "moe_token_dispatcher_type", "flex"):
+        if name == "moe_enable_deepep" and not flex:
             yield given  # with flex it is the backend that is modelled, without it nothing
             continue
         foreign = is_direct(row) and not is_taken(row.ours, row.meaning(given.value))
@@ -154,38 +142,28 @@ def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
             yield given
 
 
-def _means(said: Mapping[str, ReadValue], name: str, value: str) -> bool:
-    return name in said and said[name].value == value
-
-
-def omitted_values(
-    read: ReadSettings, said: Mapping[str, ReadValue], *, shape: bool
-) -> dict[str, ReadValue]:
+def omitted_values(read: ReadSettings, said: Said, *, shape: bool) -> dict[str, ReadValue]:
     """Fields of model and job by Megatron-LM's defaults of the options that its command line leaves
     out: those of the model's shape, or all others."""
     found = {}
-    experts = bool(_EXPERTS_ARE_MEANT & read.loose.keys())
+    experts = not read.loose.keys().isdisjoint(("num_experts", "num_moe_experts"))
     for row in SETTINGS.values():
         if not is_direct(row) or is_shape(row) != shape or row.ours.startswith("layout."):
             continue
-        if not (row.flag or row.off) or is_mentioned(read, row):
+        if not (row.flag or row.off) or _is_mentioned(read, row):
             continue
         if _READ_WITH.get(row.name, "") not in ("", *said):
             continue
         if row.name in _OPTIONS_OF_EXPERTS and not experts:
             continue
         default = row.meaning(row.omitted)
-        if default is not None or _takes_none(row.ours):
+        part, _, name = row.ours.partition(".")
+        if default is not None or optional_type(field_types(PARTS[part])[name]) is not None:
             found[row.ours] = read.omitted(default, f"no {row.flag or row.off}")
     return found
 
 
-def _takes_none(path: str) -> bool:
-    part, _, name = path.partition(".")
-    return optional_type(field_types(PARTS[part])[name]) is not None
-
-
-def is_mentioned(read: ReadSettings, row: Option) -> bool:
+def _is_mentioned(read: ReadSettings, row: Option) -> bool:
     """Whether a document names the option, be it with a value that nobody knows."""
     flags = (row.name, row.flag, row.off)
     names = {flag.removeprefix("--").replace("-", "_") for flag in flags if flag}

@@ -14,8 +14,6 @@ from advisor.frameworks.names import Framework
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import Call, PythonSource, Unknown, Value, Way
 
-_BRIDGE: Final = "megatron.bridge"
-_NEMO: Final = ("nemo", "nemo_run")
 _PROVIDER: Final = re.compile(r"(?:Provider\w*|TransformerConfig|Strategy|Config\w*|Plugin\w*)$")
 _RECIPE: Final = re.compile(r"(?:_config|_recipe|pretrain|finetune)$")
 _MODEL_PATH: Final = re.compile(
@@ -23,7 +21,6 @@ _MODEL_PATH: Final = re.compile(
 )
 _MIXED_PRECISION: Final = re.compile(r"\w*(?:bf|fp)16_(?:with_\w+_)?mixed")
 """Functions that make a precision, under the names that Bridge takes as text."""
-_PRECISION_PATH: Final = re.compile(r"(?:^|\.)mixed_precision$")
 _PROVIDER_NAME: Final = re.compile(r"(?:^|\.)(?:model_cfg|model_config|provider|model)\.(\w+)$")
 
 
@@ -51,10 +48,9 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
 
 
 def _framework(source: PythonSource) -> Framework | None:
-    names = source.imports
-    if any(name.startswith(_BRIDGE) for name in names):
+    if any(name.startswith("megatron.bridge") for name in source.imports):
         return Framework.MEGATRON_BRIDGE
-    if any(name.split(".")[0] in _NEMO for name in names):
+    if any(name.split(".")[0] in ("nemo", "nemo_run") for name in source.imports):
         return Framework.NEMO
     return None
 
@@ -70,22 +66,22 @@ def _put_call(read: ReadSettings, call: Call) -> None:
         return
     for name, value in call.keywords.items():
         read.put_loose(name, _plain(value.value), name, value.place)
-        put_value(read, name, value)
+        _put_value(read, name, value)
 
 
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
     if "." in name:
         read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
-    if _PRECISION_PATH.search(name):
+    if name.rpartition(".")[2] == MIXED_PRECISION:
         if isinstance(value.value, str):
             put_mixed_precision(read, value.value, value.place)
         return
     match = _MODEL_PATH.search(name) or _PROVIDER_NAME.search(name)
     if match:
-        put_value(read, match[1], value)
+        _put_value(read, match[1], value)
 
 
-def put_value(read: ReadSettings, name: str, value: Value) -> None:
+def _put_value(read: ReadSettings, name: str, value: Value) -> None:
     """A field as Python gives it: None takes an earlier value back."""
     field = RENAMED.get(name, name)
     if name == "precision_config" and isinstance(value.value, str):
@@ -98,9 +94,8 @@ def put_value(read: ReadSettings, name: str, value: Value) -> None:
         read.places.pop(field, None)
         return
     plain = _plain(value.value)
-    if isinstance(plain, Mapping):
-        return
-    put_field(read, name, plain, value.place)
+    if not isinstance(plain, Mapping):
+        put_field(read, name, plain, value.place)
 
 
 def _plain(value: Any) -> Any:
@@ -111,6 +106,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(item, Unknown) for item in value):
         return "$" + str([str(item) for item in value])
     return value
-
-
-__all__ = ["MIXED_PRECISION", "put_value", "read_ways"]

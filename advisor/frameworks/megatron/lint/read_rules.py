@@ -16,17 +16,9 @@ from advisor.frameworks.names import Framework
 from advisor.reading.read_configuration import expandable_segments
 
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-_BACKENDS: Final = {
-    "flash": ("1", "0", "0"),
-    "fused": ("0", "1", "0"),
-    "unfused": ("0", "0", "1"),
-    "local": ("0", "0", "0"),
-    "auto": ("1", "1", "1"),
-}
 _SWITCHES: Final = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
-_ASSERTED: Final = (
-    "megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126"
-)
+_BACKENDS: Final = {"flash": "100", "fused": "010", "unfused": "001", "local": "000", "auto": "111"}
+"""Their values for each backend."""
 _SETTLES: Final = {
     "graph_register_environment": ("NCCL_GRAPH_REGISTER", "0"),
     "offload_environment": ("NVTE_CPU_OFFLOAD_V1", "1"),
@@ -61,9 +53,9 @@ def _arguments(revision: Revision, place: Place) -> Match:
 
 def _switched_off(read: ReadSettings, settings: RawSettings, revision: Revision) -> Match | None:
     asked = revision.framework == Framework.MEGATRON_LM and read.given.values.get(_SP)
-    return (
-        _arguments(revision, read.places[_SP]) if asked and not settings.sequence_parallel else None
-    )
+    if not asked or settings.sequence_parallel:
+        return None
+    return _arguments(revision, read.places[_SP])
 
 
 def _spelling(flag: str, *, renamed: bool, **rest: Any) -> _ReadRule:
@@ -131,7 +123,7 @@ READ_RULES: Final = {
         reason="{name}={text} contradicts attention_backend = {settings.attention_backend}, which "
         "expects {value}",
         fix="unset {name}, and choose with --attention-backend",
-        source=_ASSERTED,
+        source="megatron-core 0.16.1 core/models/common/language_module/language_module.py:98-126",
     ),
     "device_max_connections": _ReadRule(
         when=_several_connections,
@@ -149,5 +141,5 @@ DEPRECATED: Final = {
         reason=f"{_OLD} is deprecated in {{revision.label}}",
         fix=f"write {_NEW}",
         verdict=Verdict.NOTE,
-    ),
+    )
 }

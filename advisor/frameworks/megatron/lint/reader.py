@@ -25,7 +25,6 @@ from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
-from advisor.reading.shell import ShellCommand
 
 
 class MegatronReader:
@@ -37,12 +36,10 @@ class MegatronReader:
             for read, way in read_ways(document):
                 yield _configuration(read, way.branch)
             return
-        read_one = (
-            read_command(document) if isinstance(document, ShellCommand) else read_tree(document)
-        )
-        if read_one is not None:
-            read_one.is_dumped = isinstance(document, Tree) and not read_one.partial
-            yield _configuration(read_one, ())
+        one = read_tree(document) if isinstance(document, Tree) else read_command(document)
+        if one is not None:
+            one.is_dumped = isinstance(document, Tree) and not one.partial
+            yield _configuration(one, ())
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """The rules of the release that fire."""
@@ -74,6 +71,9 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     tells_recompute = at or not read.partial  # else it is the recipe's
     tells_recompute = tells_recompute and all(one.path != RECOMPUTE for one in unknown)
     values = read_values(read, settings, said)
+    # A recipe may lie below what is of Bridge or NeMo, but not below a configuration that Bridge
+    # has written out.
+    dumped = read.given.framework == Framework.MEGATRON_BRIDGE and read.is_dumped
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -90,12 +90,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         num_gpus=num_gpus(read),
         num_microbatches=num_microbatches(read),
         layers_per_chunk=None if CHUNKS in values else read.given.layers_per_virtual_stage,
-        whole=_is_whole(read),
+        whole=read.given.framework == Framework.MEGATRON_LM or dumped,
     )
-
-
-def _is_whole(read: ReadSettings) -> bool:
-    """Whether what it does not say is a default. A recipe may lie below what is of Bridge or NeMo,
-    but not below a configuration that Bridge has written out."""
-    bridge = read.given.framework == Framework.MEGATRON_BRIDGE
-    return read.given.framework == Framework.MEGATRON_LM or (bridge and read.is_dumped)

@@ -1,6 +1,7 @@
 """What is read of one configuration of Megatron: values by field of RawSettings, each in its
 field's type, and where it is written."""
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -33,7 +34,6 @@ RENAMED: Final = {name: row.name for name, row in other_names().items() if row.n
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _NULL: Final = frozenset({"null", "none", "~", ""})
 
-
 # What stands for a value that is not known, so that no rule fires for the lack of it.
 _LEGAL: Final[dict[str, object]] = {
     "recompute_method": "uniform",
@@ -44,13 +44,18 @@ _LEGAL: Final[dict[str, object]] = {
     "num_moe_experts": 8,
     "moe_token_dispatcher_type": "alltoall",
 }
-
-
+# What recipes set; only a resolved configuration shows what to.
 _OF_RECIPES: Final[dict[str, object]] = {
     "hidden_dropout": 0.0,
     "attention_dropout": 0.0,
     "moe_token_dispatcher_type": "alltoall",
 }
+
+
+Said = Mapping[str, ReadValue]
+"""What is read by the name of an option, or by the path of a field of ours."""
+Fields = Iterator[tuple[str, ReadValue]]
+"""The same, one by one."""
 
 
 class Given(Struct):
@@ -84,7 +89,6 @@ class Given(Struct):
         values = {name: value for name, value in self.values.items() if value is not None}
         values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
         if self.framework != Framework.MEGATRON_LM:
-            # A recipe sets them; only a resolved configuration shows what to.
             values = {**_OF_RECIPES, **values}
         if values.get("recompute_activations"):
             values["recompute_granularity"] = "selective"
@@ -97,7 +101,8 @@ class Given(Struct):
 
 def convert(name: str, value: object, where: str) -> object:
     """`value` in the type of field `name`; None for null."""
-    if value is None or (isinstance(value, str) and value.lower() in _NULL and _nullable(name)):
+    null = isinstance(value, str) and value.lower() in _NULL
+    if value is None or (null and name != "cuda_graph_impl"):
         return None
     kind = KINDS[name]
     if kind is tuple:
@@ -111,10 +116,6 @@ def convert(name: str, value: object, where: str) -> object:
     except ValueError:
         valid = "number" if kind is int else "fraction"
         raise UserError(where, value, f"must be a valid {valid}") from None
-
-
-def _nullable(name: str) -> bool:
-    return name != "cuda_graph_impl"
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -187,8 +188,9 @@ class ReadSettings(Struct, kw_only=True, dict=True):
 
     def refuse(self, rule: str, reason: str, fix: str, place: Place) -> None:
         """Keep what the launcher's own parser refuses."""
-        found = Finding(rule=rule, reason=reason, fix=fix, source="argparse", place=place)
-        self.faults.append(found)
+        self.faults.append(
+            Finding(rule=rule, reason=reason, fix=fix, source="argparse", place=place)
+        )
 
     def omitted(self, value: Any, written: str) -> ReadValue:
         """A default, of an option that is not written."""

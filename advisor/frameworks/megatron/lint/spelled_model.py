@@ -1,12 +1,13 @@
 """The model that a configuration of Megatron spells out: its fields, and a preset of its shape."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, omitted_values
-from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.settings import Fields, ReadSettings, Said
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option import dashed
 from advisor.models.options import Activation, PositionEmbedding
 from advisor.models.presets import load_preset, model_names
 from advisor.models.spec import ModelSpec
@@ -23,11 +24,12 @@ _ACTIVATIONS: Final = {
     "squared_relu": Activation.SQUARED_RELU,
     "quick_geglu": Activation.QUICK_GEGLU,
 }
+_UNTIED: Final = "untie_embeddings_and_output_weights"
 _POSITIONS: Final = {"yarn": PositionEmbedding.ROPE}
 """Kinds of positions whose tensors are those of another one."""
 
 
-def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str, ReadValue]:
+def shape_values(read: ReadSettings, said: Said) -> dict[str, ReadValue]:
     """Fields of the model. A command line of Megatron-LM that gives layers, width and heads gives
     all of them, by its defaults where it says nothing (training/arguments.py validate_args), unless
     some of its words are not known."""
@@ -41,79 +43,71 @@ def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str,
     return {**omitted, **found}
 
 
-def _of_configuration(said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
+def _of_configuration(said: Said) -> Fields:
     """Fields of TransformerConfig that Megatron-LM's command line says otherwise."""
     for name in ("num_query_groups", "position_embedding_type"):
         if name in said and is_taken(f"model.{name}", said[name].value):
             yield f"model.{name}", said[name]
 
 
-def _derived(read: ReadSettings, said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
+def _derived(read: ReadSettings, said: Said) -> Fields:
     """Fields that follow from several options."""
     sizes = {name: given.value for name, given in said.items()}
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
-    activation, at = _activation(said)
+    given = (name for name in _ACTIVATIONS if sizes.get(name))
+    activation = next(given, None)
     knows_all = not read.unknown
-    if at is not None or knows_all:
-        yield "model.activation", _value(read, at, "no --swiglu", activation)
-    if "ffn_hidden_size" not in said and knows_all:
-        # validate_args: two thirds of four times the width, in multiples of 64
-        gated = int((4 * hidden * 2 / 3) / 64) * 64
-        ffn = gated if activation is Activation.SWIGLU else 4 * hidden
-        yield "model.ffn_hidden_size", _value(read, None, "no --ffn-hidden-size", ffn)
-    if sizes.get("num_moe_experts") and "moe_ffn_hidden_size" not in said and knows_all:
-        written, ffn = "no --moe-ffn-hidden-size", said.get("ffn_hidden_size")
-        if ffn is not None:
-            yield "model.moe_ffn_hidden_size", _value(read, None, written, ffn.value)
-    if sizes.get("add_bias_linear", True) and knows_all:  # of every linear layer
-        yield "model.add_qkv_bias", _value(read, None, "no --disable-bias-linear", True)
-    if "kv_channels" not in said and heads:
-        yield "model.kv_channels", _value(read, None, "no --kv-channels", hidden // heads)
-    groups, grouped = said.get("num_query_groups"), said.get("group_query_attention")
-    if groups is not None and grouped is not None and grouped.value:
-        yield "model.num_query_groups", _value(read, groups, "", groups.value)
+    if activation is not None:
+        yield "model.activation", said[activation].meaning(_ACTIVATIONS[activation])
     elif knows_all:
-        written = "no --group-query-attention"
-        yield "model.num_query_groups", _value(read, None, written, heads)
-    untied = said.get("untie_embeddings_and_output_weights")
-    if untied is not None or knows_all:
-        tied = untied is None or not untied.value
-        written = "no --untie-embeddings-and-output-weights"
-        yield "model.share_embeddings_and_output_weights", _value(read, untied, written, tied)
+        yield "model.activation", read.omitted(Activation.GELU, "no --swiglu")
+    if knows_all:
+        yield from _omitted_widths(read, sizes, gated=activation == "swiglu")
+    if "kv_channels" not in said and heads:
+        yield "model.kv_channels", read.omitted(hidden // heads, "no --kv-channels")
+    if "num_query_groups" in said and sizes.get("group_query_attention"):
+        yield "model.num_query_groups", said["num_query_groups"]
+    elif knows_all:
+        yield "model.num_query_groups", read.omitted(heads, "no --group-query-attention")
+    untied, path = said.get(_UNTIED), "model.share_embeddings_and_output_weights"
+    if untied is not None:
+        yield path, untied.meaning(not untied.value)
+    elif knows_all:
+        yield path, read.omitted(True, f"no {dashed(_UNTIED)}")
     yield from _positions(read, said)
-    if "num_moe_experts" in said and not said["num_moe_experts"].value:
-        yield "model.num_moe_experts", _value(read, said["num_moe_experts"], "", None)
+    if "num_moe_experts" in said and not sizes["num_moe_experts"]:
+        yield "model.num_moe_experts", said["num_moe_experts"].meaning(None)
 
 
-def _activation(said: Mapping[str, ReadValue]) -> tuple[Activation, ReadValue | None]:
-    for name, activation in _ACTIVATIONS.items():
-        if name in said and said[name].value:
-            return activation, said[name]
-    return Activation.GELU, None
+def _omitted_widths(read: ReadSettings, sizes: Mapping[str, Any], *, gated: bool) -> Fields:
+    """Of validate_args; gated: two thirds of four times the width, in multiples of 64."""
+    hidden = sizes["hidden_size"]
+    if "ffn_hidden_size" not in sizes:
+        ffn = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+        yield "model.ffn_hidden_size", read.omitted(ffn, "no --ffn-hidden-size")
+    elif sizes.get("num_moe_experts") and "moe_ffn_hidden_size" not in sizes:
+        ffn = read.omitted(sizes["ffn_hidden_size"], "no --moe-ffn-hidden-size")
+        yield "model.moe_ffn_hidden_size", ffn
+    if sizes.get("add_bias_linear", True):  # of every linear layer
+        yield "model.add_qkv_bias", read.omitted(True, "no --disable-bias-linear")
 
 
-def _positions(
-    read: ReadSettings, said: Mapping[str, ReadValue]
-) -> Iterator[tuple[str, ReadValue]]:
+def _positions(read: ReadSettings, said: Said) -> Fields:
     """--use-rotary-position-embeddings is an old spelling of rope, and goes before the new one."""
     path = "model.position_embedding_type"
-    rotary, given = read.loose.get("use_rotary_position_embeddings"), None
-    kind: Any = PositionEmbedding.LEARNED
+    rotary = read.loose.get("use_rotary_position_embeddings")
+    given = said.get("position_embedding_type")
     if rotary is not None and truth(rotary.value):
-        kind, given = PositionEmbedding.ROPE, rotary
-    elif (given := said.get("position_embedding_type")) is not None:
+        yield path, rotary.meaning(PositionEmbedding.ROPE)
+    elif given is not None:
         kind = _POSITIONS.get(given.value, given.value)
-        if kind not in list(PositionEmbedding):
-            return
-    if given is not None or not read.unknown:
-        yield path, _value(read, given, "no --position-embedding-type", kind)
+        if kind in list(PositionEmbedding):
+            yield path, given.meaning(kind)
+    elif not read.unknown:
+        yield path, read.omitted(PositionEmbedding.LEARNED, "no --position-embedding-type")
 
 
-def _value(read: ReadSettings, given: ReadValue | None, written: str, value: Any) -> ReadValue:
-    return read.omitted(value, written) if given is None else given.meaning(value)
-
-
-def model_of_shape(read: ReadSettings, shape: Mapping[str, ReadValue]) -> str:
+def model_of_shape(read: ReadSettings, shape: Said) -> str:
     """The preset with the shape that is spelled out; empty where there is none."""
     values = {path.removeprefix("model."): given.value for path, given in shape.items()}
     wanted = _filled(values)

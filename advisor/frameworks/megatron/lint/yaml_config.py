@@ -40,16 +40,15 @@ def read_tree(tree: Tree) -> ReadSettings | None:
     elif isinstance(tree.get("model"), Mapping):
         _bridge(read, tree)
     else:
-        nested = ("language_model",) if isinstance(tree.get("language_model"), Mapping) else ()
         _put_fields(read, tree)
-        if nested:
-            _put_fields(read, tree, *nested)
+        if isinstance(tree.get("language_model"), Mapping):
+            _put_fields(read, tree, "language_model")
         elif not any(name in read.given.values for name in _OWN):
             return None
     _put_loose(read, tree)
     foreign = read.given.framework != Framework.MEGATRON_LM
     read.partial = foreign and "num_layers" not in read.given.values
-    return read if read else None
+    return read or None
 
 
 def _put_loose(read: ReadSettings, tree: Tree, *path: str) -> None:
@@ -116,15 +115,13 @@ def put_field(read: ReadSettings, name: str, value: Any, place: Place) -> None:
     # A resolved configuration lists both spellings; the unused one is null or empty.
     if field not in KINDS or (name == "cuda_graph_scope" and not plain):
         return
-    if plain is not None and not (isinstance(plain, Mapping) or _misfits(field, plain)):
-        read.put(field, plain, name, place)
-        read.given.spellings.add(name)
-        if isinstance(plain, list):
-            read.item_places |= {(field, str(item)): place for item in plain}
-
-
-def _misfits(field: str, value: object) -> bool:
-    return isinstance(value, list) and KINDS[field] is not tuple
+    misfits = isinstance(plain, Mapping) or (isinstance(plain, list) and KINDS[field] is not tuple)
+    if plain is None or misfits:
+        return
+    read.put(field, plain, name, place)
+    read.given.spellings.add(name)
+    if isinstance(plain, list):
+        read.item_places |= {(field, str(item)): place for item in plain}
 
 
 def _plain(value: Any) -> Any:

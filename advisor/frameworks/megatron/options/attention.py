@@ -6,7 +6,6 @@ from typing import Final
 from advisor.frameworks.megatron.options.values import (
     attention_variant,
     first_number,
-    has_windows,
     is_latent,
     variant_named,
     window_pair,
@@ -25,9 +24,12 @@ from advisor.frameworks.option import (
 )
 
 _LATENT: Final = Emitted(line=When(always=True, only_if=is_latent))
+_WINDOWED: Final = Emitted(line=When(only_if=lambda job: job.model.window_size is not None))
 _INDEXER: Final = "sparse attention with an indexer is not modelled"
 _INDEXED: Final = "used only with sparse attention"
 _ROTARY: Final = "values of the rotary table"
+_SHAPES: Final = "layers of different shapes are not modelled"
+_LARGEST_LOGITS: Final = "keeping the largest attention logits is not modelled"
 
 
 class Attention(Options, title="Attention and multi-token prediction"):
@@ -41,12 +43,8 @@ class Attention(Options, title="Attention and multi-token prediction"):
     qk_pos_emb_head_dim: int = option(64, "model", _LATENT)
     v_head_dim: int = option(128, "model", _LATENT)
     rope_type: str = option("yarn", "model", _LATENT)
-    window_size: str | None = option(
-        None, "model", value=window_pair, means=first_number, emitted=ON_LINE
-    )
-    window_attn_skip_freq: str | None = option(
-        None, "model", line=When(only_if=has_windows), since="0.15"
-    )
+    window_size: str | None = option(None, "model", ON_LINE, value=window_pair, means=first_number)
+    window_attn_skip_freq: str | None = option(None, "model", _WINDOWED, since="0.15")
     no_rope_freq: str | None = option(None, "model", ON_LINE, since="0.13")
     softmax_type: str = option("vanilla", "model", ON_LINE, since="0.15")
     mtp_num_layers: int | None = option(
@@ -71,10 +69,10 @@ class Attention(Options, title="Attention and multi-token prediction"):
     experimental_attention_variant: str | None = option(
         None,
         "model",
+        ON_LINE,
         value=attention_variant,
         means=variant_named,
         strict=True,
-        emitted=ON_LINE,
         since="0.16",
     )
     experimental_attention_variant_loss_scale_func: object = harmless(
@@ -93,14 +91,10 @@ class Attention(Options, title="Attention and multi-token prediction"):
     dsa_indexer_scoring_relu: bool = harmless(True, _INDEXED, since="0.19")
     dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXED, since="0.19")
     dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXED, since="0.19")
-    qk_clip: bool = unpriced(
-        False, "keeping the largest attention logits is not modelled", since="0.16"
-    )
+    qk_clip: bool = unpriced(False, _LARGEST_LOGITS, since="0.16")
     qk_clip_alpha: float = harmless(0.5, "used only with qk_clip", since="0.16")
     qk_clip_threshold: float = harmless(100, "used only with qk_clip", since="0.16")
-    log_max_attention_logit: bool = unpriced(
-        False, "keeping the largest attention logits is not modelled", since="0.16"
-    )
+    log_max_attention_logit: bool = unpriced(False, _LARGEST_LOGITS, since="0.16")
     apply_query_key_layer_scaling: bool = harmless(False)
     flash_attention_version: int | None = harmless(
         None, "attention_backend selects the modelled kernel", since="0.19"
@@ -125,7 +119,7 @@ class Hybrid(Options, title="Mixers other than attention"):
     """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
 
     hybrid_layer_pattern: str | None = option(
-        None, "model", was="hybrid_override_pattern", renamed="0.17", emitted=ON_LINE
+        None, "model", ON_LINE, was="hybrid_override_pattern", renamed="0.17"
     )
     linear_attention_freq: str | None = option(None, "model", ON_LINE, since="0.16")
     linear_conv_kernel_dim: int = option(4, "model", ON_LINE, since="0.16")
@@ -147,16 +141,10 @@ class Hybrid(Options, title="Mixers other than attention"):
     mamba_training_ssm_states_dtype: str | None = unpriced(
         None, "SSM states are modelled in the kernel's type", since="0.19"
     )
-    heterogeneous_block_specs: bool = refused(
-        False, "layers of different shapes are not modelled", flag="", since="0.12"
-    )
+    heterogeneous_block_specs: bool = refused(False, _SHAPES, flag="", since="0.12")
     hetereogenous_dist_checkpoint: bool = harmless(
         False, "used only for checkpoints", flag="", since="0.13"
     )
-    heterogeneous_layers_config_path: str | None = refused(
-        None, "layers of different shapes are not modelled"
-    )
-    heterogeneous_layers_config_encoded_json: str | None = refused(
-        None, "layers of different shapes are not modelled"
-    )
+    heterogeneous_layers_config_path: str | None = refused(None, _SHAPES)
+    heterogeneous_layers_config_encoded_json: str | None = refused(None, _SHAPES)
     spec: tuple[str, ...] = unpriced((), "layers are modelled as in the built-in layer specs")

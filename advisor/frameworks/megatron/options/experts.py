@@ -5,7 +5,7 @@ from typing import Final
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
     asks_for_deepep,
-    expert_tensor_degree,
+    emitted_where,
     has_experts,
     sends_flex,
     weights_squared_relu,
@@ -24,13 +24,13 @@ from advisor.frameworks.option import (
 _SET: Final = When(only_if=has_experts)
 _ALWAYS: Final = When(always=True, only_if=has_experts)
 _MODEL: Final = Emitted(line=_SET)
-_RUN: Final = Emitted(line=_SET, recipe=_ALWAYS, nemo_1="")
-_FLEX: Final = Emitted(
-    line=When(only_if=sends_flex), recipe=When(always=True, only_if=sends_flex), nemo_1="", order=9
-)
+_RUN: Final = emitted_where(has_experts, nemo_1="")
+_FLEX: Final = emitted_where(sends_flex, nemo_1="", order=9)
 _SMS: Final = "the dispatcher is modelled with Megatron's default number of multiprocessors"
 _KERNELS: Final = "the dispatcher's kernels are modelled with their default settings"
 _LAYOUT: Final = "another weight layout or kernel of the same MLP"
+_FIXED_SIZE: Final = "buffers of a fixed size are not modelled"
+_PADDING: Final = "padding tokens are not counted"
 
 
 class Experts(Options, title="Experts"):
@@ -40,7 +40,11 @@ class Experts(Options, title="Experts"):
         1, "layout", DEGREE, line=When(with_layout=True, only_if=has_experts), recipe=_ALWAYS
     )
     expert_tensor_parallel_size: int | None = option(
-        None, "layout", _RUN, recipe_value=expert_tensor_degree, nemo=STRATEGY
+        None,
+        "layout",
+        _RUN,
+        recipe_value=lambda job, _: job.layout.expert_tensor_degree,
+        nemo=STRATEGY,
     )
     num_moe_experts: int | None = option(None, "model", _MODEL, flag="--num-experts")
     moe_layer_freq: str = option("1", "model", _MODEL)
@@ -63,13 +67,7 @@ class Experts(Options, title="Experts"):
     moe_token_drop_policy: str = option("probs", "model", _MODEL)
     moe_grouped_gemm: bool = option(False, "model", _RUN, order=2)
     use_fused_weighted_squared_relu: bool = option(
-        False,
-        "model",
-        line=When(only_if=weights_squared_relu),
-        recipe=When(always=True, only_if=weights_squared_relu),
-        in_nemo=False,
-        order=9,
-        since="0.14",
+        False, "model", emitted_where(weights_squared_relu), in_nemo=False, order=9, since="0.14"
     )
     moe_use_legacy_grouped_gemm: bool = option(False, "model", _MODEL, until="0.16")
     moe_apply_probs_on_input: bool = option(False, "model", _MODEL, since="0.12")
@@ -85,12 +83,8 @@ class Experts(Options, title="Experts"):
         recipe=When(only_if=sends_flex),
         since="0.12",
     )
-    moe_router_padding_for_fp8: bool = checked(
-        False, "padding tokens are not counted", since="0.13"
-    )
-    moe_router_padding_for_quantization: bool = checked(
-        False, "padding tokens are not counted", since="0.16"
-    )
+    moe_router_padding_for_fp8: bool = checked(False, _PADDING, since="0.13")
+    moe_router_padding_for_quantization: bool = checked(False, _PADDING, since="0.16")
     moe_input_jitter_eps: float | None = checked(None, "adds one multiplication per token")
     moe_router_force_load_balancing: bool = option(False, "job", since="0.13")
     moe_router_topk_scaling_factor: float | None = harmless(None)
@@ -114,12 +108,8 @@ class Experts(Options, title="Experts"):
     moe_permute_fusion_into_hybridep: bool = unpriced(
         False, "the permutation is modelled separately from the dispatch", since="0.17"
     )
-    moe_ncclep_static_shape: bool = unpriced(
-        False, "buffers of a fixed size are not modelled", since="0.19"
-    )
-    moe_ncclep_zero_copy: bool = unpriced(
-        False, "buffers of a fixed size are not modelled", since="0.19"
-    )
+    moe_ncclep_static_shape: bool = unpriced(False, _FIXED_SIZE, since="0.19")
+    moe_ncclep_zero_copy: bool = unpriced(False, _FIXED_SIZE, since="0.19")
     moe_latent_size: int | None = refused(
         None, "experts on a latent dimension are not modelled", since="0.16"
     )
@@ -129,9 +119,7 @@ class Experts(Options, title="Experts"):
     moe_shared_expert_glu_interleave_size: int | None = harmless(None, _LAYOUT, since="0.19")
     use_grouped_gemm_for_shared_expert: bool = harmless(False, _LAYOUT, since="0.19")
     use_grouped_gemm_for_dense_mlp: bool = harmless(False, _LAYOUT, since="0.18")
-    moe_expert_rank_capacity_factor: float | None = unpriced(
-        None, "buffers of a fixed size are not modelled", since="0.18"
-    )
+    moe_expert_rank_capacity_factor: float | None = unpriced(None, _FIXED_SIZE, since="0.18")
     moe_enable_routing_replay: bool = unpriced(
         False, "replayed routing is not modelled", since="0.16"
     )

@@ -2,8 +2,11 @@
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from advisor.frameworks.megatron.options.values import (
     checks_for_nan,
+    emitted_where,
     graph_impl,
     graph_modules,
     graph_modules_of_recipe,
@@ -14,7 +17,6 @@ from advisor.frameworks.option import (
     ON_LINE,
     SET_IN_RECIPES,
     Options,
-    When,
     checked,
     harmless,
     option,
@@ -22,6 +24,7 @@ from advisor.frameworks.option import (
 )
 from advisor.job.job import CudaGraphImpl
 
+_OLD: Final = replace(SET_IN_RECIPES, nemo_1="")
 _POOL: Final = "one pool for all graphs is modelled"
 
 
@@ -29,38 +32,28 @@ class CudaGraphs(Options, title="CUDA graphs"):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(
-        "none", "job", value=graph_impl, strict=True, emitted=SET_IN_RECIPES, since="0.15"
+        "none", "job", SET_IN_RECIPES, value=graph_impl, strict=True, since="0.15"
     )
     external_cuda_graph: bool = option(
-        False,
-        "job.cuda_graph_impl",
-        value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
-        emitted=SET_IN_RECIPES,
-        nemo_1="",
+        False, "job.cuda_graph_impl", _OLD, value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE)
     )
     enable_cuda_graph: bool = option(
-        False,
-        "job.cuda_graph_impl",
-        value=old_graphs(CudaGraphImpl.LOCAL),
-        emitted=SET_IN_RECIPES,
-        nemo_1="",
+        False, "job.cuda_graph_impl", _OLD, value=old_graphs(CudaGraphImpl.LOCAL)
     )
     cuda_graph_modules: tuple[str, ...] = option(
         (),
         "job",
+        emitted_where(has_graphs, nemo_1=""),
         config="full",
         value=graph_modules,
         strict=True,
         since="0.12",
         was="cuda_graph_scope",
         renamed="0.18",
-        line=When(only_if=has_graphs),
-        recipe=When(always=True, only_if=has_graphs),
         recipe_value=graph_modules_of_recipe,
-        nemo_1="",
     )
     check_for_nan_in_loss_and_grad: bool = option(
-        True, "job.cuda_graph_impl", value=checks_for_nan, emitted=ON_LINE, bridge=""
+        True, "job.cuda_graph_impl", ON_LINE, value=checks_for_nan, bridge=""
     )
     cuda_graph_warmup_steps: int = checked(3, "warm-up steps before the capture are not modelled")
     cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", older={"0.17": False})

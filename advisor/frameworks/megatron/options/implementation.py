@@ -2,19 +2,14 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import (
-    fuses_loss,
-    is_gelu,
-    is_swiglu,
-    loss_fusion,
-    runs_own_softmax,
-)
+from advisor.frameworks.megatron.options.values import fuses_loss, loss_fusion, runs_own_softmax
 from advisor.frameworks.option import (
     ALWAYS,
     EMITTED,
     ON_LINE,
     SET_IN_RECIPES,
     WITH_LAYOUT,
+    Emitted,
     Format,
     Options,
     When,
@@ -24,7 +19,12 @@ from advisor.frameworks.option import (
     refused,
     unpriced,
 )
+from advisor.models.options import Activation
 
+_GELU: Final = Emitted(line=When(only_if=lambda job: job.model.activation is Activation.GELU))
+_SWIGLU: Final = Emitted(line=When(only_if=lambda job: job.model.activation is Activation.SWIGLU))
+_OWN_SOFTMAX: Final = Emitted(line=When(only_if=runs_own_softmax))
+_ALWAYS: Final = Emitted(line=ALWAYS, recipe=ALWAYS, nemo_1="")
 _FUSED: Final = "steps are modelled with the fusions that the model.* keys select"
 
 
@@ -34,46 +34,22 @@ class Implementation(Options, title="Kernels and fusions"):
     transformer_impl: str = option("transformer_engine", "model", ON_LINE, since="0.14")
     attention_backend: str = option("auto", "model", line=WITH_LAYOUT)
     attention_softmax_in_fp32: bool = option(
-        True,
-        "model",
-        flag="--attention-softmax-in-fp32",
-        launcher=False,
-        line=When(only_if=runs_own_softmax),
+        True, "model", _OWN_SOFTMAX, flag="--attention-softmax-in-fp32", launcher=False
     )
     masked_softmax_fusion: bool = option(
-        False,
-        "model",
-        flag="",
-        off="--no-masked-softmax-fusion",
-        launcher=True,
-        line=When(only_if=runs_own_softmax),
+        False, "model", _OWN_SOFTMAX, flag="", off="--no-masked-softmax-fusion", launcher=True
     )
-    bias_activation_fusion: bool = option(False, "model", flag="", off="")
-    bias_gelu_fusion: bool = option(
-        True,
-        "model.bias_activation_fusion",
-        off="--no-bias-gelu-fusion",
-        line=When(only_if=is_gelu),
-    )
-    bias_swiglu_fusion: bool = option(
-        True,
-        "model.bias_activation_fusion",
-        off="--no-bias-swiglu-fusion",
-        line=When(only_if=is_swiglu),
-    )
+    bias_activation_fusion: bool = option(False, "model", flag="")
+    bias_gelu_fusion: bool = option(True, "model.bias_activation_fusion", _GELU)
+    bias_swiglu_fusion: bool = option(True, "model.bias_activation_fusion", _SWIGLU)
     bias_dropout_fusion: bool = option(
-        False, "model", flag="", off="--no-bias-dropout-fusion", launcher=True, emitted=ON_LINE
+        False, "model", ON_LINE, flag="", off="--no-bias-dropout-fusion", launcher=True
     )
     apply_rope_fusion: bool = option(
-        False, "model", flag="", off="--no-rope-fusion", launcher=True, emitted=ON_LINE
+        False, "model", ON_LINE, flag="", off="--no-rope-fusion", launcher=True
     )
     gradient_accumulation_fusion: bool = option(
-        False,
-        "model",
-        flag="",
-        off="--no-gradient-accumulation-fusion",
-        launcher=True,
-        emitted=ON_LINE,
+        False, "model", ON_LINE, flag="", off="--no-gradient-accumulation-fusion", launcher=True
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
     use_mcore_models: bool = harmless(False, "every model is Megatron Core's")
@@ -115,14 +91,8 @@ class Loss(Options, title="Loss"):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(
-        False, "model.cross_entropy_fusion", value=fuses_loss, emitted=SET_IN_RECIPES, nemo_1=""
+        False, "model.cross_entropy_fusion", SET_IN_RECIPES, value=fuses_loss, nemo_1=""
     )
     cross_entropy_fusion_impl: str = option(
-        "native",
-        "model.cross_entropy_fusion",
-        value=loss_fusion,
-        line=ALWAYS,
-        recipe=ALWAYS,
-        nemo_1="",
-        since="0.12",
+        "native", "model.cross_entropy_fusion", _ALWAYS, value=loss_fusion, since="0.12"
     )

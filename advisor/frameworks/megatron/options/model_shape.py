@@ -2,12 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.values import (
-    grouped_queries,
-    has_activation,
-    is_gated,
-    untied,
-)
+from advisor.frameworks.megatron.options.values import activates
 from advisor.frameworks.option import Options, checked, harmless, option, refused, unpriced
 from advisor.models.options import Activation
 
@@ -24,9 +19,13 @@ class Shape(Options, title="Shape of the model"):
     ffn_hidden_size: int | None = option(None, "model")
     num_attention_heads: int | None = option(None, "model", config=0)
     num_query_groups: int | None = option(None, "model", launcher=1)
-    group_query_attention: bool = option(False, "model.num_query_groups", value=grouped_queries)
+    group_query_attention: bool = option(
+        False,
+        "model.num_query_groups",
+        value=lambda job, _: job.model.num_query_groups < job.model.num_attention_heads,
+    )
     kv_channels: int | None = option(None, "model")
-    vocab_size: int | None = option(None, "model", bridge="tokenizer.vocab_size")
+    vocab_size: int | None = option(None, "model", bridge="tokenizer")
     padded_vocab_size: int | None = checked(None, "follows from vocab_size")
     make_vocab_size_divisible_by: int = option(128, "model")
     max_position_embeddings: int | None = option(None, "model", config=4096)
@@ -42,7 +41,9 @@ class Shape(Options, title="Shape of the model"):
     relative_attention_max_distance: int = harmless(128, "used only with relative positions")
     share_embeddings_and_output_weights: bool = option(True, "model", flag="")
     untie_embeddings_and_output_weights: bool = option(
-        False, "model.share_embeddings_and_output_weights", value=untied
+        False,
+        "model.share_embeddings_and_output_weights",
+        value=lambda job, _: not job.model.share_embeddings_and_output_weights,
     )
     normalization: str = option("LayerNorm", "model")
     layernorm_epsilon: float = harmless(1e-05, "", flag="--norm-epsilon")
@@ -53,14 +54,12 @@ class Shape(Options, title="Shape of the model"):
         None, "model", config=True, launcher=True, flag="", off="--disable-bias-linear"
     )
     add_qkv_bias: bool = option(False, "model")
-    gated_linear_unit: bool = option(False, "model.activation", value=is_gated, flag="")
-    swiglu: bool = option(False, "model.activation", value=has_activation(Activation.SWIGLU))
-    squared_relu: bool = option(
-        False, "model.activation", value=has_activation(Activation.SQUARED_RELU)
+    gated_linear_unit: bool = option(
+        False, "model.activation", value=lambda job, _: job.model.activation.gated, flag=""
     )
-    quick_geglu: bool = option(
-        False, "model.activation", value=has_activation(Activation.QUICK_GEGLU)
-    )
+    swiglu: bool = option(False, "model.activation", value=activates(Activation.SWIGLU))
+    squared_relu: bool = option(False, "model.activation", value=activates(Activation.SQUARED_RELU))
+    quick_geglu: bool = option(False, "model.activation", value=activates(Activation.QUICK_GEGLU))
     openai_gelu: bool = unpriced(False, "modelled as gelu")
     onnx_safe: bool | None = unpriced(None, "modelled as gelu")
     activation_func: object = harmless(

@@ -35,7 +35,7 @@ class OptimizerStep(Options, title="Optimizer", home="optimizer"):
 
     optimizer: str = option("adam", "job", ON_LINE, means=str.lower)
     use_layer_wise_param_layout: bool = option(
-        True, "job.optimizer", value=deals_whole_tensors, since="0.18", emitted=ON_LINE, bridge=""
+        True, "job.optimizer", ON_LINE, value=deals_whole_tensors, since="0.18", bridge=""
     )
     lr: float | None = harmless(None, _NUMBER)
     min_lr: float | None = harmless(None, _NUMBER)
@@ -98,8 +98,8 @@ class OptimizerStep(Options, title="Optimizer", home="optimizer"):
     use_torch_optimizer_for_cpu_offload: bool = unpriced(
         False, "the update on the host is modelled like DeepSpeed's CPU Adam", since="0.12"
     )
-    pin_cpu_grads: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-grads", since="0.12")
-    pin_cpu_params: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-params", since="0.12")
+    pin_cpu_grads: bool = harmless(True, _HOST, since="0.12")
+    pin_cpu_params: bool = harmless(True, _HOST, since="0.12")
     log_num_zeros_in_grad: bool = unpriced(False, "the counting of zero gradients is not modelled")
     overlap_param_gather_with_optimizer_step: bool = unpriced(
         False, "weights are modelled as gathered after the optimizer step"
@@ -138,9 +138,7 @@ class DataParallel(Options, title="Data parallelism", home="ddp"):
         since="0.17",
     )
     average_in_collective: bool = harmless(False, "", flag="--ddp-average-in-collective")
-    gradient_reduce_div_fusion: bool = harmless(
-        True, "", flag="", off="--no-gradient-reduce-div-fusion", since="0.12"
-    )
+    gradient_reduce_div_fusion: bool = harmless(True, since="0.12")
     nccl_ub: bool = unpriced(
         False, "buffers registered with NCCL are not modelled", flag="--use-nccl-ub", since="0.13"
     )

@@ -36,8 +36,10 @@ STRATEGY: Final = "trainer.strategy"
 
 DEGREE: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo=STRATEGY)
 _SWITCH: Final = Emitted(line=DIFFERENT, recipe=ALWAYS, nemo=STRATEGY)
+_OVERLAP: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, bridge="comm_overlap", nemo_1="")
 _SPLIT: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, nemo=STRATEGY, order=1)
 _SHARDS: Final = "weights sharded over an additional group of ranks are not modelled"
+_PER_SAMPLE: Final = "a context-parallel degree per sample is not modelled"
 
 
 class Parallelism(Options, title="Degrees of parallelism"):
@@ -48,9 +50,8 @@ class Parallelism(Options, title="Degrees of parallelism"):
     tp_comm_overlap: bool = option(
         False,
         "layout",
+        _OVERLAP,
         value=overlaps_tensor_parallel,
-        emitted=EMITTED,
-        bridge="comm_overlap.tp_comm_overlap",
         nemo_1="model.ub_tp_comm_overlap",
         order=2,
     )
@@ -58,10 +59,10 @@ class Parallelism(Options, title="Degrees of parallelism"):
     cp_comm_type: tuple[str, ...] = option(
         (),
         "layout",
+        EMITTED,
         value=cp_comm_types,
         means=one_of_all,
         launcher=("p2p",),
-        emitted=EMITTED,
         nemo_1="",
         format=Format.SINGLE,
     )
@@ -72,16 +73,16 @@ class Parallelism(Options, title="Degrees of parallelism"):
     num_layers_per_virtual_pipeline_stage: int | None = option(
         None,
         "layout.virtual_pipeline_model_parallel_size",
+        ON_LINE,
         value=layers_of_virtual_stage,
-        emitted=ON_LINE,
         bridge="",
     )
     virtual_pipeline_model_parallel_size: int | None = option(
         None,
         "layout",
+        _SWITCH,
         value=virtual_stages,
         flag="--num-virtual-stages-per-pipeline-rank",
-        emitted=_SWITCH,
         line=When(only_if=has_chunks_by_number),
     )
     num_layers_in_first_pipeline_stage: int | None = option(
@@ -109,12 +110,8 @@ class Parallelism(Options, title="Degrees of parallelism"):
     mtp_standalone: bool = unpriced(
         False, "multi-token prediction is modelled on the last stage", flag="", since="0.16"
     )
-    hybrid_context_parallel: bool = refused(
-        False, "a context-parallel degree per sample is not modelled", since="0.16"
-    )
-    max_seqlen_per_dp_cp_rank: int | None = refused(
-        None, "a context-parallel degree per sample is not modelled", since="0.16"
-    )
+    hybrid_context_parallel: bool = refused(False, _PER_SAMPLE, since="0.16")
+    max_seqlen_per_dp_cp_rank: int | None = refused(None, _PER_SAMPLE, since="0.16")
     variable_seq_lengths: bool = unpriced(
         False, "every microbatch is modelled with seq_length tokens", flag=""
     )
@@ -133,6 +130,8 @@ class Parallelism(Options, title="Degrees of parallelism"):
 
 _USER_BUFFERS: Final = "tp_comm_overlap is modelled with Transformer Engine's own choices"
 _ORDER: Final = "pipeline messages are modelled as Megatron-LM sends them"
+_OVERLAPPED: Final = "used only with overlap_moe_expert_parallel_comm"
+_PRIORITIES: Final = "streams are modelled without priorities"
 
 
 class Communication(Options, title="Communication"):
@@ -154,14 +153,11 @@ class Communication(Options, title="Communication"):
     async_tensor_model_parallel_allreduce: bool = unpriced(
         True,
         "input gradients are modelled as reduced while weight gradients are computed",
-        off="--no-async-tensor-model-parallel-allreduce",
         until="0.16",
         older={"0.15": False},
     )
     symmetric_ar_type: str | None = harmless(None, "used only for inference", since="0.13")
-    high_priority_a2a_comm_stream: bool = unpriced(
-        False, "streams are modelled without priorities", since="0.18"
-    )
+    high_priority_a2a_comm_stream: bool = unpriced(False, _PRIORITIES, since="0.18")
     overlap_p2p_comm: bool = unpriced(False, _ORDER, flag="", off="--no-overlap-p2p-communication")
     batch_p2p_comm: bool = unpriced(True, _ORDER, flag="")
     batch_p2p_sync: bool = unpriced(True, _ORDER, flag="")
@@ -174,29 +170,11 @@ class Communication(Options, title="Communication"):
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)
     overlap_moe_expert_parallel_comm: bool = option(
-        False,
-        "layout",
-        strict=True,
-        emitted=EMITTED,
-        bridge="comm_overlap.overlap_moe_expert_parallel_comm",
-        nemo_1="",
-        since="0.14",
+        False, "layout", _OVERLAP, strict=True, since="0.14"
     )
-    overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
-        False, "used only with overlap_moe_expert_parallel_comm", since="0.18"
-    )
-    ep_overlap_early_attn_memory_release: bool = unpriced(
-        False, "used only with overlap_moe_expert_parallel_comm", since="0.16"
-    )
-    delay_wgrad_compute: bool = option(
-        False,
-        "layout",
-        strict=True,
-        emitted=EMITTED,
-        bridge="comm_overlap.delay_wgrad_compute",
-        nemo_1="",
-        since="0.13",
-    )
+    overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(False, _OVERLAPPED, since="0.18")
+    ep_overlap_early_attn_memory_release: bool = unpriced(False, _OVERLAPPED, since="0.16")
+    delay_wgrad_compute: bool = option(False, "layout", _OVERLAP, strict=True, since="0.13")
     defer_embedding_wgrad_compute: bool = checked(
         False, "the output layer's weight gradient is not modelled as deferred"
     )
@@ -218,9 +196,7 @@ class Communication(Options, title="Communication"):
     distributed_backend: str = unpriced("nccl", "messages are modelled with NCCL's bandwidth")
     use_sharp: bool = unpriced(False, "reductions are modelled without in-network computing")
     sharp_enabled_group: str | None = harmless(None, "used only with use_sharp")
-    high_priority_stream_groups: tuple[str, ...] = unpriced(
-        (), "streams are modelled without priorities"
-    )
+    high_priority_stream_groups: tuple[str, ...] = unpriced((), _PRIORITIES)
     nccl_communicator_config_path: str | None = unpriced(
         None, "messages are modelled with NCCL's default bandwidth"
     )

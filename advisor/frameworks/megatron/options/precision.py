@@ -40,6 +40,9 @@ from advisor.frameworks.option import (
 
 _SCALING: Final = "a parameter of the scaling recipe"
 _KITCHEN: Final = "kernels of another library are not modelled"
+_TRANSPOSED: Final = "transposed 8-bit weights are modelled as the recipe keeps them"
+_PER_LAYER: Final = "a precision recipe per layer is not modelled"
+_CUSTOM: Final = "a custom recipe is not modelled"
 _STATE: Final = Emitted(line=DIFFERENT, recipe=DIFFERENT, in_nemo=False, bridge="optimizer")
 _ON_HOST: Final = When(only_if=offloads_optimizer)
 _HOST: Final = replace(_STATE, line=_ON_HOST, recipe=_ON_HOST)
@@ -62,13 +65,13 @@ _END: Final = Emitted(line=When(always=True, only_if=ends_in_16_bits))
 class Precision(Options, title="Precision"):
     """Options of number types."""
 
-    fp16: bool = option(False, "job.precision", value=is_16_bit(Types.FP16), emitted=ON_LINE)
+    fp16: bool = option(False, "job.precision", ON_LINE, value=is_16_bit(Types.FP16))
     accumulate_allreduce_grads_in_fp32: bool = option(
-        False, "job.main_grads_dtype", value=accumulates_in_fp32, emitted=ON_LINE, bridge=""
+        False, "job.main_grads_dtype", ON_LINE, value=accumulates_in_fp32, bridge=""
     )
-    bf16: bool = option(False, "job.precision", value=is_16_bit(Types.BF16), emitted=ON_LINE)
+    bf16: bool = option(False, "job.precision", ON_LINE, value=is_16_bit(Types.BF16))
     grad_reduce_in_bf16: bool = option(
-        False, "job.main_grads_dtype", value=reduces_in_bf16, emitted=ON_LINE, bridge=""
+        False, "job.main_grads_dtype", ON_LINE, value=reduces_in_bf16, bridge=""
     )
     grad_reduce_in_fp32: bool = option(
         False, "job.main_grads_dtype", value=reduces_in_fp32, flag="", bridge="ddp"
@@ -76,9 +79,7 @@ class Precision(Options, title="Precision"):
     mixed_precision: str = option(
         "bf16_mixed", "job.precision", value=mixed_precision, flag="", bridge="mixed_precision"
     )
-    fp8: str | None = option(
-        None, "job.precision", value=fp8_format, flag="--fp8-format", emitted=ON_LINE
-    )
+    fp8: str | None = option(None, "job.precision", ON_LINE, value=fp8_format, flag="--fp8-format")
     fp8_recipe: str | None = option(
         None,
         "job.precision",
@@ -92,18 +93,18 @@ class Precision(Options, title="Precision"):
     fp4: str | None = option(
         None,
         "job.precision",
+        ON_LINE,
         value=fp4_format,
         strict=True,
         flag="--fp4-format",
-        emitted=ON_LINE,
         since="0.15",
     )
     fp4_recipe: str = option("nvfp4", "job.precision", value=fp4_recipe, line=ALWAYS, since="0.15")
     fp8_param: bool = option(
         False,
         "job.fp8_param_gather",
+        ON_LINE,
         flag="--fp8-param-gather",
-        emitted=ON_LINE,
         also=("fp8_param_gather",),
         since="0.12",
     )
@@ -123,8 +124,8 @@ class Precision(Options, title="Precision"):
     optimizer_offload_fraction: float = option(
         0.0,
         "job",
+        replace(_STATE, line=_SHARE, recipe=_SHARE, format=Format.SHORT),
         launcher=1.0,
-        emitted=replace(_STATE, line=_SHARE, recipe=_SHARE, format=Format.SHORT),
         since="0.12",
     )
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", _HOST, since="0.12")
@@ -140,12 +141,8 @@ class Precision(Options, title="Precision"):
     enable_autocast: bool = unpriced(False, "weights are modelled in the compute type", flag="")
     autocast_dtype: str | None = harmless(None, "used only with enable_autocast", flag="")
     fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
-    fp8_quantizer_factory: str | None = checked(
-        None, "a custom recipe is not modelled", since="0.16"
-    )
-    fp4_quantizer_factory: str | None = refused(
-        None, "a custom recipe is not modelled", since="0.16"
-    )
+    fp8_quantizer_factory: str | None = checked(None, _CUSTOM, since="0.16")
+    fp4_quantizer_factory: str | None = refused(None, _CUSTOM, since="0.16")
     fp4_param: bool = refused(
         False,
         "weights kept in 4 bits are not modelled",
@@ -161,22 +158,13 @@ class Precision(Options, title="Precision"):
     fp8_interval: int = harmless(1, _SCALING)
     fp8_amax_history_len: int = harmless(1, _SCALING)
     fp8_amax_compute_algo: str = harmless("most_recent", _SCALING)
-    fp8_wgrad: bool = unpriced(
-        True, "weight gradients are modelled as computed in 8 bits", off="--no-fp8-wgrad"
-    )
+    fp8_wgrad: bool = unpriced(True, "weight gradients are modelled as computed in 8 bits")
     tp_only_amax_red: bool = harmless(False, _SCALING, flag="")
-    keep_fp8_transpose_cache: bool = unpriced(
-        False,
-        "transposed 8-bit weights are modelled as the recipe keeps them",
-        bridge="ddp",
-        since="0.14",
-    )
+    keep_fp8_transpose_cache: bool = unpriced(False, _TRANSPOSED, bridge="ddp", since="0.14")
     keep_fp8_transpose_cache_when_using_custom_fsdp: bool = unpriced(
         False, "an old name of keep_fp8_transpose_cache", bridge="ddp", since="0.12", until="0.13"
     )
-    disable_parameter_transpose_cache: bool = unpriced(
-        False, "transposed 8-bit weights are modelled as the recipe keeps them", flag=""
-    )
+    disable_parameter_transpose_cache: bool = unpriced(False, _TRANSPOSED, flag="")
     disable_bf16_reduced_precision_matmul: bool = harmless(False, since="0.12")
     reuse_grad_buf_for_mxfp8_param_ag: bool = unpriced(
         False,
@@ -184,12 +172,8 @@ class Precision(Options, title="Precision"):
         bridge="ddp",
         since="0.13",
     )
-    quant_recipe: str | None = refused(
-        None, "a precision recipe per layer is not modelled", flag="", since="0.13"
-    )
-    te_precision_config_file: str | None = refused(
-        None, "a precision recipe per layer is not modelled"
-    )
+    quant_recipe: str | None = refused(None, _PER_LAYER, flag="", since="0.13")
+    te_precision_config_file: str | None = refused(None, _PER_LAYER)
     use_kitchen: bool = refused(False, _KITCHEN, flag="", since="0.13")
     use_kitchen_attention: bool = refused(False, _KITCHEN, since="0.16")
     kitchen_attention_backend: str = harmless("sdpa", "used only with use_kitchen", since="0.16")

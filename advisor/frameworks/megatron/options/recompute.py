@@ -21,33 +21,33 @@ from advisor.frameworks.option import (
 CHECKPOINT: Final = "model.activations_checkpoint_"
 """How NeMo 1's keys of recompute begin."""
 
-_OFFLOAD: Final = replace(EMITTED, nemo="", nemo_1="")
+_OFFLOAD: Final = replace(EMITTED, nemo="")
+_WITH_STASH: Final = "used only with moe_paged_stash"
+_NEMO_1: Final = "used only by NeMo 1"
 
 
 class Recompute(Options, title="Recompute and activation offload"):
     """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
 
     recompute_granularity: str | None = option(
-        None, "recompute.granularity", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "granularity"
+        None, "recompute.granularity", SET_IN_RECIPES, nemo_1=CHECKPOINT + "granularity"
     )
     recompute_modules: tuple[str, ...] | None = option(
         None, "recompute.modules", SET_IN_RECIPES, strict=True, nemo_1="", since="0.12"
     )
     recompute_method: str | None = option(
-        None, "recompute.method", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "method"
+        None, "recompute.method", SET_IN_RECIPES, nemo_1=CHECKPOINT + "method"
     )
     recompute_num_layers: int | None = option(
-        None, "recompute.num_layers", emitted=SET_IN_RECIPES, nemo_1=CHECKPOINT + "num_layers"
+        None, "recompute.num_layers", SET_IN_RECIPES, nemo_1=CHECKPOINT + "num_layers"
     )
     distribute_saved_activations: bool = option(
         False, "recompute", EMITTED, nemo_1="", older={"0.15": None}
     )
     fine_grained_activation_offloading: bool = option(
-        False, "recompute.offload_modules", emitted=_OFFLOAD, strict=True, since="0.16"
+        False, "recompute.offload_modules", _OFFLOAD, strict=True, since="0.16"
     )
-    offload_modules: tuple[str, ...] = option(
-        (), "recompute", emitted=_OFFLOAD, strict=True, since="0.16"
-    )
+    offload_modules: tuple[str, ...] = option((), "recompute", _OFFLOAD, strict=True, since="0.16")
     cpu_offloading: bool = option(
         False, "recompute.cpu_offloading_num_layers", flag="", recipe=DIFFERENT
     )
@@ -62,10 +62,10 @@ class Recompute(Options, title="Recompute and activation offload"):
         None, "recompute is modelled as the same in every microbatch", flag=""
     )
     num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
-        None, "used only by NeMo 1", flag="", bridge=""
+        None, _NEMO_1, flag="", bridge=""
     )
     activations_checkpoint_layers_per_pipeline: int | None = checked(
-        None, "used only by NeMo 1", flag="", bridge=""
+        None, _NEMO_1, flag="", bridge=""
     )
     mcore_gpt: bool = checked(
         True, "selects the transformer of NeMo 1: Megatron Core's or its own", flag="", bridge=""
@@ -93,18 +93,14 @@ class Recompute(Options, title="Recompute and activation offload"):
         0, "the same offload is modelled on every pipeline stage", since="0.19"
     )
     activation_offload_fraction: float = option(
-        1.0, "recompute.offload_fraction", emitted=_OFFLOAD, strict=True, since="0.19"
+        1.0, "recompute.offload_fraction", _OFFLOAD, strict=True, since="0.19"
     )
     moe_paged_stash: bool = checked(
         False, "a stash of the experts' activations is not modelled", since="0.18"
     )
-    moe_paged_stash_page_size: int = harmless(64, "used only with moe_paged_stash", since="0.18")
-    moe_paged_stash_buffer_size_factor_cuda: float = harmless(
-        1.1, "used only with moe_paged_stash", since="0.18"
-    )
-    moe_paged_stash_buffer_size_factor_cpu: float = harmless(
-        0.0, "used only with moe_paged_stash", since="0.18"
-    )
+    moe_paged_stash_page_size: int = harmless(64, _WITH_STASH, since="0.18")
+    moe_paged_stash_buffer_size_factor_cuda: float = harmless(1.1, _WITH_STASH, since="0.18")
+    moe_paged_stash_buffer_size_factor_cpu: float = harmless(0.0, _WITH_STASH, since="0.18")
     expandable_segments: bool = option(False, "job", flag="", bridge="")
     packed_sequences: bool = option(
         False, "job.mean_packed_length", value=packs_sequences, flag="", bridge=""

@@ -1,9 +1,10 @@
 """All options of Megatron, and what they are found by."""
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.frameworks.megatron.options.attention import Attention, Hybrid
 from advisor.frameworks.megatron.options.experts import Experts
@@ -17,6 +18,9 @@ from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch, Inference, Loop
 from advisor.frameworks.option import Option, Options, Status, dashed, keys
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
 
 
 class AllOptions(
@@ -46,27 +50,30 @@ SETTINGS: Final = {row.name: row for section in SECTIONS for row in section.rows
 """Options that RawSettings has, by name."""
 
 
+PARTS: Final[dict[str, type[Struct]]] = {
+    "model": ModelSpec,
+    "layout": ParallelLayout,
+    "job": JobConfig,
+}
+"""What options mean fields of, by the first word of `ours`."""
+
+
 @lru_cache(maxsize=1)
 def options() -> dict[str, Option]:
     """Every option that is known, by name."""
     return SETTINGS | {row.name: row for row in keys(Status.HARMLESS, "", ASIDE, str)}
 
 
-def _others_of(row: Option) -> Iterator[str]:
-    """Names of one option in other releases and on the command line."""
-    yield from (row.was, *row.also, row.nemo_1.removeprefix("model."))
-    yield row.flag.removeprefix("--").replace("-", "_")
-
-
 @lru_cache(maxsize=1)
 def other_names() -> dict[str, Option]:
     """Options by names that are not their own: another release's, NeMo 1's, the command line's."""
-    return {
-        other: row
-        for row in options().values()
-        for other in _others_of(row)
-        if other and other not in options()
-    }
+    found = {}
+    for row in options().values():
+        flag, nemo_1 = row.flag.removeprefix("--"), row.nemo_1.removeprefix("model.")
+        for other in (row.was, *row.also, nemo_1, flag.replace("-", "_")):
+            if other and other not in options():
+                found[other] = row
+    return found
 
 
 def option_of_field(name: str) -> Option | None:

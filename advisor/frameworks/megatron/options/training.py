@@ -17,6 +17,7 @@ from advisor.frameworks.option import (
 
 _BATCH: Final = Emitted(line=WITH_LAYOUT, recipe=ALWAYS, nemo="data")
 _RAMP: Final = "every step is modelled with the whole global batch"
+_DOCUMENTS: Final = "documents of one sample are modelled as attending to each other"
 
 
 class Batch(Options, title="Batch", home="train"):
@@ -37,7 +38,7 @@ class Loop(Options, title="Training loop", home="train"):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(
-        True, "job.create_attention_mask", value=loads_mask, means=bool, emitted=ON_LINE, bridge=""
+        True, "job.create_attention_mask", ON_LINE, value=loads_mask, means=bool, bridge=""
     )
     empty_unused_memory_level: int = unpriced(0, "emptying the allocator's cache is not modelled")
     manual_gc: bool = harmless(False, "Python's garbage collection")
@@ -45,15 +46,9 @@ class Loop(Options, title="Training loop", home="train"):
     manual_gc_eval: bool = harmless(True, "Python's garbage collection")
     train_sync_interval: int | None = harmless(None)
     check_weight_hash_across_dp_replicas_interval: int | None = harmless(None)
-    reset_position_ids: bool = unpriced(
-        False, "documents of one sample are modelled as attending to each other"
-    )
-    reset_attention_mask: bool = unpriced(
-        False, "documents of one sample are modelled as attending to each other"
-    )
-    dataloader_inter_document_masking: bool = unpriced(
-        False, "documents of one sample are modelled as attending to each other"
-    )
+    reset_position_ids: bool = unpriced(False, _DOCUMENTS)
+    reset_attention_mask: bool = unpriced(False, _DOCUMENTS)
+    dataloader_inter_document_masking: bool = unpriced(False, _DOCUMENTS)
     sft: bool = refused(False, "batches of conversations are not modelled")
     perform_rl_step: bool = refused(False, "reinforcement learning is not modelled")
     freeze_all_layers: bool = refused(False, "frozen weights are not modelled")

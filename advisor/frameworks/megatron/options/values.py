@@ -1,13 +1,13 @@
 """How values of Megatron's options follow from a job, where they are not just a field of ours."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from msgspec import UNSET
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.option import Described, ValueOf
+from advisor.frameworks.option import Described, Emitted, ValueOf, When
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.options import (
@@ -18,6 +18,12 @@ from advisor.models.options import (
     TokenDispatcher,
     TransformerImpl,
 )
+
+
+def emitted_where(holds: Callable[[Described], bool], **rest: Any) -> Emitted:
+    """Emitted for these jobs alone: a flag where the value is not the default, and in recipes
+    always, which may have set another one."""
+    return Emitted(line=When(only_if=holds), recipe=When(always=True, only_if=holds), **rest)
 
 
 def has_experts(job: Described) -> bool:
@@ -46,26 +52,11 @@ def is_latent(job: Described) -> bool:
     return job.model.multi_latent_attention
 
 
-def has_windows(job: Described) -> bool:
-    """Whether any layer attends to a window."""
-    return job.model.window_size is not None
-
-
 def runs_own_softmax(job: Described) -> bool:
     """Whether scores go through Megatron Core's own softmax."""
     model = job.model
     unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
     return unfused and model.transformer_impl is TransformerImpl.LOCAL
-
-
-def is_gelu(job: Described) -> bool:
-    """Whether the MLP's activation is GELU."""
-    return job.model.activation is Activation.GELU
-
-
-def is_swiglu(job: Described) -> bool:
-    """Whether the MLP's activation is SwiGLU."""
-    return job.model.activation is Activation.SWIGLU
 
 
 def is_quantized(job: Described) -> bool:
@@ -135,11 +126,6 @@ def split_text(job: Described, revision: Revision) -> object:
     return job.layout.pipeline_model_parallel_layout or None
 
 
-def expert_tensor_degree(job: Described, revision: Revision) -> object:
-    """What a recipe is given: it may have set another than the tensor-parallel degree."""
-    return job.layout.expert_tensor_degree
-
-
 def window_pair(job: Described, revision: Revision) -> object:
     """Tokens before and after, as Megatron-LM's arguments read them."""
     return None if job.model.window_size is None else f"{job.model.window_size},0"
@@ -166,24 +152,9 @@ def variant_named(name: str) -> str:
     return next((v for v, theirs in _VARIANTS_OF_MAIN.items() if theirs == name), name)
 
 
-def has_activation(activation: Activation) -> ValueOf:
+def activates(activation: Activation) -> ValueOf:
     """Whether the MLP's activation is this one."""
     return lambda job, revision: job.model.activation is activation
-
-
-def is_gated(job: Described, revision: Revision) -> object:
-    """Whether linear_fc1 has two halves."""
-    return job.model.activation.gated
-
-
-def untied(job: Described, revision: Revision) -> object:
-    """Whether the output layer has weights of its own."""
-    return not job.model.share_embeddings_and_output_weights
-
-
-def grouped_queries(job: Described, revision: Revision) -> object:
-    """Whether heads share keys and values."""
-    return job.model.num_query_groups < job.model.num_attention_heads
 
 
 def packs_sequences(job: Described, revision: Revision) -> object:

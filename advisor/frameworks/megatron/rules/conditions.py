@@ -1,11 +1,16 @@
 """Conditions that several rules share."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision, releases
+
+INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
+"""What of offload_modules lies in the experts."""
 
 
 def lists(raw: RawSettings, module: str) -> bool:
@@ -49,15 +54,22 @@ class Unknown(Struct, frozen=True):
         """What to write for the first name: looked for late, as that takes a while."""
         return self.instead or nearest_names(self.first, self.known)
 
-    def with_versions(self, versions: Sequence[str]) -> "Unknown":
-        """With the versions that accept the first name as the advice, where there are any."""
-        if not versions:
-            return self
-        instead = f"{self.first} needs --framework-version {' or '.join(versions)}"
-        return Unknown(self.names, instead=instead)
-
 
 def unknown(wanted: Iterable[str | None], known: Sequence[str]) -> Unknown | None:
     """The names in `wanted` that are not in `known`; None stands for an option that is not set."""
     names = tuple(name for name in wanted if name is not None and name not in known)
     return Unknown(names, known) if names else None
+
+
+def unknown_to(revision: Revision, field: str, wanted: Iterable[str]) -> Unknown | None:
+    """The names in `wanted` that a field of the release has not; where other versions have the
+    first of them, these are the advice."""
+    found = unknown(wanted, getattr(revision, field))
+    if found is None:
+        return None
+    others = releases(revision.framework)
+    versions = [other.version for other in others if found.first in getattr(other, field)]
+    if not versions:
+        return found
+    instead = f"{found.first} needs --framework-version {' or '.join(versions)}"
+    return Unknown(found.names, instead=instead)

@@ -9,15 +9,8 @@ from typing import Final
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import Graphs, RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.stated import (
-    Lines,
-    Rule,
-    config,
-    crashes,
-    marked,
-    names,
-)
+from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, replayed, unknown
+from advisor.frameworks.megatron.rules.stated import Lines, Rule, config, crashes, marked, names
 from advisor.frameworks.names import Framework
 
 _OLD_SPELLINGS: Final = ("enable_cuda_graph", "external_cuda_graph")
@@ -53,13 +46,9 @@ def _modules(raw: RawSettings, revision: Revision) -> Match | None:
     if "full" in found.names:
         others = [module for module in wanted if module != "full"]
         return Match(
-            f"{field} has full, which cannot be combined with {names(others)}",
-            _capture(others),
+            f"{field} has full, which cannot be combined with {names(others)}", _capture(others)
         )
-    return Match(
-        f"{field} {found}: not accepted by {revision.label}",
-        found.advice,
-    )
+    return Match(f"{field} {found}: not accepted by {revision.label}", found.advice)
 
 
 def _impl(raw: RawSettings, revision: Revision) -> Match | None:
@@ -337,11 +326,6 @@ def _kind_without_full(raw: RawSettings, revision: Revision) -> str:
     return graphs.impl if graphs.on and not graphs.iteration else ""
 
 
-def _around_router(raw: RawSettings, revision: Revision) -> bool:
-    graphs = graphs_of(raw, revision)
-    return graphs.impl == "transformer_engine" and "moe_router" in graphs.modules
-
-
 def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
     return graphs_of(raw, revision).captures(module)
 
@@ -381,8 +365,11 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
     ),
     "cuda_graph_router_recompute": Rule(
         summary="A TE graph of moe_router refuses recompute of moe.",
-        given=_around_router,
-        when=lambda raw, _: replayed(raw, "moe"),
+        given=lambda raw, _: replayed(raw, "moe"),
+        when=lambda raw, revision: (
+            graphs_of(raw, revision).impl == "transformer_engine"
+            and "moe_router" in graphs_of(raw, revision).modules
+        ),
         reason="the graph captures moe_router, but moe is recomputed around it",
         fix="drop one of the two",
         source=config(0, 0, 0, 1792, 2034, 2309, 2533),
@@ -424,8 +411,6 @@ _OF_RECOMPUTE: Final[dict[str, Rule]] = {
     ),
 }
 
-_LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
-
 
 def _offload(raw: RawSettings, revision: Revision) -> Match | None:
     graphs = graphs_of(raw, revision)
@@ -456,20 +441,16 @@ def _offload(raw: RawSettings, revision: Revision) -> Match | None:
 def _local_graph_offload(
     raw: RawSettings, revision: Revision, captured: tuple[str, ...]
 ) -> Match | None:
-    outside = [m for m in raw.offload_modules if m not in _LOCAL_OFFLOAD]
-    fix = "use cuda_graph_impl transformer_engine, or drop the offload"
+    outside = [m for m in raw.offload_modules if m not in INSIDE_MOE]
     if not revision.at_least(0, 19):
-        return Match(
-            "offload_modules cannot be combined with cuda_graph_impl = local",
-            fix,
-        )
-    if outside:
+        reason = "offload_modules cannot be combined with cuda_graph_impl = local"
+    elif outside:
         reason = f"offload of {names(outside)} cannot be combined with cuda_graph_impl = local"
-        return Match(reason, fix)
-    if captured:
+    elif not captured:
+        reason = "offload_modules cannot be combined with local CUDA graphs of whole layers"
+    else:
         return None
-    reason = "offload_modules cannot be combined with local CUDA graphs of whole layers"
-    return Match(reason, fix)
+    return Match(reason, "use cuda_graph_impl transformer_engine, or drop the offload")
 
 
 RULES: Final = (

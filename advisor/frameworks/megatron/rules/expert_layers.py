@@ -11,7 +11,6 @@ from advisor.frameworks.megatron.rules.stated import Rule, clash, config, marked
 
 _AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
-_OVERLAP: Final = "overlap_moe_expert_parallel_comm"
 
 
 def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
@@ -88,8 +87,7 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
             and raw.moe_router_load_balancing_type not in _AUXILIARY
         ),
         reason="moe_expert_capacity_factor cannot be combined with "
-        "moe_router_load_balancing_type = "
-        "{raw.moe_router_load_balancing_type}",
+        "moe_router_load_balancing_type = {raw.moe_router_load_balancing_type}",
         fix="[moe_router_load_balancing_type=aux_loss], or [moe_expert_capacity_factor]",
         source=config(747, 792, 866, 1116, 1296, 1494, 1671),
         example="moe_expert_capacity_factor=1.0 moe_router_load_balancing_type=sinkhorn",
@@ -108,8 +106,11 @@ SHAPE_RULES: Final[dict[str, Rule]] = {
 """Megatron checks these before offloading and recompute."""
 
 
-def _expert_tensor_parallel(raw: RawSettings) -> int:
-    return raw.expert_tensor_parallel_size or raw.tensor_model_parallel_size
+def _sharded_experts(raw: RawSettings, _: Revision) -> str:
+    """The tensor parallelism of experts that have biases."""
+    degree = raw.expert_tensor_parallel_size or raw.tensor_model_parallel_size
+    biased = raw.num_moe_experts is not None and raw.add_bias_linear is True
+    return str(degree) if biased and degree != 1 else ""
 
 
 _PADDINGS: Final = ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization")
@@ -137,12 +138,7 @@ def _router_padding(raw: RawSettings, revision: Revision) -> Match | None:
 ROUTER_RULES: Final[dict[str, Rule]] = {
     "expert_bias_under_etp": Rule(
         summary="Biases in experts need expert_tensor_parallel_size 1 (since 0.15).",
-        when=lambda raw, _: (
-            raw.num_moe_experts is not None
-            and raw.add_bias_linear is True
-            and _expert_tensor_parallel(raw) != 1
-            and str(_expert_tensor_parallel(raw))
-        ),
+        when=_sharded_experts,
         reason="add_bias_linear in a MoE model needs expert_tensor_parallel_size = 1, not {found}",
         fix="[add_bias_linear=false], or [expert_tensor_parallel_size=1]",
         source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
@@ -233,8 +229,8 @@ OVERLAP_RULES: Final[dict[str, Rule]] = {
             and raw.virtual_pipeline_model_parallel_size is None
         ),
         reason="overlap_moe_expert_parallel_comm cannot be combined with "
-        "pipeline_model_parallel_size = "
-        "{raw.pipeline_model_parallel_size} and no virtual_pipeline_model_parallel_size",
+        "pipeline_model_parallel_size = {raw.pipeline_model_parallel_size} and no "
+        "virtual_pipeline_model_parallel_size",
         fix="set virtual_pipeline_model_parallel_size, or [overlap_moe_expert_parallel_comm]",
         source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
         example="overlap_moe_expert_parallel_comm=true pipeline_model_parallel_size=2",

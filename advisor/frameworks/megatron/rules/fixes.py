@@ -8,24 +8,15 @@ by ``, or ``; what belongs to one way by ``and``.
 import re
 from typing import Final
 
-from msgspec import Struct
-
 from advisor.base.fields import spelled
 from advisor.base.record import defaults
-from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.options.table import PARTS, SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, releases
 from advisor.frameworks.megatron.rules.stated import marked
 from advisor.frameworks.names import Framework
-from advisor.job.job import JobConfig
-from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec
+from advisor.frameworks.option import number
 
-_PARTS: Final[dict[str, type[Struct]]] = {
-    "model": ModelSpec,
-    "layout": ParallelLayout,
-    "job": JobConfig,
-}
 MARK: Final = re.compile(r"\[(?:>=(?P<release>[\w.]+)|(?P<name>\w+)(?:=(?P<value>[^\]]*))?)\]")
 _BETWEEN: Final = re.compile(r"\] and \[")
 
@@ -64,9 +55,9 @@ _OTHERWISE: Final = {"transformer_engine_version": "Transformer Engine"}
 
 def _option(mark: re.Match[str], revision: Revision) -> str:
     if mark["release"]:
-        number = _number(mark["release"])
-        newer = "" if number == releases(Framework.MEGATRON_LM)[-1].number else " or newer"
-        return f"use megatron-core {mark['release'] if newer else 'main'}{newer}"
+        if number(mark["release"]) == releases(Framework.MEGATRON_LM)[-1].number:
+            return "use megatron-core main"
+        return f"use megatron-core {mark['release']} or newer"
     row, value = SETTINGS[mark["name"]], mark["value"]
     name = _OTHERWISE.get(row.name) or row.name_in(revision)
     if value is None:
@@ -83,22 +74,15 @@ _OFF_BY_DEFAULT: Final = ("cross_entropy_loss_fusion", "fp8_param")
 def _key(mark: re.Match[str], revision: Revision) -> str:
     """Empty where there is none."""
     if mark["release"]:
-        able = (r for r in releases(revision.framework) if r.number >= _number(mark["release"]))
-        first = next(able, None)
-        return (
-            f"--framework-version {first.version}"
-            if first
-            else f"--framework {Framework.MEGATRON_LM}"
-        )
+        for able in releases(revision.framework):
+            if able.number >= number(mark["release"]):
+                return f"--framework-version {able.version}"
+        return f"--framework {Framework.MEGATRON_LM}"
     row, value = SETTINGS[mark["name"]], mark["value"]
     part, _, field = row.ours.partition(".")
     dropped = value is None and row.name in _OFF_BY_DEFAULT
-    if part not in _PARTS or not (field == row.name or dropped):
+    if part not in PARTS or not (field == row.name or dropped):
         return ""
     if value is None:
-        value = spelled(defaults(_PARTS[part])[field])
+        value = spelled(defaults(PARTS[part])[field])
     return f"{row.ours}={value.replace(' ', ',')}"
-
-
-def _number(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")))

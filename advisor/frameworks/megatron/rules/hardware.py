@@ -26,19 +26,13 @@ def _is_amd(job: Job) -> bool:
     return job.gpu.vendor is Vendor.AMD
 
 
-def _dispatches(job: Job) -> bool:
-    experts = job.model.num_moe_experts is not None
-    return experts and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
-
-
 HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
     "flex_dispatcher_gpu": JobRule(
         summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
-        given=_dispatches,
-        when=lambda job: not job.gpu.is_nvlink_server,
+        given=lambda job: job.model.num_moe_experts is not None and not job.gpu.is_nvlink_server,
+        when=lambda job: job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX,
         reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; "
-        "{job.gpu.name} does "
-        "not qualify",
+        "{job.gpu.name} does not qualify",
         fix="model.moe_token_dispatcher_type=alltoall",
         source="Megatron Bridge 0.3.1 training/flex_dispatcher_backend.py; DeepEP README.md, "
         "Requirements",

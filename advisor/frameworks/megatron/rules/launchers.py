@@ -7,7 +7,7 @@ nlp/models/language_modeling/megatron_base_model.py of the 1.x releases (NeMo 2 
 """
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -27,13 +27,11 @@ from advisor.frameworks.megatron.rules.stated import (
     names,
 )
 
-_bridge = partial(
-    Rule, authority=Authority.BRIDGE, source="Megatron Bridge main 067f987 training/config.py"
-)
-
-
-def _te_graphs(raw: RawSettings, revision: Revision) -> bool:
-    return graphs_of(raw, revision).impl == "transformer_engine"
+_OF_BRIDGE: Final[dict[str, Any]] = {
+    "authority": Authority.BRIDGE,
+    "source": "Megatron Bridge main 067f987 training/config.py",
+}
+_clash = partial(clash, authority=Authority.LAUNCHER)
 
 
 def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
@@ -50,12 +48,11 @@ def _bridge_local_graphs(raw: RawSettings, revision: Revision) -> Match | None:
     )
 
 
-_offload_needs_te_impl = clash(
+_offload_needs_te_impl = _clash(
     "fine_grained_activation_offloading",
     "transformer_impl!=transformer_engine",
     "[transformer_impl=transformer_engine], or [fine_grained_activation_offloading] and "
     "[offload_modules]",
-    authority=Authority.LAUNCHER,
     source=arguments(1548, 1723, 1855),
     example="fine_grained_activation_offloading=true transformer_impl=local",
 )
@@ -71,8 +68,7 @@ _offload_environment = argument(
 )
 
 _deterministic_loss_fusion = argument(
-    given=lambda raw, _: raw.deterministic_mode,
-    when=lambda raw, _: raw.cross_entropy_loss_fusion,
+    when=lambda raw, _: raw.deterministic_mode and raw.cross_entropy_loss_fusion,
     reason="deterministic_mode cannot be combined with cross_entropy_loss_fusion, whose kernels "
     "are not deterministic",
     fix="[cross_entropy_loss_fusion], or [deterministic_mode]",
@@ -82,17 +78,14 @@ _deterministic_loss_fusion = argument(
 
 RULES: Final[dict[str, Rule]] = {
     "deterministic_loss_fusion": _deterministic_loss_fusion,
-    "deterministic_tp_overlap": clash(
+    "deterministic_tp_overlap": _clash(
         "deterministic_mode",
         "tp_comm_overlap",
         "[tp_comm_overlap], or [deterministic_mode]",
-        authority=Authority.LAUNCHER,
         since=(0, 19),
         source="megatron-core 0.19.2 training/determinism.py:26",
     ),
-    "bridge_deterministic_loss_fusion": replace(
-        _deterministic_loss_fusion, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
-    ),
+    "bridge_deterministic_loss_fusion": replace(_deterministic_loss_fusion, **_OF_BRIDGE),
     "checkpoint_activations": argument(
         summary="--checkpoint-activations was removed: the program prints a hint and exits.",
         when=lambda raw, _: raw.checkpoint_activations,
@@ -101,11 +94,10 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(492, 599, 583),
         example="checkpoint_activations=true",
     ),
-    "distribute_needs_tp": clash(
+    "distribute_needs_tp": _clash(
         "distribute_saved_activations",
         "tensor_model_parallel_size<=1",
         "drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
-        authority=Authority.LAUNCHER,
         source=arguments(1176, 1356, 1371),
     ),
     "distribute_needs_full": argument(
@@ -118,11 +110,10 @@ RULES: Final[dict[str, Rule]] = {
         source=arguments(1179, 1359, 1374),
         example="distribute_saved_activations=true",
     ),
-    "selective_with_method": clash(
+    "selective_with_method": _clash(
         "recompute_method",
         "recompute_granularity=selective",
         "[recompute_method]",
-        authority=Authority.LAUNCHER,
         source=arguments(1191, 1371, 1386),
         example="recompute_granularity=selective recompute_method=block",
     ),
@@ -151,7 +142,7 @@ RULES: Final[dict[str, Rule]] = {
     "graph_register_environment": argument(
         summary="Since 0.16, TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
         given=lambda raw, revision: raw.expandable_segments and revision.at_least(0, 16),
-        when=_te_graphs,
+        when=lambda raw, revision: graphs_of(raw, revision).impl == "transformer_engine",
         reason="cuda_graph_impl = transformer_engine with expandable_segments:True needs "
         "NCCL_GRAPH_REGISTER=0",
         fix="export NCCL_GRAPH_REGISTER=0",
@@ -160,19 +151,14 @@ RULES: Final[dict[str, Rule]] = {
         example="cuda_graph_impl=transformer_engine expandable_segments=true",
     ),
     "offload_environment": _offload_environment,
-    "bridge_offload_needs_te_impl": replace(
-        _offload_needs_te_impl, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
-    ),
+    "bridge_offload_needs_te_impl": replace(_offload_needs_te_impl, **_OF_BRIDGE),
     "bridge_local_graphs": Rule(
         summary="Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only.",
         when=_bridge_local_graphs,
-        authority=Authority.BRIDGE,
-        source=_bridge.keywords["source"],
         example="enable_cuda_graph=true",
+        **_OF_BRIDGE,
     ),
-    "bridge_offload_environment": replace(
-        _offload_environment, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
-    ),
+    "bridge_offload_environment": replace(_offload_environment, **_OF_BRIDGE),
     "fp8_recompute_te_version": Rule(
         summary="layernorm or moe_act recompute with fp8 needs Transformer Engine 2.6.",
         given=lambda raw, _: raw.fp8 and raw.selective and not raw.delayed_scaling,
@@ -222,8 +208,7 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         example="optimizer=adamw",
     ),
     "optimizer_offload_precision_aware": argument(
-        given=lambda raw, _: raw.optimizer_cpu_offload,
-        when=lambda raw, _: not raw.use_precision_aware_optimizer,
+        when=lambda raw, _: raw.optimizer_cpu_offload and not raw.use_precision_aware_optimizer,
         reason="optimizer_cpu_offload needs use_precision_aware_optimizer",
         fix="[use_precision_aware_optimizer=true], or [optimizer_cpu_offload]",
         source="megatron-core 0.19.2 training/arguments.py:1803",
@@ -248,9 +233,8 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         example="optimizer=muon use_distributed_optimizer=true",
     ),
     "muon_becomes_layer_wise": argument(
-        summary=(
-            "Since 0.18, muon with --use-distributed-optimizer means what dist_muon meant before."
-        ),
+        summary="Since 0.18, muon with --use-distributed-optimizer means what dist_muon meant "
+        "before.",
         given=lambda raw, revision: raw.optimizer == "muon" and revision.at_least(0, 18),
         when=lambda raw, _: raw.use_distributed_optimizer,
         reason="optimizer = muon with use_distributed_optimizer shards optimizer states by whole "
@@ -266,19 +250,17 @@ OPTIMIZER_RULES: Final[dict[str, Rule]] = {
         source=_ARGUMENTS,
         example="optimizer=muon overlap_grad_reduce=true",
     ),
-    "muon_precision_aware": clash(
+    "muon_precision_aware": _clash(
         "use_precision_aware_optimizer",
         "optimizer=muon|dist_muon",
         "[use_precision_aware_optimizer], or [optimizer=adam]",
-        authority=Authority.LAUNCHER,
         source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
         example="optimizer=muon use_precision_aware_optimizer=true",
     ),
-    "muon_fp16": clash(
+    "muon_fp16": _clash(
         "optimizer=muon|dist_muon",
         "fp16",
         "use --bf16",
-        authority=Authority.LAUNCHER,
         source="megatron-core 0.16.1 optimizer/muon.py:195",
     ),
 }
@@ -294,22 +276,19 @@ def _partial_microbatches(raw: RawSettings, _: Revision) -> Match | None:
     plain = raw.pipeline_model_parallel_size == 1
     if not given or not (plain or raw.mcore_gpt):
         return None
-    why = (
-        "there is no pipeline"
-        if plain
-        else "the model uses Megatron Core's transformer (mcore_gpt)"
-    )
+    mcore = "the model uses Megatron Core's transformer (mcore_gpt)"
+    why = "there is no pipeline" if plain else mcore
     return Match(f"NeMo 1 ignores {given}: {why}", f"drop {given}")
 
 
-_NEMO: Final = "NeMo 1.x modules/common/megatron/transformer.py"
-_nemo = partial(Rule, authority=Authority.NEMO, source=_NEMO)
+_nemo = partial(
+    Rule, authority=Authority.NEMO, source="NeMo 1.x modules/common/megatron/transformer.py"
+)
 
 NEMO_RULES: Final[dict[str, Rule]] = {
     "nemo_selective_needs_method": _nemo(
         summary="NeMo 1's own transformer needs a method for selective recompute as well.",
-        given=lambda raw, _: not raw.mcore_gpt,
-        when=lambda raw, _: raw.selective and raw.recompute_method is None,
+        when=lambda raw, _: not raw.mcore_gpt and raw.selective and raw.recompute_method is None,
         reason="activations_checkpoint_granularity = selective needs activations_checkpoint_method",
         fix="add activations_checkpoint_method uniform, or use Megatron Core's transformer "
         "(mcore_gpt true)",
@@ -322,20 +301,17 @@ NEMO_RULES: Final[dict[str, Rule]] = {
         example="distribute_saved_activations=true",
     ),
     "nemo_default_layers": _nemo(
-        given=lambda raw, _: not raw.mcore_gpt,
-        when=lambda raw, _: raw.full and raw.recompute_num_layers is None,
+        when=lambda raw, _: not raw.mcore_gpt and raw.full and raw.recompute_num_layers is None,
         reason="activations_checkpoint_num_layers is unset: NeMo 1 then takes 1",
         fix="write the number you mean",
         verdict=Verdict.REPLACED,
         example="mcore_gpt=false recompute_granularity=full",
     ),
-    "nemo_partial_microbatches": Rule(
+    "nemo_partial_microbatches": _nemo(
         summary="NeMo 1 ignores its keys of partial recompute without a pipeline or with Megatron "
         "Core.",
         when=_partial_microbatches,
         verdict=Verdict.NO_EFFECT,
-        authority=Authority.NEMO,
-        source=_NEMO,
         example="num_micro_batches_with_partial_activation_checkpoints=1",
     ),
 }

@@ -35,10 +35,7 @@ def _fp8_output_proj(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.fp8_output_proj:
         return None
     if not raw.fp8:
-        return Match(
-            "fp8_output_proj needs fp8, which is off",
-            "[fp8_output_proj], or set fp8",
-        )
+        return Match("fp8_output_proj needs fp8, which is off", "[fp8_output_proj], or set fp8")
     if raw.fp8_recipe == "mxfp8":
         return None
     return Match(

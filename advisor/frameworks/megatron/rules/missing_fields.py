@@ -17,7 +17,7 @@ _PASSING: Final = {
 """Options that not every known release has, the oldest first."""
 _INSTEAD: Final = {
     "cuda_graph_impl": "use --enable-cuda-graph (local) or --external-cuda-graph "
-    "(transformer_engine)",
+    "(transformer_engine)"
 }
 
 

@@ -5,11 +5,9 @@ from typing import Final
 
 from advisor.base.rule import Match
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
-from advisor.frameworks.megatron.rules.conditions import Unknown, offloaded, replayed, unknown
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import INSIDE_MOE, offloaded, replayed, unknown_to
 from advisor.frameworks.megatron.rules.stated import Rule, clash, config, names
-
-_INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
 
 _layers = partial(Rule, given=lambda raw, _: raw.cpu_offloading)
 
@@ -44,15 +42,6 @@ LAYER_RULES: Final[dict[str, Rule]] = {
 """Offload of whole layers: Megatron checks it before the recompute fields."""
 
 
-def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
-    """Modules that the release does not offload, with the releases that do."""
-    found = unknown(raw.offload_modules, revision.offload_modules)
-    if found is None:
-        return None
-    versions = versions_with_offload_module(found.first, revision.framework)
-    return found.with_versions(versions)
-
-
 def _fused_group_mlp(raw: RawSettings, _: Revision) -> Match | None:
     if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
         return None
@@ -75,10 +64,9 @@ def _paged_stash(raw: RawSettings, _: Revision) -> Match | None:
         return None
     if raw.cpu_offloading:
         return Match(
-            "moe_paged_stash cannot be combined with cpu_offloading",
-            "drop one of the two",
+            "moe_paged_stash cannot be combined with cpu_offloading", "drop one of the two"
         )
-    inside = offloaded(raw, *_INSIDE_MOE)
+    inside = offloaded(raw, *INSIDE_MOE)
     if not inside:
         return None
     return Match(
@@ -106,7 +94,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_modules": _modules(
         summary="Every offload module must be known to the release.",
-        when=_unknown_modules,
+        when=lambda raw, revision: unknown_to(revision, "offload_modules", raw.offload_modules),
         reason="offload_modules {found}: not accepted by {revision.label}",
         fix="{found.advice}",
         source=config(0, 0, 0, 1282, 1462, 1672, 1863),
@@ -122,7 +110,7 @@ MODULE_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_inside_moe": _modules(
         summary="Modules inside a recomputed MoE layer cannot be offloaded (since 0.19).",
-        when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *_INSIDE_MOE),
+        when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *INSIDE_MOE),
         reason="offload of {found} cannot be combined with recompute of moe",
         fix="drop moe from recompute_modules, or {found} from offload_modules",
         source=config(0, 0, 0, 0, 0, 0, 1874),

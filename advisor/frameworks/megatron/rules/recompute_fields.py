@@ -5,8 +5,8 @@ accepts and does not read.
 from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
-from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown, unknown_to
 from advisor.frameworks.megatron.rules.stated import Rule, arguments, clash, config, ignored, noted
 from advisor.frameworks.names import Framework
 
@@ -15,13 +15,10 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
     """Labels that the release does not accept, with the releases that do."""
     if not raw.selective or not revision.recompute_modules:
         return None
-    found = unknown(raw.effective_modules, revision.recompute_modules)
-    if found is None:
-        return None
-    if "," in found.first:
+    found = unknown_to(revision, "recompute_modules", raw.effective_modules)
+    if found is not None and "," in found.first:
         return Unknown(found.names, instead="separate the modules by spaces")
-    versions = versions_with_recompute_module(found.first, revision.framework)
-    return found.with_versions(versions)
+    return found
 
 
 CONFIG_RULES: Final[dict[str, Rule]] = {
@@ -96,20 +93,9 @@ def _unread_modules(raw: RawSettings, _: Revision) -> dict[str, str] | None:
 
 def _unread_method(raw: RawSettings, _: Revision) -> str:
     """The fields of full recompute that are set."""
-    fields = {
-        "recompute_method": raw.recompute_method,
-        "recompute_num_layers": raw.recompute_num_layers,
-    }
-    return " and ".join(f"{name} = {value}" for name, value in fields.items() if value is not None)
-
-
-def _reads_method(raw: RawSettings, revision: Revision) -> bool:
-    """Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it."""
-    return revision.framework == Framework.MEGATRON_LM or revision.version == "1"
-
-
-def _takes_no_empty_list(raw: RawSettings, revision: Revision) -> bool:
-    return revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 16)
+    fields = ("recompute_method", "recompute_num_layers")
+    given = [name for name in fields if getattr(raw, name) is not None]
+    return " and ".join(f"{name} = {getattr(raw, name)}" for name in given)
 
 
 def _why_not_distributed(raw: RawSettings, _: Revision) -> str:
@@ -165,7 +151,10 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
     ),
     "method_with_selective": ignored(
         summary="TransformerConfig ignores recompute_method under selective recompute.",
-        given=lambda raw, revision: not _reads_method(raw, revision),
+        # Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it.
+        given=lambda _, revision: (
+            revision.framework != Framework.MEGATRON_LM and revision.version != "1"
+        ),
         when=lambda raw, _: raw.selective and raw.recompute_method is not None,
         reason="recompute_method = {raw.recompute_method} is ignored by selective recompute",
         fix="drop recompute_method",
@@ -173,7 +162,9 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         example="recompute_granularity=selective recompute_method=block",
     ),
     "selective_without_modules": ignored(
-        given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
+        given=lambda _, revision: (
+            revision.framework != Framework.MEGATRON_LM or not revision.at_least(0, 16)
+        ),
         when=lambda raw, _: (
             raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
         ),
@@ -215,8 +206,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
     ),
     "offload_without_switch": ignored(
         summary="offload_modules is used only with fine_grained_activation_offloading.",
-        given=lambda raw, _: not raw.fine_grained_activation_offloading,
-        when=lambda raw, _: raw.offload_modules,
+        when=lambda raw, _: not raw.fine_grained_activation_offloading and raw.offload_modules,
         reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
         fix="set fine_grained_activation_offloading, or drop offload_modules",
         source=_OFFLOAD,

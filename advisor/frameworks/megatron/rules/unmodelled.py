@@ -4,8 +4,7 @@ from typing import Final
 
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.stated import Rule, ignored, names, noted
+from advisor.frameworks.megatron.rules.stated import Rule, ignored, noted
 from advisor.frameworks.option import Option, Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
@@ -17,12 +16,6 @@ def _with_notes(raw: RawSettings, rows: dict[str, Option]) -> str:
     names = sorted(raw.given.keys() & rows.keys())
     found = (rows[name] for name in names if raw.given[name] != rows[name].default)
     return "; ".join(f"{row.name} ({row.note})" for row in found)
-
-
-def _unread_modules(raw: RawSettings, revision: Revision) -> str:
-    """What is to be captured, where nothing is."""
-    modules = graphs_of(raw, revision).modules
-    return "" if graphs_of(raw, revision).on else names(modules)
 
 
 _HERE: Final = "docs/options.md"
@@ -42,7 +35,8 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "graph_modules_unread": ignored(
         summary="The modules of CUDA graphs are used only with cuda_graph_impl.",
-        when=_unread_modules,
+        given=lambda raw, revision: not graphs_of(raw, revision).on,
+        when=lambda raw, revision: graphs_of(raw, revision).modules,
         reason="{revision.cuda_graph_field} {found} without cuda_graph_impl captures nothing",
         fix="[cuda_graph_modules], or set cuda_graph_impl",
         source="megatron-core 0.19.2 transformer_config.py:2464",

@@ -10,9 +10,7 @@ from advisor.frameworks.megatron.revisions import (
     CheckpointKind,
     Revision,
     checkpoint_kind,
-    default_version,
     resolve_revision,
-    versions_with_recompute_module,
 )
 from advisor.frameworks.names import Framework
 
@@ -53,7 +51,7 @@ def test_versions_of_one_framework_are_not_those_of_the_other() -> None:
 
 def test_the_default_is_the_newest_release_and_not_main() -> None:
     for framework, table in ((LM, MEGATRON_CORE), (BRIDGE, MEGATRON_BRIDGE)):
-        assert default_version(framework) == table[-2].version
+        assert resolve_revision(framework) is table[-2]
         assert table[-1].version == "main"
 
 
@@ -75,7 +73,8 @@ ALL = ("0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "
     ],
 )
 def test_the_releases_that_have_a_module(module: str, versions: tuple[str, ...]) -> None:
-    assert versions_with_recompute_module(module, LM) == versions
+    found = (release.version for release in MEGATRON_CORE if module in release.recompute_modules)
+    assert tuple(found) == versions
 
 
 def test_modules_are_only_ever_added() -> None:
