@@ -148,6 +148,10 @@ ROUTER_RULES: Final[dict[str, Rule]] = {
         "moe_router_enable_expert_bias",
         "moe_router_score_function!=sigmoid",
         "[moe_router_score_function=sigmoid], or [moe_router_enable_expert_bias]",
+        # since 0.18 it takes sqrtsoftplus, which is not modelled
+        given=lambda raw, revision: (
+            raw.moe_router_score_function != "sqrtsoftplus" or not revision.at_least(0, 18)
+        ),
         source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
     ),
     "router_padding": Rule(

@@ -8,11 +8,17 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.stated import Lines, Rule, clash, config
 
 
+def _is_multiple(number: int | None, raw: RawSettings) -> bool:
+    """Of the tensor-parallel size, which may be 0 in a file."""
+    tp = raw.tensor_model_parallel_size
+    return not number or (tp != 0 and number % tp == 0)
+
+
 def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
     """What the query groups are not of the tensor-parallel size."""
     groups, tp = raw.num_query_groups, raw.tensor_model_parallel_size
     divisor_allowed = revision.at_least(0, 16)
-    if groups is None or groups % tp == 0 or (divisor_allowed and tp % groups == 0):
+    if _is_multiple(groups, raw) or (divisor_allowed and groups and tp and tp % groups == 0):
         return ""
     return "a multiple or divisor" if divisor_allowed else "a multiple"
 
@@ -20,7 +26,7 @@ def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
 def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Match | None:
     if not (raw.fp8 and raw.first_last_layers_bf16) or raw.num_layers is None:
         return None
-    most = raw.num_layers // raw.pipeline_model_parallel_size
+    most = raw.num_layers // (raw.pipeline_model_parallel_size or 1)
     for field in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
         count: int = getattr(raw, field)
         if not 0 <= count <= most:
@@ -59,7 +65,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "attention_heads_divide_by_tp": Rule(
         summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",
-        when=lambda raw, _: (raw.num_attention_heads or 0) % raw.tensor_model_parallel_size,
+        when=lambda raw, _: not _is_multiple(raw.num_attention_heads, raw),
         reason="num_attention_heads = {raw.num_attention_heads} is not a multiple of "
         "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",
         fix="use a tensor_model_parallel_size that divides {raw.num_attention_heads}",
