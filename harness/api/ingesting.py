@@ -128,12 +128,8 @@ def _files(path: Path) -> tuple[Path, ...]:
     try:
         files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     except OSError as error:
-        raise UserError(
-            "LOG",
-            show(str(path)),
-            f"cannot be searched: {error.filename}: {error.strerror}",
-            "name a folder of logs",
-        ) from None
+        relation = f"cannot be searched: {error.filename}: {error.strerror}"
+        raise UserError("LOG", show(str(path)), relation, "name a folder of logs") from None
     found = tuple(file for file in files if file.suffix in _SUFFIXES)
     if not found:
         raise UserError("LOG", show(str(path)), "is a folder without logs")
@@ -153,12 +149,8 @@ def _identity(asked: AskedLogs) -> LogIdentity:
     config = compose((*asked.overrides, *steps), asked.config_dir)
     preset = "experiment" in given
     if asked.like is not None and preset:
-        raise UserError(
-            "like",
-            str(asked.like),
-            "cannot be combined with experiment=: both state the workload",
-            "give only one of them",
-        )
+        relation = "cannot be combined with experiment=: both state the workload"
+        raise UserError("like", str(asked.like), relation, "give only one of them")
     like = load_results([asked.like]).results[0] if asked.like else None
     device = Device.CUDA if config.device == AUTO else convert(config.device, Device, "", "device")
     return LogIdentity(config=config, preset=preset, like=like, device=device)
@@ -168,11 +160,8 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
     """UserError for keys that would say nothing: they change the workload of an experiment."""
     if "experiment" in given:
         return
-    relation = (
-        "cannot be combined with like=RESULT, which states the workload"
-        if asked.like
-        else "needs experiment=NAME, which states the workload"
-    )
+    how = "cannot be combined with like=RESULT" if asked.like else "needs experiment=NAME"
+    relation = f"{how}, which states the workload"
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(key, None, relation)

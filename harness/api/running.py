@@ -99,12 +99,8 @@ def run(
     """
     planned = plan_run(hydra_overrides(overrides, keywords), _path(config_dir), dry_run=dry_run)
     outcome = _outcome(planned, dry_run, retry)
-    if report and outcome.finished:
-        from harness.report.write import report_run
-
-        report_run(outcome.folder, say)
     if not dry_run:
-        hand_over(outcome.folder, planned.track)
+        hand_over(outcome.folder, planned.track, report=report and outcome.finished)
     return outcome
 
 
@@ -173,8 +169,15 @@ def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[st
     return RunOutcome(folder=planned.folder.path, plan=planned.plan, results=results)
 
 
-def hand_over(folder: Path, trackers: tuple[TrackerName, ...], command: str = "run") -> None:
-    """What `track=` asks for, at the end of a run or a sweep, which stands whatever goes wrong."""
+def hand_over(
+    folder: Path, trackers: tuple[TrackerName, ...], command: str = "run", *, report: bool = False
+) -> None:
+    """The report, and what `track=` asks for, at the end of a run or a sweep, which stands whatever
+    goes wrong here."""
+    if report:
+        from harness.report.write import report_run
+
+        report_run(folder, partial(say, command=command))
     if trackers:
         from harness.report.tracking import track_and_say
 

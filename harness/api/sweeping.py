@@ -90,19 +90,13 @@ def plan_sweep(
     gets its results; UserError where they are wrong."""
     config, options = compose_sweep(overrides, config_dir)
     if config.measure.repeats > 1:
-        raise UserError(
-            "measure.repeats",
-            config.measure.repeats,
-            "must be 1: a sweep itself repeats leaders whose times overlap",
-            "sweep.repeats limits how often",
-        )
+        relation = "must be 1: a sweep itself repeats leaders whose times overlap"
+        hint = "sweep.repeats limits how often"
+        raise UserError("measure.repeats", config.measure.repeats, relation, hint)
     if config.backend is Backend.COMMAND:
-        raise UserError(
-            "backend",
-            config.backend,
-            "cannot be swept: a command chooses layout and batch itself",
-            "use backend=native, or harness run backend=command",
-        )
+        relation = "cannot be swept: a command chooses layout and batch itself"
+        hint = "use backend=native, or harness run backend=command"
+        raise UserError("backend", config.backend, relation, hint)
     machine = machine_of(config, dry_run=dry_run)
     space = make_space(config, machine, options)
     plan = RunPlan(

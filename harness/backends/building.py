@@ -14,10 +14,6 @@ IN_PROCESS: Final = (Backend.NATIVE, Backend.MEGATRON_CORE)
 def factory(backend: Backend) -> StepFactory:
     """The backend's `build`; UserError where this release has none."""
     if backend not in IN_PROCESS:
-        raise UserError(
-            "backend",
-            backend,
-            "cannot run in the harness's worker yet",
-            f"use {either(IN_PROCESS)}",
-        )
+        relation = "cannot run in the harness's worker yet"
+        raise UserError("backend", backend, relation, f"use {either(IN_PROCESS)}")
     return cast(StepFactory, import_module(f"harness.backends.{backend}").build)

@@ -44,20 +44,15 @@ DIALECTS: Final = {
 FSDP2 is Python, of which no command line tells."""
 
 
-def frameworks() -> tuple[str, ...]:
-    """Names that ``framework=`` takes."""
-    return (*DIALECTS, OTHER)
+FRAMEWORKS: Final = (*DIALECTS, OTHER)
+"""Names that ``framework=`` takes."""
 
 
 def check_framework(name: str) -> None:
     """UserError where `name` is no framework that a command can be of."""
-    if name not in frameworks():
-        raise UserError(
-            "framework",
-            name,
-            "is not supported with backend=command",
-            nearest_names(name, frameworks()),
-        )
+    if name not in FRAMEWORKS:
+        relation = "is not supported with backend=command"
+        raise UserError("framework", name, relation, nearest_names(name, FRAMEWORKS))
 
 
 def check_template(template: str, framework: str) -> None:
@@ -65,37 +60,23 @@ def check_template(template: str, framework: str) -> None:
     which nobody fills, that sets recompute itself, or of which nobody knows where the setting goes.
     """
     if not template.strip():
-        raise UserError(
-            "command",
-            "(none)",
-            "must be the command that trains",
-            "command='torchrun … pretrain_gpt.py … {recompute}'",
-        )
+        example = "command='torchrun … pretrain_gpt.py … {recompute}'"
+        raise UserError("command", "(none)", "must be the command that trains", example)
     for name in placeholders(template):
         if name not in PLACEHOLDERS:
-            raise UserError(
-                "command",
-                f"{{{name}}}",
-                "is not a placeholder",
-                f"{nearest_names(name, PLACEHOLDERS)} (for literal braces write {{{{{name}}}}})",
-            )
+            near = f"{nearest_names(name, PLACEHOLDERS)} (for literal braces write {{{{{name}}}}})"
+            raise UserError("command", f"{{{name}}}", "is not a placeholder", near)
     if framework == OTHER:
         if not takes_setting(template):
+            relation = "must contain {recompute}, where the harness inserts the setting"
             raise UserError(
-                "command",
-                template,
-                "must contain {recompute}, where the harness inserts the setting",
-                f"or give framework={Framework.MEGATRON_LM}",
+                "command", template, relation, f"or give framework={Framework.MEGATRON_LM}"
             )
         return
     own = DIALECTS[Framework(framework)].search(template)
     if own is not None:
-        raise UserError(
-            "command",
-            own[0],
-            "would set the same recompute in every trial",
-            "leave it out, or write {recompute} instead",
-        )
+        relation = "would set the same recompute in every trial"
+        raise UserError("command", own[0], relation, "leave it out, or write {recompute} instead")
 
 
 def placeholder_texts(framework: str, spec: str, job: Job) -> tuple[str, ...]:

@@ -29,12 +29,8 @@ def runs_layers_of(framework: str) -> bool:
 def check_layers(backend: Backend, framework: str) -> None:
     """UserError where `backend` runs the layers of other frameworks than `framework`."""
     if backend is not Backend.COMMAND and not runs_layers_of(framework):
-        raise UserError(
-            "job.framework",
-            framework,
-            f"cannot run with backend={backend}, which runs Megatron's layers",
-            "use backend=command command='…'",
-        )
+        relation = f"cannot run with backend={backend}, which runs Megatron's layers"
+        raise UserError("job.framework", framework, relation, "use backend=command command='…'")
 
 
 def is_backends_own(text: str, framework: str) -> bool:

@@ -33,11 +33,8 @@ def torch_device(device: Device) -> torch.device:
 def check_processes(layout: ParallelLayout, world_size: int) -> None:
     """UserError where the layout's ranks are not as many as the processes that were started."""
     if layout.world_size != world_size:
-        raise UserError(
-            "layout TP x CP x PP x DP",
-            layout.world_size,
-            f"must be the number of processes, WORLD_SIZE = {world_size}",
-        )
+        relation = f"must be the number of processes, WORLD_SIZE = {world_size}"
+        raise UserError("layout TP x CP x PP x DP", layout.world_size, relation)
 
 
 def random_tokens(seed: int, index: int, vocab_size: int, seq_length: int) -> Tensor:
@@ -49,23 +46,16 @@ def random_tokens(seed: int, index: int, vocab_size: int, seq_length: int) -> Te
 
 def job_flops(workload: Workload) -> int:
     """Megatron's model FLOPs of one step, all ranks; replays are not in them."""
-    return model_flops(
-        workload.model,
-        workload.seq_length,
-        workload.global_batch_size,
-        workload.model.padded_vocab_size(workload.layout.tensor_model_parallel_size),
-    )
+    model, tp = workload.model, workload.layout.tensor_model_parallel_size
+    padded = model.padded_vocab_size(tp)
+    return model_flops(model, workload.seq_length, workload.global_batch_size, padded)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
     """Attention of [batch, heads, sequence, channels]; keys and values may have fewer heads."""
+    grouped = query.shape[1] != key.shape[1]
     return functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        dropout_p=dropout,
-        is_causal=True,
-        enable_gqa=query.shape[1] != key.shape[1],
+        query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=grouped
     )
 
 

@@ -178,16 +178,8 @@ def fitted(
             notes[field] = f"{_MEASURED}: median over {median_of}"
     for field in _MEASURABLE:
         notes.setdefault(field, f"not measured here: value of `{base.name}`")
-    calibration = replace(
-        base,
-        name=name,
-        provenance=Provenance.MEASURED,
-        known_errors=(),
-        fit_error="",
-        left_out_error="",
-        **values,
-    )
-    return calibration, notes
+    values |= {"name": name, "provenance": Provenance.MEASURED, "known_errors": ()}
+    return replace(base, fit_error="", left_out_error="", **values), notes
 
 
 def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]:
@@ -211,7 +203,7 @@ def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]
 
 def _of_peak(rate: Rate, peak: float) -> str:
     reached = rate.value / peak
-    over = "" if reached <= 1.0 else f", limited to 1 (measured: {reached:.2f})"
+    over = f", limited to 1 (measured: {reached:.2f})" if reached > 1.0 else ""
     quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
     return f"{rate.count} large shapes, quartiles {quartiles}{over}"
 
@@ -267,7 +259,7 @@ def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
 def _words(errors: Sequence[float]) -> str:
     if not errors:
         return "too few shapes to leave any out"
-    sizes = [abs(error) for error in errors]
+    sizes = list(map(abs, errors))
     return (
         f"mean {mean(sizes) * 100:.1f} %, worst {max(sizes) * 100:.1f} %, {len(sizes)} large "
         "kernels, each fifth of the shapes left out of the fit in turn"
@@ -290,19 +282,12 @@ def refit(path: Path) -> CalibrationOutcome:
     if not journal.is_file():
         raise _cannot_refit(path, f"has no samples: {journal.name} does not exist")
     machine, samples = _read(journal)
+    again = "cannot be fitted again: it was measured on"
     if "host" in machine:
-        on_cpu = "it was measured on a CPU, whose peaks come from the samples"
-        raise _cannot_refit(path, f"cannot be fitted again: {on_cpu}")
+        raise _cannot_refit(path, f"{again} a CPU, whose peaks come from the samples")
     if machine.get("ranks") != "1":
-        on_several = "it was measured on several ranks, but does not state their link"
-        raise _cannot_refit(path, f"cannot be fitted again: {on_several}")
-    facts = DeviceFacts(
-        name=str(machine.get("device")),
-        is_cpu=False,
-        memory_bytes=0,
-        processors=0,
-        compute_capability=0.0,
-    )
+        raise _cannot_refit(path, f"{again} several ranks, but does not state their link")
+    facts = DeviceFacts(name=str(machine.get("device")))
     environment = _environment_of(path, machine)
     date = environment.pop("date", None)
     return conclude(samples, facts, environment, path, date=date)
@@ -327,8 +312,5 @@ def _environment_of(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
         return {"software": software}
     found = (_MEASURED_WITH.fullmatch(line) for line in read_text(path).splitlines())
     stated = {match[1]: match[2] for match in found if match is not None}
-    return {"software": software} | {
-        key: value
-        for key, value in stated.items()
-        if key not in ("software.torch", "software.cuda")
-    }
+    in_journal = {f"software.{name}" for name in software}
+    return {"software": software} | {k: v for k, v in stated.items() if k not in in_journal}

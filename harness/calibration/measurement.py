@@ -118,7 +118,6 @@ def _facts(device: Device) -> DeviceFacts:
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(
         name=properties.name,
-        is_cpu=False,
         memory_bytes=properties.total_memory,
         processors=properties.multi_processor_count,
         compute_capability=float(f"{properties.major}.{properties.minor}"),
@@ -219,18 +218,14 @@ class _Timing(Struct, frozen=True, kw_only=True):
 
     def measure(self, case: Case) -> None:
         """Time a case and write it down."""
+        family = case.key.rpartition(":")[0]  # without its sizes
         with self.signals.held():
             sample = self.bench.measure(case)
             if sample is not None:
                 self.journal.add(sample)
-            elif sum(_family(key) == _family(case.key) for key in self.bench.refused) == 1:
+            elif [key.rpartition(":")[0] for key in self.bench.refused].count(family) == 1:
                 self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
             self.tick()
-
-
-def _family(key: str) -> str:
-    """A case's key without its sizes."""
-    return key.rpartition(":")[0]
 
 
 def stages(cases: Sequence[Case], device: Device) -> tuple[list[Case], ...]:

@@ -25,13 +25,13 @@ _NO_LINK: Final = "no link measured: the measured memory bandwidth is used inste
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
-    """What is known of a device without measuring."""
+    """What is known of a device without measuring; of one with a datasheet its name will do."""
 
     name: str
-    is_cpu: bool
-    memory_bytes: int
-    processors: int
-    compute_capability: float
+    is_cpu: bool = False
+    memory_bytes: int = 0
+    processors: int = 0
+    compute_capability: float = 0.0
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -95,6 +95,8 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
     bandwidth = round(stream.rate / _GIGA, 2)
     name = f"{'CPU' if facts.is_cpu else 'GPU'}-{_slug(facts.name, '-')}"
     gemm = f"no datasheet value: best GEMM measured here, {flops.case.key}, bf16"
+    best = f"no datasheet value: best rate measured here, {stream.case.key}"
+    reported = "what torch reports (get_device_properties)"
     unit = "cores" if facts.is_cpu else "multiprocessors"
     return HardwareRecord(
         name=name,
@@ -112,15 +114,11 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
         ),
         sources={
             "memory_torch_total_gib": "what the system reports",
-            "memory_bandwidth_gb_per_second": (
-                f"no datasheet value: best rate measured here, {stream.case.key}"
-            ),
+            "memory_bandwidth_gb_per_second": best,
             "bf16_tflops": gemm,
             "fp16_tflops": f"not measured: assumed equal to bf16 ({gemm})",
             "sm_count": f"{unit} that the process may use",
-            "compute_capability": "none: a CPU"
-            if facts.is_cpu
-            else "what torch reports (get_device_properties)",
+            "compute_capability": "none: a CPU" if facts.is_cpu else reported,
             "internode_gb_per_second": _NO_LINK,
             "host_link_gb_per_second": "best copy measured here" if host else _NO_LINK,
         },
@@ -130,12 +128,8 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
 def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str) -> Sample:
     found = [sample for sample in samples if wanted(sample)]
     if not found:
-        raise UserError(
-            "--budget",
-            "(spent)",
-            f"ended before a {what} was timed, so no peak is known",
-            "use a larger budget",
-        )
+        relation = f"ended before a {what} was timed, so no peak is known"
+        raise UserError("--budget", "(spent)", relation, "use a larger budget")
     return max(found, key=lambda sample: sample.rate)
 
 

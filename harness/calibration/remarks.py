@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, CaseKind, Sample
+from harness.calibration.bench.shapes import GROUPED_VARIANTS
 from harness.calibration.efficiencies import Rates, Resource, fitted_samples, large
 from harness.calibration.reference import Reference
 from harness.measure.trust import HARMLESS_REASONS
@@ -75,9 +76,9 @@ def _ratios(samples: Sequence[Sample], kind: CaseKind, one: str, other: str) -> 
 
 def _experts(samples: Sequence[Sample]) -> Iterator[str]:
     parts = [
-        f"{words} {_large_rate(samples, CaseKind.GROUPED_GEMM, variant) / 1e12:.3g} TFLOP/s"
-        for variant, words in (("grouped", "grouped"), ("one_by_one", "one by one"))
-        if _of(samples, CaseKind.GROUPED_GEMM, variant)
+        f"{variant.replace('_', ' ')} {rate}"
+        for variant in GROUPED_VARIANTS
+        if (rate := _large_rate(samples, CaseKind.GROUPED_GEMM, variant))
     ]
     if parts:
         yield f"large expert GEMMs: {', '.join(parts)}; {_NO_CONSTANT}"
@@ -86,20 +87,18 @@ def _experts(samples: Sequence[Sample]) -> Iterator[str]:
 def _latent(samples: Sequence[Sample]) -> Iterator[str]:
     long = [s for s in samples if s.case.kind in LATENT_ATTENTION and s.case.sizes[1] >= _LONG]
     parts = [
-        f"{name} {_large_rate(long, kind) / 1e12:.3g} TFLOP/s"
+        f"{name} {rate}"
         for kind, name in zip(LATENT_ATTENTION, _DIRECTIONS, strict=True)
-        if _of(long, kind)
+        if (rate := _large_rate(long, kind))
     ]
     if parts:
         yield f"latent attention (MLA), large shapes: {', '.join(parts)}; {_NO_CONSTANT}"
 
 
-def _large_rate(samples: Sequence[Sample], kind: CaseKind, variant: str = "") -> float:
-    return median(sample.rate for sample in large(_of(samples, kind, variant)))
-
-
-def _of(samples: Sequence[Sample], kind: CaseKind, variant: str = "") -> list[Sample]:
-    return [s for s in samples if s.case.kind is kind and s.case.variant == variant]
+def _large_rate(samples: Sequence[Sample], kind: CaseKind, variant: str = "") -> str:
+    """Empty where none was timed."""
+    found = [s for s in samples if s.case.kind is kind and s.case.variant == variant]
+    return f"{median(s.rate for s in large(found)) / 1e12:.3g} TFLOP/s" if found else ""
 
 
 def _host(samples: Sequence[Sample]) -> Iterator[str]:

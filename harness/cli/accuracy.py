@@ -89,9 +89,8 @@ def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
 def _subtitle(results: Sequence[TrialResult], found: Sequence[SettingRow]) -> str:
     """Where it was measured, and with which calibrations it was predicted."""
     places = {name for result in results for name in result.gpu_names}
-    versions = {
-        str((r.environment.get("software") or {}).get("torch")) for r in results if r.environment
-    }
+    software = [one.environment.get("software") or {} for one in results if one.environment]
+    versions = {str(known.get("torch")) for known in software}
     names = sorted({row.calibration for row in found} - {"none"})
     where = ", ".join(sorted(places)) or "CPU"
     known = f"; calibration {', '.join(names)}" if names else ""

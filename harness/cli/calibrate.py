@@ -83,13 +83,8 @@ def main(argv: Sequence[str]) -> int:
     require("torch", "harness calibrate", "harness")
     watch = TimedCases(options.budget_seconds)
     try:
-        outcome = calibrate(
-            device_of(options.device),
-            options.budget_seconds,
-            options.out,
-            watch.say,
-            watch.tick,
-        )
+        device, budget = device_of(options.device), options.budget_seconds
+        outcome = calibrate(device, budget, options.out, watch.say, watch.tick)
     except Stop as stop:
         watch.say("stopped before enough was measured; run the same command to continue")
         return stop.exit_code
@@ -146,9 +141,8 @@ def page(outcome: "CalibrationOutcome") -> str:
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
         use = f"use:  harness run --config-dir {folder} …"
-        parts.append(
-            _whole(use, f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
-        )
+        advise = f"advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …"
+        parts.append(_whole(use, f"      {advise}"))
     return on_screen(group(*parts))
 
 

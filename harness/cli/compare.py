@@ -128,6 +128,5 @@ def parse_limit(text: str) -> tuple[str, float]:
     try:
         return name, float(amount.removesuffix("%")) * scale
     except ValueError:
-        raise UserError(
-            "--limit", text, "is not METRIC=LIMIT", "write e.g. step_time_seconds=3%"
-        ) from None
+        hint = "write e.g. step_time_seconds=3%"
+        raise UserError("--limit", text, "is not METRIC=LIMIT", hint) from None

@@ -77,10 +77,8 @@ def _update(arguments: Namespace) -> None:
     for change in changes:
         count = len(change.new.samples)
         if 0 < count < ADVISED_REPEATS and change.new.identity.gpus != CPU:
-            _say(
-                f"{change.new.identity.label}: few processes ({count}); "
-                f"measure.repeats={ADVISED_REPEATS} gives a better golden"
-            )
+            better = f"measure.repeats={ADVISED_REPEATS} gives a better golden"
+            _say(f"{change.new.identity.label}: few processes ({count}); {better}")
     if arguments.diff:
         write_atomic(arguments.diff, diff_text(changes))
     else:

@@ -20,6 +20,7 @@ from harness.judge.predicted import page
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
+from harness.trial.trial import Prediction
 
 UNFINISHED: Final = 3
 FAILED: Final = 4
@@ -136,11 +137,7 @@ def main(argv: Sequence[str]) -> int:
             return UNFINISHED
         print(page(plan, results), end="", flush=True)
         say(f"results in {folder.path}")
-        if not flags.no_report:
-            from harness.report.write import report_run
-
-            report_run(folder.path, say)
-        hand_over(folder.path, planned.track)
+        hand_over(folder.path, planned.track, report=not flags.no_report)
         return exit_code(result.status for result in results.values())  # which no report changes
 
     return execute(planned, flags, argv, conclude)
@@ -204,12 +201,10 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
 
 def planned_words(setting: PlannedSetting) -> str:
     """After a setting's name: what is predicted of it, or why it is not run."""
-    prediction = setting.trial.prediction
     if setting.skip:
         return f"not run: {setting.skip}"
-    if prediction is None or prediction.step_time_seconds is None:
-        return ""
-    return f"predicted {prediction.step_time_seconds * 1e3:.1f} ms per step"
+    seconds = (setting.trial.prediction or Prediction()).step_time_seconds
+    return "" if seconds is None else f"predicted {seconds * 1e3:.1f} ms per step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:

@@ -125,9 +125,5 @@ def main(argv: Sequence[str]) -> int:
     print(page(title, space, work.outcomes, end.words), end="", flush=True)
     _say(f"results in {folder.path}")
     if folder.results():
-        if not flags.no_report:
-            from harness.report.write import report_run
-
-            report_run(folder.path, _say)
-        hand_over(folder.path, track, "sweep")
+        hand_over(folder.path, track, "sweep", report=not flags.no_report)
     return exit_code(work.statuses)

@@ -113,9 +113,13 @@ def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
     if bad is not None:
         return bad
     if ended.timed_out:
-        limit = trial.measurement.timeout_seconds
-        return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s")
+        return _timeout(trial)
     return None if ended.host_oom else named
+
+
+def _timeout(trial: Trial, where: str = "") -> Failure:
+    limit = trial.measurement.timeout_seconds
+    return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s{where}")
 
 
 def _environment(command: TrainingCommand) -> dict[str, Any]:
@@ -129,10 +133,8 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
     if ended.stated is not None:
         return ended.stated
     if ended.timed_out:
-        limit = trial.measurement.timeout_seconds
         state = folder.state()
-        where = f"at step {state.step}, phase {state.phase}"
-        return Failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
+        return _timeout(trial, f", at step {state.step}, phase {state.phase}")
     if ended.code == 0:
         what = "cannot be read" if folder.has_result() else "is missing"
         return Failure(TrialStatus.NO_DATA, f"ended without an error, but result.json {what}")
@@ -146,9 +148,8 @@ def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
         return _judge_signal(ended.signal, ended.host_oom)
     lines = folder.log_tail(1)
     last = f": {lines[-1]}" if lines else ", and its log is empty"
-    return Failure(
-        TrialStatus.FAILED, failures.one_line(f"ended with exit code {ended.code}{last}")
-    )
+    words = failures.one_line(f"ended with exit code {ended.code}{last}")
+    return Failure(TrialStatus.FAILED, words)
 
 
 def _judge_signal(number: int, host_oom: bool | None) -> Failure:
@@ -158,10 +159,9 @@ def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     if number != signal.SIGKILL:
         return Failure(TrialStatus.FAILED, f"ended by {name}")
     if host_oom is None:
-        words = f"ended by {name}; the host may have run out of memory"
-        return Failure(TrialStatus.OOM, words)
-    words = f"ended by {name} from outside (not by the kernel's out-of-memory killer)"
-    return Failure(TrialStatus.FAILED, words)
+        return Failure(TrialStatus.OOM, f"ended by {name}; the host may have run out of memory")
+    outside = "from outside (not by the kernel's out-of-memory killer)"
+    return Failure(TrialStatus.FAILED, f"ended by {name} {outside}")
 
 
 GRACE_SECONDS: Final = 5.0
@@ -177,9 +177,8 @@ def launcher_of(trial: Trial) -> Launcher:
 
 def begin() -> Attempt:
     """An attempt that starts now."""
-    return Attempt(
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"), clock=time.monotonic()
-    )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Attempt(started_at=now, clock=time.monotonic())
 
 
 class Execution(Struct, frozen=True, kw_only=True):

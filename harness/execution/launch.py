@@ -92,23 +92,16 @@ def make_runner(
 
     UserError where that is not installed.
     """
-    given: dict[str, Any] = {
-        "folder": folder,
-        "plan": plan,
-        "progress": progress,
-        "retry": retry,
-        "mine": mine,
-    }
+    given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress}
+    given |= {"retry": retry, "mine": mine}
     if options.kind is LauncherKind.SLURM:
         require("submitit", "launcher=slurm", "harness,slurm")
         from harness.execution.launchers.slurm.runner import SlurmRunner
 
         return SlurmRunner(options=options, **given)
     if options.kind is LauncherKind.TORCHRUN:
-        launcher = _torchrun(options)
-        if options.node_rank:
-            return Follower(launcher=launcher, **given)
-        return Runner(launcher=launcher, **given)
+        kind = Follower if options.node_rank else Runner
+        return kind(launcher=_torchrun(options), **given)
     return Runner(**given)
 
 

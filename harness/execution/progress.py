@@ -69,8 +69,8 @@ class LiveLine:
 
     def close(self) -> None:
         """The line vanishes, and the terminal is as it was."""
-        if self._bar is not None:
-            bar, self._bar = self._bar, None
+        bar, self._bar = self._bar, None
+        if bar is not None:
             bar.stop()
 
 
@@ -105,10 +105,8 @@ def say(text: str, command: str = "run") -> None:
 
 class Progress(LiveLine):
     """The trials of a plan: the line says where the running one is, and each that ends stays.
-
     growing: nobody knows how many come (a sweep's): they are counted as they are met, and each is
-    reported once.
-    """
+    reported once."""
 
     def __init__(
         self,

@@ -33,21 +33,16 @@ from harness.trial.trial import Trial
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED, {TrialStatus.PRUNED})
 FAILED: Final = (
-    TrialStatus.FAILED,
-    TrialStatus.TIMEOUT,
-    TrialStatus.NCCL_ERROR,
-    TrialStatus.NAN,
-    TrialStatus.NO_DATA,
+    *(TrialStatus.FAILED, TrialStatus.TIMEOUT, TrialStatus.NCCL_ERROR),
+    *(TrialStatus.NAN, TrialStatus.NO_DATA),
 )
 """Statuses that say nothing about the setting: an answer is still owed."""
 
 
 class Runner(Struct, frozen=True, kw_only=True):
-    """How trials are run, on this machine.
-
-    retry: those of these statuses are run again. mine: names of the trials that this runner runs,
-    where others run the rest of the plan in the same folder; None: it is alone, and runs all.
-    """
+    """How trials are run, on this machine. retry: those of these statuses are run again. mine:
+    names of the trials that this runner runs, where others run the rest of the plan in the same
+    folder; None: it is alone, and runs all."""
 
     folder: RunFolder
     plan: RunPlan
@@ -69,12 +64,9 @@ class Runner(Struct, frozen=True, kw_only=True):
         shared = self.mine is not None
         with exclusive(self.folder.lock, shared=shared) as free, closing(self.progress):
             if not free:
-                raise UserError(
-                    "name",
-                    self.folder.path.name,
-                    "another harness run is using this folder",
-                    "wait for it, or give name=ANOTHER",
-                )
+                relation = "another harness run is using this folder"
+                hint = "wait for it, or give name=ANOTHER"
+                raise UserError("name", self.folder.path.name, relation, hint)
             (self.folder.join if shared else self.folder.create)(self.plan)
             with StopSignals() as signals:
                 return self._run_all(signals)
@@ -95,9 +87,8 @@ class Runner(Struct, frozen=True, kw_only=True):
                 self.progress.end(result)
             results[trial.name] = result
         if trials and None not in found.values():
-            self.progress.say(
-                "nothing was run: all trials have results; name=ANOTHER measures again"
-            )
+            again = "name=ANOTHER measures again"
+            self.progress.say(f"nothing was run: all trials have results; {again}")
         return results
 
     def _trials(self) -> list[tuple[PlannedSetting, Trial]]:
@@ -131,12 +122,8 @@ class Runner(Struct, frozen=True, kw_only=True):
         """End what still runs of an earlier attempt, and keep what all its ranks wrote."""
         job = folder.job()
         if job is not None and not folder.has_result():
-            raise UserError(
-                "trial",
-                folder.path.name,
-                f"is already submitted to Slurm as job {job.job}",
-                "add launcher=slurm to collect it",
-            )
+            relation = f"is already submitted to Slurm as job {job.job}"
+            raise UserError("trial", folder.path.name, relation, "add launcher=slurm to collect it")
         end_left_over(folder)
         if earlier is not None and not folder.has_result():
             result = merged(folder, earlier)
@@ -160,10 +147,8 @@ class Runner(Struct, frozen=True, kw_only=True):
 
 def label_of(setting: PlannedSetting, trial: Trial) -> str:
     """A trial in a line of progress: its setting, and which repeat of how many."""
-    repeats = len(setting.trials())
-    return (setting.label or setting.spec) + (
-        f" repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else ""
-    )
+    repeats, name = len(setting.trials()), setting.label or setting.spec
+    return f"{name} repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else name
 
 
 def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:

@@ -173,14 +173,11 @@ class Worker:
         return Evidence(phase=Phase.TRAINING, message=message)
 
     def _failed(self, error: BaseException) -> TrialResult:
-        failure = failures.of_exception(error)
+        found, phase = failures.of_exception(error), self._watch.current
         evidence = Evidence(
-            phase=self._watch.current,
-            message=failure.message,
-            rank=self._rank,
-            over_bytes=failure.over_bytes,
+            phase=phase, message=found.message, rank=self._rank, over_bytes=found.over_bytes
         )
-        return replace(self._result(failure.status), evidence=evidence)
+        return replace(self._result(found.status), evidence=evidence)
 
     def _write(self, result: TrialResult) -> None:
         """Into the reserved space; without its timeline where the rest of the disk is full."""

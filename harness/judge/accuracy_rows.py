@@ -99,15 +99,13 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
     impl = model.transformer_impl.value
     if impl == "transformer_engine" and not software.get("transformer_engine"):
         impl = "local"
-    microbatches = workload.global_batch_size // (
-        workload.micro_batch_size * layout.data_parallel_size
-    )
+    per_pass = workload.micro_batch_size * layout.data_parallel_size
     degrees = f"TP{layout.tensor_model_parallel_size} PP{layout.pipeline_model_parallel_size}"
     parts = [
         model.name,
         f"{model.num_layers} layers",
         f"{workload.seq_length} tokens",
-        f"{microbatches} x {workload.micro_batch_size}",
+        f"{workload.global_batch_size // per_pass} x {workload.micro_batch_size}",
         str(workload.precision),
         impl,
         *([degrees] if layout.world_size > 1 else []),
@@ -130,6 +128,8 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
     prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or Prediction()
     steps = [median(result.times.seconds) for result in good if result.times]
     likely = prediction.fit_probability
+    # of the card, CUDA context and all, as is predicted; of older results what the allocator took
+    taken = _largest(sized, "nvml_used") or _largest(sized, "reserved")
     return SettingRow(
         cell=cell,
         setting=setting,
@@ -137,12 +137,7 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         processes=len(good),
         kept=Pair(prediction.saved_bytes_per_layer, _largest(sized, "saved_bytes_per_layer")),
         allocated=Pair(prediction.peak_allocated_bytes, _largest(sized, "allocated")),
-        # what the card gave, CUDA context and all, as is predicted; of older results what the
-        # allocator took
-        reserved=Pair(
-            prediction.peak_reserved_bytes,
-            _largest(sized, "nvml_used") or _largest(sized, "reserved"),
-        ),
+        reserved=Pair(prediction.peak_reserved_bytes, taken),
         step=Pair(prediction.step_time_seconds, median(steps) if steps else None),
         predicted_fits=None if likely is None else likely >= LIKELY,
         measured_fits=_measured_fits(statuses),
@@ -160,8 +155,7 @@ def _measured_fits(statuses: Sequence[TrialStatus]) -> bool | None:
     """Unstable times are still the times of something that fitted."""
     if TrialStatus.OOM in statuses:
         return False
-    ran = (TrialStatus.OK, TrialStatus.UNSTABLE)
-    return True if any(status in ran for status in statuses) else None
+    return True if {TrialStatus.OK, TrialStatus.UNSTABLE}.intersection(statuses) else None
 
 
 def _why_untrusted(result: TrialResult) -> str:

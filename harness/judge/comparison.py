@@ -131,16 +131,14 @@ def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
     rather than of a part of it, measured rather than published. That a setting does not fit is
     known of its own GPUs only; a process that ran out of memory may not have said which."""
     gpus = subject.places[0].gpus
-    held = [
-        one
-        for one in goldens
-        if one.identity.holds_for(subject.workload)
-        and (
-            one.status is TrialStatus.OK
-            or gpus == one.identity.full_gpus
-            or "?" in gpus + one.identity.full_gpus
-        )
-    ]
+    held = []
+    for golden in goldens:
+        theirs = golden.identity.full_gpus
+        same = gpus == theirs or "?" in gpus + theirs
+        if golden.identity.holds_for(subject.workload) and (
+            same or golden.status is TrialStatus.OK
+        ):
+            held.append(golden)
 
     def preference(golden: Golden) -> tuple[bool, bool, bool, str]:
         return (
@@ -186,12 +184,12 @@ def _rows(subject: Subject, golden: Golden | None, options: CompareOptions) -> l
     rows = [_unmeasured(subject, one, golden) for one in others]
     if not measured:
         return list(dict.fromkeys(rows))
-    if golden is None or golden.status is not TrialStatus.OK:
-        if golden is None:
-            verdict, what = Verdict.APPEARED, "no golden; harness golden update adds one"
-        else:
-            verdict, what = Verdict.STALE, "fits, but the golden says oom: record a new golden"
-        return [*rows, _row(subject, verdict, what)]
+    if golden is None:
+        what = "no golden; harness golden update adds one"
+        return [*rows, _row(subject, Verdict.APPEARED, what)]
+    if golden.status is not TrialStatus.OK:
+        what = "fits, but the golden says oom: record a new golden"
+        return [*rows, _row(subject, Verdict.STALE, what)]
     change = _environment(subject, golden)
     if change.differences and not options.allow_env_change:
         names = ", ".join(one.name for one in change.differences)

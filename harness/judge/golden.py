@@ -30,7 +30,6 @@ from msgspec.structs import replace
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.fields import show
 from advisor.base.limits import LARGEST
 from advisor.base.record import as_dict
 from advisor.base.units import significant, whole_number
@@ -38,6 +37,7 @@ from harness.base.collections import flatten
 from harness.judge.identity import MeasuredPlace, gpu_type, workload_key
 from harness.judge.metrics import STEP_TIME, Series, metric_names, samples
 from harness.judge.stats import Summary, summarise
+from harness.trial.codec import check_schema
 from harness.trial.result import TrialStatus
 
 
@@ -129,12 +129,8 @@ class Golden(Struct, frozen=True, kw_only=True):
 
 def identity_of(workload: dict[str, Any], label: str, place: MeasuredPlace) -> Identity:
     """Full identity of a measured workload."""
-    return Identity(
-        label=label,
-        gpus=place.gpus,
-        workload=flatten(workload),
-        workload_key=workload_key(workload),
-    )
+    key = workload_key(workload)
+    return Identity(label=label, gpus=place.gpus, workload=flatten(workload), workload_key=key)
 
 
 SCHEMA_VERSION: Final = 1
@@ -176,10 +172,7 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
     it is none."""
     values = read_json(source, file)
     file = source if isinstance(source, Path) else file
-    version = values.get("schema_version")
-    if version != SCHEMA_VERSION:
-        relation = f"must be {SCHEMA_VERSION}"
-        raise UserError(f"{file}: schema_version", show(version), relation)
+    check_schema(values, SCHEMA_VERSION, file)
     try:
         found = convert(values, Golden, strict=False)
     except ValidationError as error:

@@ -15,31 +15,20 @@ from harness.trial.trial import Device
 
 def list_page(goldens: Mapping[Path, Golden]) -> str:
     """One line a golden: workload, GPUs, whose, when, the first metric that the gate judges."""
-    rows = []
-    for path, golden in goldens.items():
-        summary = golden.summary()
-        judged = (name for name in (*METRICS, *summary) if name in summary)
-        first = next((name for name in judged if _judged(golden, name)), "")
-        value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
-        rows.append(
-            (
-                golden.identity.label,
-                golden.identity.gpus,
-                golden.meta.provenance.value,
-                golden.meta.date,
-                value,
-                path.name,
-            )
-        )
-    if not rows:
+    if not goldens:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
     spare = {"provenance": 1, "date": 2}
     found = table(
         Column(title=name, left=True, wrap=True, above=name == "workload", spare=spare.get(name, 0))
         for name in ("workload", "GPUs", "provenance", "date", "first metric", "file")
     )
-    for row in rows:
-        found.add_row(*row)
+    for path, golden in goldens.items():
+        summary, identity, meta = golden.summary(), golden.identity, golden.meta
+        judged = (name for name in (*METRICS, *summary) if name in summary)
+        first = next((name for name in judged if _judged(golden, name)), "")
+        value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
+        whose = identity.label, identity.gpus, meta.provenance.value, meta.date
+        found.add_row(*whose, value, path.name)
     return on_screen(found)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
@@ -16,6 +17,7 @@ from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Prediction
 
+Value = TypeVar("Value")
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _FEWEST_RANKS: Final = 3
 
@@ -44,11 +46,9 @@ class Pair(Struct, frozen=True):
 
 
 class SettingOutcome(Struct, frozen=True, kw_only=True):
-    """One setting over all its repeats, and what it is called in its plan.
-
-    step_time: median over processes of each one's median step, seconds. peak_allocated: largest of
-    all ranks and repeats. status: that of the first repeat that gave no times, else the worst.
-    """
+    """One setting over all its repeats, and what it is called in its plan. step_time: median over
+    processes of each one's median step, seconds. peak_allocated: largest of all ranks and repeats.
+    status: that of the first repeat that gave no times, else the worst."""
 
     setting: PlannedSetting
     name: str
@@ -148,7 +148,8 @@ def followed(found: Sequence[SettingOutcome]) -> float | None:
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table, what went wrong, and the two figures that judge the advisor."""
     found = outcomes(plan, results)
-    unit, unit_name = unit_of(_sizes(found))
+    peaks = (size for outcome in found for size in astuple(outcome.peak_allocated))
+    unit, unit_name = unit_of(known(peaks))
     rows = table(
         [
             Column(title="#"),
@@ -171,16 +172,9 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     return on_screen(group(title, "", rows, *reasons, "", *judgement(found), *notes))
 
 
-def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
-    """All peaks, predicted and measured, bytes."""
-    pairs = [outcome.peak_allocated for outcome in found]
-    return known(size for pair in pairs for size in (pair.predicted, pair.measured))
-
-
 def _row(outcome: SettingOutcome, unit: int) -> list[Block]:
-    rank = outcome.setting.rank
     return [
-        DASH if rank is None else str(rank),
+        or_dash(outcome.setting.rank, str),
         spec_cell(outcome.name),
         str(outcome.status),
         *_cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
@@ -192,10 +186,9 @@ def _row(outcome: SettingOutcome, unit: int) -> list[Block]:
 def _cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
     """Predicted; and measured, followed by the error."""
     predicted, measured, error = cells(pair, write)
-    return [predicted, f"{measured} {error:>{_ERROR}}"]
+    return [predicted, f"{measured} {error:>8}"]
 
 
-_ERROR: Final = 8
 _MEASURED: Final = "measured, error"
 
 
@@ -220,9 +213,13 @@ def judgement(found: Sequence[SettingOutcome]) -> list[str]:
 
 def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
     """Predicted, measured, and the signed error, as text."""
-    error = pair.error
     return [
-        DASH if pair.predicted is None else write(pair.predicted),
-        DASH if pair.measured is None else write(pair.measured),
-        DASH if error is None else signed_percent(error) if error else "0 %",
+        or_dash(pair.predicted, write),
+        or_dash(pair.measured, write),
+        or_dash(pair.error, lambda error: signed_percent(error) if error else "0 %"),
     ]
+
+
+def or_dash(value: Value | None, write: Callable[[Value], str]) -> str:
+    """A value as text; a dash where it is not known."""
+    return DASH if value is None else write(value)

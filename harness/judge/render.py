@@ -131,7 +131,5 @@ def _environment(change: EnvironmentChange) -> Iterator[str]:
     for difference in change.differences:
         yield f"environment  {change.label}  {difference}"
     if change.unrecorded:
-        yield (
-            f"environment  {change.label}  the golden does not state: "
-            f"{', '.join(change.unrecorded)}"
-        )
+        silent = ", ".join(change.unrecorded)
+        yield f"environment  {change.label}  the golden does not state: {silent}"

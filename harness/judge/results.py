@@ -12,7 +12,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.key_value import split_key_values
 from advisor.base.record import as_dict
 from advisor.base.units import parse_gpus
 from advisor.job.layout import ParallelLayout
@@ -29,10 +28,8 @@ _TRIAL: Final = "trial.json"
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """Results, and the command that runs each workload again where its run is known.
-
-    commands: workload key -> command line.
-    """
+    """Results, and the command that runs each workload again where its run is known. commands:
+    workload key -> command line."""
 
     results: tuple[TrialResult, ...]
     commands: dict[str, str]
@@ -62,9 +59,8 @@ def _run(path: Path) -> Loaded:
         results.append(found or _unfinished(folder.trial(trial.name), trial))
         if trial.command is not None or trial.workload.backend is not Backend.COMMAND:
             # else it came from a log, and nobody here can run it again
-            commands[workload_key(as_dict(setting.trial.workload))] = reproduction_command(
-                plan.experiment, trial
-            )
+            key = workload_key(as_dict(setting.trial.workload))
+            commands[key] = reproduction_command(plan.experiment, trial)
     return Loaded(results=tuple(results), commands=commands)
 
 
@@ -134,10 +130,8 @@ def reproduction_command(experiment: str, trial: Trial) -> str:
             f"framework={trial.command.framework}",
             f"command={trial.command.template}",
         ]
-    variables = [
-        f"{name}={quote(value)}" for name, value in split_key_values(trial.variables).items()
-    ]
-    return " ".join([*variables, "harness run", *(quote(word) for word in words)])
+    variables = [f"{name}={quote(value)}" for name, value in trial.environment.items()]
+    return " ".join([*variables, "harness run", *map(quote, words)])
 
 
 def quoted_setting(spec: str) -> str:

@@ -67,10 +67,8 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentChange(Struct, frozen=True, kw_only=True):
-    """What is not as it was when the golden of a trial was taken.
-
-    unrecorded: what the golden does not say about its environment.
-    """
+    """What is not as it was when the golden of a trial was taken. unrecorded: what the golden does
+    not say about its environment."""
 
     label: str
     differences: tuple[EnvironmentDifference, ...] = ()
@@ -90,9 +88,7 @@ def describe(result: TrialResult) -> str:
 
 class LossDeviation(Struct, frozen=True, kw_only=True):
     """The training step at which two loss curves are furthest apart, and how many were compared.
-
-    change: new / golden - 1; infinite where one of them is not a number.
-    """
+    change: new / golden - 1; infinite where one of them is not a number."""
 
     step: int
     golden: float
@@ -154,17 +150,14 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
             if name.partition(".stage")[0] not in known:
                 raise UserError("--limit", name, "is not a metric", nearest_names(name, known))
             if not 0 < limit < 1:
-                raise UserError(
-                    "--limit", f"{name}={limit * 100:g}%", "must lie between 0 % and 100 %"
-                )
+                given = f"{name}={limit * 100:g}%"
+                raise UserError("--limit", given, "must lie between 0 % and 100 %")
 
     def limit(self, name: str, golden: Golden, default: float) -> float:
         """Relative limit of a metric; that of a metric holds for its pipeline stages too."""
-        given, base = dict(self.limits), name.partition(".stage")[0]
-        for limits in (given, golden.limits):
-            for key in (name, base):
-                if key in limits:
-                    return limits[key]
+        base = name.partition(".stage")[0]
+        for limits in (golden.limits, dict(self.limits)):
+            default = limits.get(name, limits.get(base, default))
         return default
 
 
@@ -186,11 +179,9 @@ def measured_rows(
         elif metric is not None:
             metric = metric.on(device)
             limit = options.limit(name, golden, metric.limit)
-            row = replace(
-                about, metric=name, limit=limit if metric.better is Better.LOWER else -limit
-            )
-            noise = metric.assumed_noise(device)
-            new = samples(processes, name)
+            signed = limit if metric.better is Better.LOWER else -limit
+            noise, new = metric.assumed_noise(device), samples(processes, name)
+            row = replace(about, metric=name, limit=signed)
             rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
 
@@ -257,9 +248,8 @@ def _loss_row(
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
     row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)
     if worst is None:
-        return replace(
-            row, verdict=Verdict.VANISHED, reason="the golden and the result share no training step"
-        )
+        shared = "the golden and the result share no training step"
+        return replace(row, verdict=Verdict.VANISHED, reason=shared)
     return replace(
         row,
         verdict=Verdict.REGRESSION if abs(worst.change) > limit else Verdict.PASS,
@@ -288,9 +278,7 @@ def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
     if shift.noise_assumed and shift.noise:
         noise = f"{shift.noise * 100:.2g} %"
         return (f"one process per side: a scatter of {noise} between processes is assumed",)
-    fewest = min(shift.processes, shift.golden_processes or shift.processes)
-    if metric.timing and fewest < FEW_PROCESSES:
-        return (
-            f"few processes: {shift.processes} now, {shift.golden_processes or 1} in the golden",
-        )
+    now, golden = shift.processes, shift.golden_processes
+    if metric.timing and min(now, golden or now) < FEW_PROCESSES:
+        return (f"few processes: {now} now, {golden or 1} in the golden",)
     return ()

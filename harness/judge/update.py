@@ -94,13 +94,10 @@ def plan_update(
     if not results:
         raise UserError("RESULTS", "(none)", "hold no trial")
     present = load_goldens([folder]) if folder.exists() else {}
-    changes = []
-    ran = (one for one in results if one.status is not TrialStatus.SKIPPED)
-    for group in by_workload(ran).values():
-        changes.append(_change(golden_of(group, reason), present, folder))
-    if not changes:
+    groups = by_workload(one for one in results if one.status is not TrialStatus.SKIPPED)
+    if not groups:
         raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
-    return tuple(changes)
+    return tuple(_change(golden_of(one, reason), present, folder) for one in groups.values())
 
 
 def _change(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenChange:
@@ -155,11 +152,9 @@ def _same_environment(results: Sequence[TrialResult], label: str) -> None:
     """Repeats of one golden come from one environment."""
     places: list[MeasuredPlace] = [place_of(one) for one in results]
     for place in places[1:]:
-        found = differences(places[0], place)
-        if found:
-            raise UserError(
-                label, str(found[0]), "differs between its repeats", "run them again on one machine"
-            )
+        for one in differences(places[0], place):
+            hint = "run them again on one machine"
+            raise UserError(label, str(one), "differs between its repeats", hint)
 
 
 def _reviewed(golden: Golden) -> dict[str, Scalar]:

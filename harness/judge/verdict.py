@@ -22,6 +22,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from harness.base.collections import known
 from harness.judge.metrics import Better, Metric
 from harness.judge.stats import STRICT_LEVEL, Interval, Repeats, Shift, repeats_to_settle
 
@@ -117,12 +118,10 @@ def needed(repeats: Repeats | None) -> str:
 
 def _repeats(shift: Shift, worse: Worsening, limit: float) -> Repeats | None:
     """Repeats after which, with the same estimate, the rule would give a verdict."""
+    found = [repeats_to_settle(shift, limit - worse.estimate)]
     if worse.estimate >= NEAR * limit:
-        narrow = repeats_to_settle(shift, worse.estimate, STRICT_LEVEL)
-        inside = repeats_to_settle(shift, limit - worse.estimate)
-        found = (one for one in (narrow, inside) if one)
-        return min(found, key=lambda one: (one.golden_too, one.count), default=None)
-    return repeats_to_settle(shift, limit - worse.estimate)
+        found.insert(0, repeats_to_settle(shift, worse.estimate, STRICT_LEVEL))
+    return min(known(found), key=lambda one: (one.golden_too, one.count), default=None)
 
 
 def _turned(ratios: Interval, sign: float, origin: float = 1.0) -> Interval:

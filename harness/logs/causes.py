@@ -20,11 +20,8 @@ _CRASHED: Final = re.compile(
     r"|^Aborted\b|^Killed\b|^Bus error\b"
 )
 ORDER: Final = (
-    TrialStatus.OOM,
-    TrialStatus.NAN,
-    TrialStatus.TIMEOUT,
-    TrialStatus.NCCL_ERROR,
-    TrialStatus.FAILED,
+    *(TrialStatus.OOM, TrialStatus.NAN, TrialStatus.TIMEOUT),
+    *(TrialStatus.NCCL_ERROR, TrialStatus.FAILED),
 )
 """Causes before consequences: ranks that wait for a dead one report NCCL errors."""
 
@@ -40,7 +37,9 @@ class Causes(Struct):
         """Enter a line that is no record."""
         self.lines.append(text)
         self.traceback = self.traceback or text.startswith("Traceback (most recent call last)")
-        failure = _named(text) or (self._raised(text) if self.traceback else None)
+        failure = _named(text)
+        if failure is None and self.traceback and _RAISED.match(text):
+            failure = Failure(TrialStatus.FAILED, one_line(text))
         if failure is not None:
             self.found.setdefault(failure.status, failure)
 
@@ -58,14 +57,7 @@ class Causes(Struct):
             return best
         known = (f for f in diagnose("\n".join(self.lines)) if f.failure.severity is Severity.ERROR)
         first = next(known, None)
-        if first is None:
-            return best
-        return Failure(TrialStatus.FAILED, one_line(first.excerpt))
-
-    def _raised(self, text: str) -> Failure | None:
-        if not _RAISED.match(text):
-            return None
-        return Failure(TrialStatus.FAILED, one_line(text))
+        return Failure(TrialStatus.FAILED, one_line(first.excerpt)) if first else best
 
 
 def _named(text: str) -> Failure | None:

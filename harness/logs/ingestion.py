@@ -139,12 +139,8 @@ def _claim(folder: Path, logs: Sequence[str]) -> None:
         write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
     elif set(logs) - set(owners.splitlines()):
         first = owners.partition("\n")[0]
-        raise UserError(
-            "name",
-            folder.name,
-            f"holds results of another log ({first})",
-            "give name=ANOTHER or runs=FOLDER",
-        )
+        relation = f"holds results of another log ({first})"
+        raise UserError("name", folder.name, relation, "give name=ANOTHER or runs=FOLDER")
 
 
 def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
@@ -156,12 +152,9 @@ def _setting(log: ParsedLog, identity: LogIdentity) -> PlannedSetting | None:
     config = identity.config
     asked = config.recompute.settings
     if len(asked) > 1:
-        raise UserError(
-            "recompute.settings",
-            ",".join(asked),
-            "must be one setting: a log has only one",
-            "ingest the logs of each setting separately",
-        )
+        relation = "must be one setting: a log has only one"
+        hint = "ingest the logs of each setting separately"
+        raise UserError("recompute.settings", ",".join(asked), relation, hint)
     spec = asked[0] if len(asked) == 1 else stated_recompute(log.arguments)
     if spec is None:
         raise UserError(
@@ -201,20 +194,18 @@ def _repeats(
     done: Counter[str] = Counter()
     found: list[PlannedSetting | None] = []
     for setting in settings:
-        if setting is None:
-            found.append(None)
-            continue
-        key = setting.trial.workload.key()
-        measured = replace(plan, repeats=counts[key])
-        trial = replace(setting.trial, measurement=measured, repeat=done[key])
-        found.append(replace(setting, trial=trial))
-        done[key] += 1
+        if setting is not None:
+            key = setting.trial.workload.key()
+            measured = replace(plan, repeats=counts[key])
+            trial = replace(setting.trial, measurement=measured, repeat=done[key])
+            setting = replace(setting, trial=trial)
+            done[key] += 1
+        found.append(setting)
     return found
 
 
 def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str, Any]:
     """A trial of which only a part is known."""
-    if identity.like is not None:
-        return {**identity.like.trial, "measurement": plain(identity.config.measure)}
     workload = unknown_workload(log.arguments, source.name) | {"device": identity.device.value}
-    return {"workload": workload, "measurement": plain(identity.config.measure)}
+    known = {"workload": workload} if identity.like is None else identity.like.trial
+    return {**known, "measurement": plain(identity.config.measure)}

@@ -68,30 +68,26 @@ class Collector(Struct):
 
     def add(self, record: Record, rank: int | None) -> bool:
         """Enter what a line of `rank` says; whether it shows that training goes on."""
+        goes_on = isinstance(record, LoggedStep | LoggedLoss | Throughput | Timers)
+        self.ended = record is Mark.END or (self.ended and not goes_on)
         match record:
             case LoggedStep():
-                return self._step(record, rank)
+                self._step(record, rank)
             case LoggedLoss():
-                return self._loss(record, rank)
+                self._loss(record, rank)
             case Throughput():
                 self.rates.append(record)
-                self.ended = False
-                return True
             case Timers():
                 self.timers.append(record.seconds)
-                self.ended = False
-                return True
             case LoggedPeak():
                 self._peak(record, rank)
             case Argument():
                 self.arguments[record.name] = record.value
             case WholeRun():
                 self.whole_run = latest_means(self.whole_run, record)
-            case Mark.END:
-                self.ended = True
             case Mark.START:
                 self._start(rank)
-        return False
+        return goes_on
 
     def steps(self) -> tuple[LoggedStep, ...]:
         """Steps of all ranks, by number; rates without a number go to the steps they belong to."""
@@ -111,22 +107,18 @@ class Collector(Struct):
     def _stream(self, rank: int | None) -> Stream:
         return self.streams.setdefault(rank, Stream())
 
-    def _step(self, step: LoggedStep, rank: int | None) -> bool:
+    def _step(self, step: LoggedStep, rank: int | None) -> None:
         stream = self._stream(rank)
         if step.number < stream.last:  # an earlier step is run again
             self._again(rank)
         stream.add(step)
-        self.ended = False
-        return True
 
-    def _loss(self, loss: LoggedLoss, rank: int | None) -> bool:
+    def _loss(self, loss: LoggedLoss, rank: int | None) -> None:
         stream = self._stream(rank)
         if loss.epoch < stream.epoch:
             self._again(rank)
         stream.epoch = loss.epoch
         stream.add(LoggedStep(number=stream.last + 1, loss=loss.value))
-        self.ended = False
-        return True
 
     def _peak(self, peak: LoggedPeak, writer: int | None) -> None:
         rank = writer if peak.rank is None else peak.rank
@@ -279,7 +271,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
     running out of memory too. framework None: found out by the lines. UserError where a file cannot
     be read.
     """
-    scans = [_scan(path, framework) for path in paths]
+    scans = [_Scan(path, framework) for path in paths]
     found = {
         name: merged_collectors([s.collectors[name] for s in scans]) for name in scans[0].collectors
     }
@@ -313,17 +305,19 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
 class _Scan:
     """One pass over a file, with every reader that may apply."""
 
-    def __init__(self, framework: LogFramework | None, rank: int | None) -> None:
+    def __init__(self, path: Path, framework: LogFramework | None) -> None:
         known = tuple(READERS) if framework is None else (framework,)
         megatron = READERS[LogFramework.MEGATRON_LM]  # Bridge's lines too
         self._readers = [(name, READERS.get(name, megatron)) for name in known]
-        self._rank = rank
+        self._rank = _rank_of(path)
         self.collectors = {name: Collector() for name in known}
         self.causes = Causes()
         self.lines = 0
         self.damaged = False
+        for line in read_lines(path):
+            self._read(line)
 
-    def read(self, line: Line) -> None:
+    def _read(self, line: Line) -> None:
         """Enter a line; of one that is not whole only that there was one."""
         self.lines += 1
         self.damaged = line.damaged
@@ -338,13 +332,6 @@ class _Scan:
             self.causes.survived()
         else:
             self.causes.read(line.text)
-
-
-def _scan(path: Path, framework: LogFramework | None) -> _Scan:
-    scan = _Scan(framework, _rank_of(path))
-    for line in read_lines(path):
-        scan.read(line)
-    return scan
 
 
 def _odd(

@@ -280,11 +280,8 @@ class Recording(Struct, frozen=True, kw_only=True):
         """Whether there are as many as somebody may have allowed (max_entries): the allocator then
         drops the oldest, and writes nowhere that it did."""
         count = self.num_events
-        return (
-            not self.predicted
-            and count >= _ROUND
-            and (not count % _ROUND or not count & (count - 1))
-        )
+        allowed = count >= _ROUND and (not count % _ROUND or not count & (count - 1))
+        return allowed and not self.predicted
 
 
 def recording_names(recordings: Sequence[Recording]) -> list[str]:

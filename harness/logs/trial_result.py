@@ -148,23 +148,19 @@ def result_of(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
         return failed(bare, parsed, Failure(TrialStatus.INCOMPLETE, _NO_END))
     steps = timed.steps[window]
     seen = SeenSteps(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
-    bare = replace(
-        bare,
-        times=StepTimes(
-            seconds=seen.seconds,
-            warmup_seconds=seen.warmup_seconds,
-            clock=timed.clock,
-            steps=tuple(step.number for step in steps),
-        ),
-        reported=Reported(
-            tflops_per_gpu=_complete([step.tflops_per_gpu for step in steps]),
-            tokens_per_second_per_gpu=_complete([s.tokens_per_second_per_gpu for s in steps]),
-        ),
+    times = StepTimes(
+        seconds=seen.seconds,
+        warmup_seconds=seen.warmup_seconds,
+        clock=timed.clock,
+        steps=tuple(step.number for step in steps),
     )
-    of_steps = concerns(seen, question.plan, question.device)
-    return _measured(
-        bare, parsed, question, steps, (*of_steps, *_concerns(parsed, question, timed))
+    reported = Reported(
+        tflops_per_gpu=_complete([step.tflops_per_gpu for step in steps]),
+        tokens_per_second_per_gpu=_complete([s.tokens_per_second_per_gpu for s in steps]),
     )
+    found = *concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed)
+    bare = replace(bare, times=times, reported=reported)
+    return _measured(bare, parsed, question, steps, found)
 
 
 def _measured(
@@ -219,10 +215,10 @@ def unmeasured(parsed: ParsedLog, question: LoggedRun) -> TrialResult:
 
 def not_a_number(parsed: ParsedLog) -> Failure | None:
     """The first loss that is NaN or infinite."""
-    bad = next((s for s in parsed.steps if s.loss is not None and not math.isfinite(s.loss)), None)
-    if bad is None:
-        return None
-    return Failure(TrialStatus.NAN, f"loss of step {bad.number} is {bad.loss}")
+    for step in parsed.steps:
+        if step.loss is not None and not math.isfinite(step.loss):
+            return Failure(TrialStatus.NAN, f"loss of step {step.number} is {step.loss}")
+    return None
 
 
 def _work(parsed: ParsedLog, question: LoggedRun) -> Work:

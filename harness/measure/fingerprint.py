@@ -35,12 +35,13 @@ def fingerprint(device: Device) -> dict[str, Any]:
 
 def _software() -> dict[str, Any]:
     cudnn: Any = torch.backends.cudnn
+    cuda: Any = torch.cuda
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": _version(cudnn.version),
-        "nccl": _version(_nccl),
+        "nccl": _version(lambda: ".".join(map(str, cuda.nccl.version()))),
         "transformer_engine": _installed("transformer-engine", "transformer_engine"),
         "harness": _installed("recompute-advisor"),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -73,11 +74,8 @@ def _gpus() -> list[dict[str, Any]]:
     gpu = open_current_gpu()
     if gpu is not None:
         known |= asdict(gpu.identity())
-        reading = gpu.reading()
-        known |= {
-            "sm_clock_mhz": reading.sm_clock_mhz,
-            "memory_clock_mhz": reading.memory_clock_mhz,
-        }
+        now = asdict(gpu.reading())
+        known |= {name: now[name] for name in ("sm_clock_mhz", "memory_clock_mhz")}
     return [known]
 
 
@@ -86,11 +84,6 @@ def _version(ask: Callable[[], object]) -> str | None:
         version = ask()
         return None if version is None else str(version)
     return None
-
-
-def _nccl() -> str:
-    nccl: Any = torch.cuda.nccl
-    return ".".join(map(str, nccl.version()))
 
 
 def _installed(*names: str) -> str | None:

@@ -127,7 +127,8 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _see(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device or tensor.layout is not torch.strided:
             return
-        if type(tensor) not in _PLAIN and _is_fake(type(tensor)):
+        # tensors with a shape and no memory (DTensor asks such ones first)
+        if type(tensor).__module__.startswith("torch._subclasses"):
             return
         if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
             for name in tensor.__tensor_flatten__()[0]:
@@ -156,8 +157,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _tick(self) -> None:
         """An operation is over: what it returned is live."""
         live = self.live_bytes
-        if live > self.peak_bytes:
-            self.peak_bytes = live
+        self.peak_bytes = max(self.peak_bytes, live)
         if self._changed is not None and live != self._reported:
             self._reported = live
             self._changed(live)
@@ -167,11 +167,6 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the distinct storages of `tensors`."""
     storages = (tensor.untyped_storage() for tensor in tensors)
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
-
-
-def _is_fake(kind: type) -> bool:
-    """Whether tensors of this type have a shape and no memory (DTensor asks such ones first)."""
-    return kind.__module__.startswith("torch._subclasses")
 
 
 MOST_POINTS: Final = 2000

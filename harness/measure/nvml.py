@@ -163,14 +163,11 @@ def open_gpu(uuid: str | None = None, pci_bus_id: str | None = None) -> NvmlGpu 
         return None
     if _quiet(lambda: nvml.nvmlInit() or True) is None:
         return None
-    for find, name in (
-        ("nvmlDeviceGetHandleByUUID", uuid),
-        ("nvmlDeviceGetHandleByPciBusId", pci_bus_id),
-    ):
-        handle = _handle(nvml, find, name)
-        if handle is not None:
-            return NvmlGpu(nvml, handle)
-    handle = _only_handle(nvml) if uuid is None and pci_bus_id is None else None
+    handle = _handle(nvml, "nvmlDeviceGetHandleByUUID", uuid)
+    if handle is None:
+        handle = _handle(nvml, "nvmlDeviceGetHandleByPciBusId", pci_bus_id)
+    if handle is None and uuid is None and pci_bus_id is None:
+        handle = _only_handle(nvml)
     return None if handle is None else NvmlGpu(nvml, handle)
 
 

@@ -51,9 +51,7 @@ def settled(seconds: Sequence[float], tolerance: float) -> bool:
 
 class SeriesLimits(Struct, frozen=True, kw_only=True):
     """What a series may show. Ratios of the median step, except for `clock_range` (of the highest).
-
-    times_count: whether steps that scatter or drift make a trial unstable.
-    """
+    times_count: whether steps that scatter or drift make a trial unstable."""
 
     spread: float = 0.05
     drift: float = 0.05

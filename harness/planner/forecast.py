@@ -45,13 +45,10 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
 
 def _check_size(workload: Workload, size: int | None, does: str, of: str) -> None:
     if size is not None and size > LARGEST:
-        raise UserError(
-            "job.seq_length",
-            workload.seq_length,
-            f"a layer would {does} {size:.0e} {of} for each micro batch of "
-            f"{workload.micro_batch_size}",
-            f"at most {LARGEST:.0e} can be run",
-        )
+        each = f"for each micro batch of {workload.micro_batch_size}"
+        relation = f"a layer would {does} {size:.0e} {of} {each}"
+        hint = f"at most {LARGEST:.0e} can be run"
+        raise UserError("job.seq_length", workload.seq_length, relation, hint)
 
 
 def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
@@ -72,16 +69,9 @@ def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
 
 
 _TOLD: Final = (
-    "main_grads_dtype",
-    "precision",
-    "fp8_param_gather",
-    "use_precision_aware_optimizer",
-    "main_params_dtype",
-    "exp_avg_dtype",
-    "exp_avg_sq_dtype",
-    "optimizer_cpu_offload",
-    "cuda_graph_impl",
-    "moe_load_imbalance",
+    *("main_grads_dtype", "precision", "fp8_param_gather", "use_precision_aware_optimizer"),
+    *("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_cpu_offload"),
+    *("cuda_graph_impl", "moe_load_imbalance"),
 )
 
 
@@ -104,8 +94,5 @@ def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
     if workload.backend is not Backend.NATIVE:
         return None, None
     with suppress(UserError):
-        return (
-            native.predict_saved_bytes_per_layer(workload),
-            native.predict_replayed_flops_per_layer(workload),
-        )
+        return native.predict_layer(workload)
     return None, None

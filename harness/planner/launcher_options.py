@@ -109,12 +109,8 @@ def minutes(text: str) -> int:
     ``D-H:M``, ``D-H:M:S``."""
     found = _TIME.fullmatch(text)
     if found is None:
-        raise UserError(
-            "launcher.time",
-            text,
-            "is not a time that sbatch takes",
-            "e.g. 30 (minutes), 1:30:00 or 1-12",
-        )
+        relation = "is not a time that sbatch takes"
+        raise UserError("launcher.time", text, relation, "e.g. 30 (minutes), 1:30:00 or 1-12")
     days, first, second, third = (int(found[name] or 0) for name in "dabc")
     if found["d"] is not None or found["c"] is not None:
         seconds = ((days * 24 + first) * 60 + second) * 60 + third

@@ -149,12 +149,8 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
     if reasons and len(reasons) == len(config.recompute.settings):
         (first, *_) = next(iter(refused.values()))
-        raise UserError(
-            "recompute.settings",
-            first.setting.spec,
-            first.reason.rstrip("."),
-            first.fix.rstrip("."),
-        )
+        relation = first.reason.rstrip(".")
+        raise UserError("recompute.settings", first.setting.spec, relation, first.fix.rstrip("."))
     return tuple(setting for setting in asked if setting not in reasons), reasons
 
 
@@ -201,10 +197,8 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
     """The GPU that predictions are for: the one at hand where its type is known."""
     wanted = load_gpu(gpu_type, config.config_dir)
     if machine.device is Device.CPU:
-        return wanted, (
-            "CPU times are shown but not judged. Settings are in the advisor's order for "
-            f"{wanted.name}",
-        )
+        order = f"Settings are in the advisor's order for {wanted.name}"
+        return wanted, (f"CPU times are shown but not judged. {order}",)
     name = machine.gpu_names[0]
     try:
         found = load_gpu(name, config.config_dir)
@@ -212,9 +206,8 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
         return wanted, (f"{name} is not in configs/hardware: predictions are for {wanted.name}",)
     if found.name == wanted.name:
         return found, ()
-    return found, (
-        f"this GPU is {found.name}: predictions are for {found.name}, not for {wanted.name}",
-    )
+    which = f"predictions are for {found.name}, not for {wanted.name}"
+    return found, (f"this GPU is {found.name}: {which}",)
 
 
 def _check_room(job: Job, machine: Machine) -> None:
@@ -222,23 +215,17 @@ def _check_room(job: Job, machine: Machine) -> None:
     if machine.device is Device.CUDA:
         here = len(machine.gpu_names)
         if job.num_gpus > here:
-            raise UserError(
-                "gpus",
-                job.num_gpus,
-                f"this machine has {'1 GPU' if here == 1 else f'{here} GPUs'}",
-                f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
-            )
+            relation = f"this machine has {'1 GPU' if here == 1 else f'{here} GPUs'}"
+            hint = f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits"
+            raise UserError("gpus", job.num_gpus, relation, hint)
         return
     needed = parameter_count(job.model).total * _HOST_BYTES_PER_PARAMETER
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > room:
-        raise UserError(
-            "device",
-            Device.CPU,
-            f"{job.model.name} needs {human_bytes(needed)} for weights, gradients and optimizer, "
-            f"but this machine has {human_bytes(room)}",
-            "use experiment=tiny_cpu, or cut the model with model.num_layers=2",
-        )
+        what = f"{job.model.name} needs {human_bytes(needed)} for weights, gradients and optimizer"
+        relation = f"{what}, but this machine has {human_bytes(room)}"
+        hint = "use experiment=tiny_cpu, or cut the model with model.num_layers=2"
+        raise UserError("device", Device.CPU, relation, hint)
 
 
 def device_name(job: Job, device: Device) -> str:
@@ -265,12 +252,8 @@ def check_request(config: RunConfig) -> None:
     if config.backend is not Backend.COMMAND:
         given = next((key for key in _OWN_KEYS if getattr(config, key)), None)
         if given is not None:
-            raise UserError(
-                given,
-                getattr(config, given),
-                f"needs backend={Backend.COMMAND}",
-                f"backend is {config.backend}",
-            )
+            relation = f"needs backend={Backend.COMMAND}"
+            raise UserError(given, getattr(config, given), relation, f"backend is {config.backend}")
         return
     framework = framework_of(config)
     check_framework(framework)

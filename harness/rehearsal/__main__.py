@@ -14,7 +14,7 @@ from harness.measure.training_step import Measured, Recorder, Silent, StepFactor
 from harness.rehearsal.prediction import explained
 from harness.trial.result import MemoryPeak, Phase, Rehearsed, StagePeaks, StepTimes
 from harness.trial.store import TrialFolder
-from harness.trial.trial import Device, MeasurementPlan, Trial
+from harness.trial.trial import Device, MeasurementPlan, Prediction, Trial
 
 
 class StageByStage:
@@ -42,11 +42,10 @@ class StageByStage:
 
     def _note(self, rehearsed: StagePeaks) -> str:
         """Tensors that a difference worth explaining may come from."""
-        prediction = self._trial.prediction
-        predicted = {one.stage: one for one in prediction.stages} if prediction else {}
-        if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
-            return ""
-        return self._ranks.storage_differences()
+        for predicted in (self._trial.prediction or Prediction()).stages:
+            if predicted.stage == rehearsed.stage and explained(predicted, rehearsed):
+                return self._ranks.storage_differences()
+        return ""
 
     def found(self) -> Measured:
         """What all runs gave."""

@@ -10,7 +10,7 @@ from advisor.report.text import on_screen
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Device
+from harness.trial.trial import Device, Prediction
 
 _PHASES: Final = ("static", "forward", "backward", "optimizer", "peak")
 
@@ -47,7 +47,7 @@ def dry_page(plan: RunPlan) -> str:
     """What would be rehearsed, and what is predicted of it."""
     lines = [f"{plan.experiment} (dry run); GiB allocated, as predicted", ""]
     for setting in plan.settings:
-        for one in setting.trial.prediction.stages if setting.trial.prediction else ():
+        for one in (setting.trial.prediction or Prediction()).stages:
             lines.append(f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}")
     return on_screen(group(*lines, "", *_assumptions(plan)))
 
@@ -57,11 +57,9 @@ def pairs(
 ) -> Iterator[tuple[StagePeaks, StagePeaks]]:
     """Predicted and rehearsed peaks of the stages of a setting that have been rehearsed."""
     result = results.get(setting.trial.name)
-    prediction = setting.trial.prediction
-    if result is None or prediction is None:
-        return
+    prediction = setting.trial.prediction or Prediction()
     predicted = {one.stage: one for one in prediction.stages}
-    for rehearsed in result.stages:
+    for rehearsed in result.stages if result else ():
         if rehearsed.stage in predicted:
             yield predicted[rehearsed.stage], rehearsed
 
@@ -94,15 +92,12 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
             yield f"{where}: {gib(rehearsed.reserved)} GiB reserved"
         if rehearsed.compute_seconds is not None:
             yield f"{where}: {_compute(predicted.compute_seconds, rehearsed.compute_seconds)}"
-        name = explained(predicted, rehearsed)
-        if name:
+        if name := explained(predicted, rehearsed):
             field = name.replace(" ", "_")
             note = f"; {rehearsed.note}" if rehearsed.note else ""
-            low, high = getattr(predicted, field), getattr(rehearsed, field)
-            yield (
-                f"{where}: the difference is in the {name}: {human_bytes(low)} predicted, "
-                f"{human_bytes(high)} rehearsed{note}"
-            )
+            low, high = (human_bytes(getattr(one, field)) for one in (predicted, rehearsed))
+            said = f"{low} predicted, {high} rehearsed{note}"
+            yield f"{where}: the difference is in the {name}: {said}"
 
 
 def _compute(predicted: float | None, measured: float) -> str:

@@ -83,12 +83,11 @@ def explained(predicted: StagePeaks, rehearsed: StagePeaks) -> str:
     error = difference(predicted, rehearsed)
     if abs(error) <= WORTH_EXPLAINING:
         return ""
-    gaps = {
-        name: getattr(predicted, name) - getattr(rehearsed, name)
-        for name in (*_COMPONENTS, "optimizer_step")
-    }
-    worst = max(gaps, key=lambda name: abs(gaps[name]))
-    return worst.replace("_", " ")
+
+    def gap(name: str) -> int:
+        return abs(int(getattr(predicted, name)) - int(getattr(rehearsed, name)))
+
+    return max((*_COMPONENTS, "optimizer_step"), key=gap).replace("_", " ")
 
 
 _READ_AND_WRITTEN: Final = 2
@@ -141,6 +140,5 @@ def _shared_seconds(evaluator: Evaluator, setting: Setting, stage: int, copies: 
     if ranks == 1 or not layout.use_distributed_optimizer:
         return 0.0
     static = evaluator.stage_detail(setting, stage).fixed.static
-    return copies.copy_seconds(
-        CollectiveKind.REDUCE_SCATTER, static.gradients, ranks
-    ) + copies.copy_seconds(CollectiveKind.ALL_GATHER, static.weights, ranks)
+    reduced = copies.copy_seconds(CollectiveKind.REDUCE_SCATTER, static.gradients, ranks)
+    return reduced + copies.copy_seconds(CollectiveKind.ALL_GATHER, static.weights, ranks)

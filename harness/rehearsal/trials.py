@@ -59,10 +59,8 @@ _GROUPS: Final = ("model.", "layout.", "job.")
 
 
 class AskedRehearsal(Struct, frozen=True, kw_only=True):
-    """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what.
-
-    stage: a number, or None for all. steps: timed on a real device.
-    """
+    """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what. stage:
+    a number, or None for all. steps: timed on a real device."""
 
     request: Request
     recompute: tuple[str, ...]
@@ -119,12 +117,8 @@ def parse_layout(text: str) -> dict[str, Any]:
         elif match and match[1] in _DEGREES and int(match[2]) > 0:
             found[_DEGREES[match[1]]] = int(match[2])
         else:
-            raise UserError(
-                "layout",
-                text,
-                f"{part or '(nothing)'} is not a degree",
-                "write e.g. tp4_pp4_vpp5_cp2_ep8_sp",
-            )
+            relation = f"{part or '(nothing)'} is not a degree"
+            raise UserError("layout", text, relation, "write e.g. tp4_pp4_vpp5_cp2_ep8_sp")
     return found
 
 
@@ -173,18 +167,13 @@ def rehearsal_plan(asked: AskedRehearsal) -> RunPlan:
         named = reshaped(resolution.layout_fields, None, resolution.num_gpus)
         resolution = replace(resolution, layout=named)
     if resolution.layout is None:
-        raise UserError(
-            "layout",
-            "(none)",
-            "must be given: no preset has this model on these GPUs",
-            "write e.g. layout=tp4_pp4_vpp5",
-        )
+        relation = "must be given: no preset has this model on these GPUs"
+        raise UserError("layout", "(none)", relation, "write e.g. layout=tp4_pp4_vpp5")
     job, under = as_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
-    machine = Machine(device=Device.FAKE)
-    if asked.device != Device.FAKE:
-        machine = find_machine(asked.device)
+    fake = asked.device == Device.FAKE
+    machine = Machine(device=Device.FAKE) if fake else find_machine(asked.device)
     device, gpu_names = machine.device, machine.gpu_names
     workload = workload_of(job, asked.recompute[0], device)
     run, config_dir = as_run(job, workload), asked.request.config_dir
@@ -258,13 +247,12 @@ def _planned(
             replace(one, compute_seconds=rank_seconds(here, spec, one.stage)) for one in peaks
         )
     reserved = reserved_alone(evaluator, spec, stages) if on_gpu else ()
+    fits = [one.fit_probability(job.gpu.memory_bytes) for one in reserved]
     prediction = Prediction(
         peak_allocated_bytes=max(one.peak for one in peaks),
-        peak_reserved_bytes=max(one.total for one in reserved) if reserved else None,
+        peak_reserved_bytes=max((one.total for one in reserved), default=None),
         calibration="none" if here is None else here.calibration.name,
-        fit_probability=min(
-            (one.fit_probability(job.gpu.memory_bytes) for one in reserved), default=None
-        ),
+        fit_probability=min(fits, default=None),
         stages=peaks,
     )
     return PlannedSetting(trial=replace(trial, prediction=prediction))

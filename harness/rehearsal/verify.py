@@ -46,12 +46,9 @@ def main() -> int:
     candidates = asked["candidates"]
     answers = []
     for number, candidate in enumerate(candidates, start=1):
-        spec, stage = candidate["recompute"], candidate["stage"]
-        print(
-            f"advise: rehearsing {number}/{len(candidates)}  {spec}, stage {stage}",
-            file=sys.stderr,
-            flush=True,
-        )
+        what = f"{candidate['recompute']}, stage {candidate['stage']}"
+        words = f"advise: rehearsing {number}/{len(candidates)}  {what}"
+        print(words, file=sys.stderr, flush=True)
         with _libraries_held_back():
             answers.append(answer(candidate, config_dir))
     json.dump({"candidates": answers}, sys.stdout)

@@ -6,7 +6,9 @@ from io import StringIO
 from operator import attrgetter
 from typing import Any, Final
 
-from advisor.base.units import DASH, MIB, gib
+from msgspec.structs import astuple
+
+from advisor.base.units import MIB, gib
 from harness.judge.accuracy_rows import (
     Accuracy,
     Cell,
@@ -17,7 +19,7 @@ from harness.judge.accuracy_rows import (
     by_cell,
     difference,
 )
-from harness.judge.predicted import Pair, cells
+from harness.judge.predicted import Pair, cells, or_dash
 from harness.report.document import Document, Picture, Section, Table, table_of
 from harness.trial.trial import Device
 
@@ -45,7 +47,7 @@ def csv_text(rows: Sequence[SettingRow]) -> str:
     writer.writerow([*FIELDS, *columns])
     for row in rows:
         pairs: list[Pair] = [getattr(row, name) for name in PAIRS]
-        numbers = [value for pair in pairs for value in (pair.predicted, pair.measured)]
+        numbers = [value for pair in pairs for value in astuple(pair)]
         writer.writerow([_plain(value) for value in (*attrgetter(*FIELDS.values())(row), *numbers)])
     return text.getvalue()
 
@@ -99,7 +101,7 @@ def accuracy_report(
         good=None,
         sections=tuple(sections),
         outcome=f"{_counted(whole.cells, 'cell')}, {_counted(whole.rows, 'setting')}; peak "
-        f"allocated {_shown(whole.allocated)}, step time {_shown(whole.step)}",
+        f"allocated {or_dash(whole.allocated, _shown)}, step time {or_dash(whole.step, _shown)}",
     )
 
 
@@ -129,14 +131,14 @@ def _judged(one: Accuracy) -> dict[str, str]:
         "group": one.name,
         "cells": str(one.cells),
         "settings": str(one.rows),
-        "kept per layer": _shown(one.kept),
-        "allocated": _shown(one.allocated),
-        "reserved": _shown(one.reserved),
-        "step time": _shown(one.step),
-        "overhead": _shown(one.overhead),
-        "tau": DASH if one.tau is None else f"{one.tau:+.2f}",
-        "regret": _lost(one.regret),
-        "worst regret": _lost(one.worst_regret),
+        "kept per layer": or_dash(one.kept, _shown),
+        "allocated": or_dash(one.allocated, _shown),
+        "reserved": or_dash(one.reserved, _shown),
+        "step time": or_dash(one.step, _shown),
+        "overhead": or_dash(one.overhead, _shown),
+        "tau": or_dash(one.tau, "{:+.2f}".format),
+        "regret": or_dash(one.regret, _lost),
+        "worst regret": or_dash(one.worst_regret, _lost),
     }
 
 
@@ -160,7 +162,6 @@ def _cell_section(cell: Cell, own: Sequence[SettingRow]) -> Section:
 
 
 def _cell_row(row: SettingRow) -> tuple[str, ...]:
-    points = difference(row.overhead)
     return (
         row.setting,
         str(row.status),
@@ -169,7 +170,7 @@ def _cell_row(row: SettingRow) -> tuple[str, ...]:
         *cells(row.reserved, gib),
         *cells(row.step, lambda s: f"{s * 1e3:.1f}"),
         *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
-        DASH if points is None else f"{points * 100:+.1f} points",
+        or_dash(difference(row.overhead), lambda points: f"{points * 100:+.1f} points"),
     )
 
 
@@ -177,13 +178,9 @@ def _counted(number: int, name: str) -> str:
     return f"{number} {name if number == 1 else name + 's'}"
 
 
-def _shown(errors: Errors | None) -> str:
-    if errors is None:
-        return DASH
+def _shown(errors: Errors) -> str:
     return f"{errors.mean * 100:.2f} %, worst {errors.worst * 100:+.2f} % ({errors.count})"
 
 
-def _lost(share: float | None) -> str:
-    if share is None:
-        return DASH
+def _lost(share: float) -> str:
     return "out of memory" if share == float("inf") else f"{share * 100:.1f} %"

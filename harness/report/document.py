@@ -44,10 +44,8 @@ class Picture(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One heading and what is below it, in the order of the fields.
-
-    lines: shown as they are, in a typewriter's letters. folded: closed until it is opened.
-    """
+    """One heading and what is below it, in the order of the fields. lines: shown as they are, in a
+    typewriter's letters. folded: closed until it is opened."""
 
     title: str
     prose: tuple[str, ...] = ()
@@ -63,10 +61,8 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A report: title, one line that says what it is of, the outcome, sections.
-
-    good: whether the outcome is one; None where nothing was judged.
-    """
+    """A report: title, one line that says what it is of, the outcome, sections. good: whether the
+    outcome is one; None where nothing was judged."""
 
     title: str
     subtitle: str

@@ -11,6 +11,7 @@ from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.hardware.calibration import Calibration
 from harness.execution.runner import MEASURED
 from harness.judge.metrics import PEAKS
+from harness.judge.predicted import or_dash
 from harness.report.document import Picture, Section, Table, table_of
 from harness.report.facts import Facts, Numbers, numbers_of, peaks
 from harness.trial.result import TrialResult
@@ -47,25 +48,23 @@ def _peaks(facts: Facts, setting: PlannedSetting) -> Iterator[tuple[str, ...]]:
 
 
 def _bytes(numbers: Numbers) -> tuple[str, ...]:
-    values = (getattr(numbers, name) for name in PEAKS)
-    return tuple(DASH if value is None else human_bytes(value) for value in values)
+    return tuple(or_dash(getattr(numbers, name), human_bytes) for name in PEAKS)
 
 
 def flops(facts: Facts) -> Section:
     """Model FLOPs and hardware FLOPs, never one number, and the peak they are held against."""
     unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
-    rows = []
-    for setting in facts.plan.settings:
-        one = facts.numbers(setting)
-        rows.append(
-            {
-                "setting": facts.name_of(setting),
-                f"model {unit}": _tflops(one.model_tflops_per_gpu),
-                f"hardware {unit}": _tflops(one.hardware_tflops_per_gpu),
-                "MFU": _share(one.mfu),
-                "HFU": _share(one.hfu),
-            }
-        )
+    numbers = ((setting, facts.numbers(setting)) for setting in facts.plan.settings)
+    rows = [
+        {
+            "setting": facts.name_of(setting),
+            f"model {unit}": or_dash(one.model_tflops_per_gpu, "{:.4g}".format),
+            f"hardware {unit}": or_dash(one.hardware_tflops_per_gpu, "{:.4g}".format),
+            "MFU": or_dash(one.mfu, _share),
+            "HFU": or_dash(one.hfu, _share),
+        }
+        for setting, one in numbers
+    ]
     return Section(
         title="FLOPs",
         prose=(
@@ -77,12 +76,8 @@ def flops(facts: Facts) -> Section:
     )
 
 
-def _tflops(value: float | None) -> str:
-    return DASH if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return DASH if value is None else f"{value * 100:.1f} %"
+def _share(value: float) -> str:
+    return f"{value * 100:.1f} %"
 
 
 def _peak(facts: Facts) -> str:
@@ -102,7 +97,6 @@ def phases(facts: Facts) -> Table | None:
     for setting in facts.plan.settings:
         timed = next((one for one in facts.results_of(setting) if one.phases), None)
         for phase in timed.phases if timed else ():
-            ahead = phase.ahead_seconds
             rows.append(
                 {
                     "setting": facts.name_of(setting),
@@ -110,7 +104,7 @@ def phases(facts: Facts) -> Table | None:
                     "stretches": str(phase.stretches),
                     "GPU": milliseconds(phase.seconds),
                     "processor": milliseconds(phase.host_seconds),
-                    "processor ahead, least": DASH if ahead is None else milliseconds(ahead),
+                    "processor ahead, least": or_dash(phase.ahead_seconds, milliseconds),
                 }
             )
     return table_of(rows, left=2) if rows else None
@@ -131,7 +125,7 @@ def trust(facts: Facts) -> Section:
                 "status": str(result.status),
                 "steps": str(len(times.seconds)) if times else DASH,
                 "warm-up": str(len(times.warmup_seconds)) if times else DASH,
-                "IQR / median": _share(spread),
+                "IQR / median": or_dash(spread, _share),
                 "clock": _clock(result),
                 "concerns": ", ".join(one.name for one in result.fatal) or minor,
             }
@@ -146,10 +140,8 @@ def trust(facts: Facts) -> Section:
 
 
 def _clock(result: TrialResult) -> str:
-    if result.times is None:
-        return DASH
-    cpu = result.trial["workload"]["device"] == "cpu"
-    return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
+    cpu = " (CPU time)" if result.trial["workload"]["device"] == "cpu" else ""
+    return or_dash(result.times, lambda times: f"{times.clock}{cpu}")
 
 
 def failures(facts: Facts) -> tuple[Section, ...]:
@@ -184,7 +176,7 @@ def environment(facts: Facts) -> Section:
     known = facts.place.environment if facts.place else {}
     rows = [("model", shape), ("layout", " ".join(f"{k} {v}" for k, v in degrees.items()))]
     rows += [("set for every trial", text) for text in facts.plan.settings[0].trial.variables]
-    rows += [(key, DASH if value is None else str(value)) for key, value in sorted(known.items())]
+    rows += [(key, or_dash(value, str)) for key, value in sorted(known.items())]
     table = Table(columns=("what", "value"), rows=tuple(rows), left=2)
     return Section(title="Workload and machine", tables=(table,), folded=True)
 

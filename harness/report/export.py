@@ -27,18 +27,15 @@ def trial_rows(facts: Facts) -> list[dict[str, Any]]:
     """One row a trial, in the plan's order; what is not known is None."""
     rows = []
     for setting in facts.plan.settings:
-        for result in facts.results_of(setting):
-            rows.append(
-                _row(facts, result)
-                | {
-                    "micro_batch_size": setting.trial.workload.micro_batch_size,
-                    "layout": layout_name(setting.trial.workload.layout),
-                    "advisor_rank": setting.rank,
-                    "skipped_by": setting.skip or None,
-                    **_predicted(setting.trial.prediction),
-                    "command": facts.command(setting.trial),
-                }
-            )
+        planned = {
+            "micro_batch_size": setting.trial.workload.micro_batch_size,
+            "layout": layout_name(setting.trial.workload.layout),
+            "advisor_rank": setting.rank,
+            "skipped_by": setting.skip or None,
+            **_predicted(setting.trial.prediction),
+            "command": facts.command(setting.trial),
+        }
+        rows += [_row(facts, result) | planned for result in facts.results_of(setting)]
     return rows
 
 
@@ -141,10 +138,8 @@ def junit(comparison: Comparison, name: str) -> str:
             suite, "testcase", classname=subject[0], name=subject[1] + again
         )
         tag = _TAGS.get(row.verdict)
-        if tag is None:
-            ElementTree.SubElement(case, "system-out").text = _clean("\n".join([line, *notes]))
-            continue
-        found = ElementTree.SubElement(case, tag, message=_clean(line), type=str(row.verdict))
+        why = {"message": _clean(line), "type": str(row.verdict)} if tag else {}
+        found = ElementTree.SubElement(case, tag or "system-out", why)
         found.text = _clean("\n".join([line, *notes]))
     counts = [_TAGS.get(row.verdict) for row in comparison.rows]
     suite.attrib |= {"tests": str(len(counts))} | {

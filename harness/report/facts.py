@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -66,11 +67,9 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
     per_gpu = 1 / (step * gpus)
     tokens = workload["seq_length"] * workload["global_batch_size"]
     peak = gpu.peak_flops(Precision(workload["precision"])) if gpu else None
-    model, hardware = (
-        (result.flops.model * per_gpu, result.flops.hardware * per_gpu)
-        if result.flops
-        else (None, None)
-    )
+    found = result.flops
+    model = found.model * per_gpu if found else None
+    hardware = found.hardware * per_gpu if found else None
     return replace(
         memory,
         step_time_seconds=step,
@@ -121,8 +120,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     @property
     def on_cpu(self) -> bool:
         """Whether times are those of a CPU, which say nothing about a GPU."""
-        devices = {setting.trial.workload.device for setting in self.plan.settings}
-        return Device.CPU in devices
+        return any(one.trial.workload.device is Device.CPU for one in self.plan.settings)
 
     @property
     def tokens_unit(self) -> str:
@@ -203,13 +201,13 @@ def _trial(result: TrialResult) -> Trial:
     """The trial that a result is of. Its name is made anew: fields that its workload did not have
     when it was measured have their defaults. UserError for a log's that is known in part only."""
     if "source" in result.environment and "precision" not in result.trial["workload"]:
-        raise UserError(
-            "RUN",
-            result.name,
-            "its workload is known only from its log, and only in part",
-            "run harness ingest LOG experiment=NAME, which states the job",
-        )
+        relation = "its workload is known only from its log, and only in part"
+        hint = "run harness ingest LOG experiment=NAME, which states the job"
+        raise UserError("RUN", result.name, relation, hint)
     return read_record(Trial, result.trial, f"{result.name}: trial")
+
+
+_NOT_PLANNED: Final = "these results were neither planned by harness run nor ranked by the advisor"
 
 
 def _plan_of(path: Path, loaded: Loaded) -> RunPlan:
@@ -222,7 +220,5 @@ def _plan_of(path: Path, loaded: Loaded) -> RunPlan:
         experiment=path.resolve().name,
         device_name=max(places, key=lambda name: "?" not in name).rpartition("x")[2],
         settings=tuple(PlannedSetting(trial=trial) for trial in first.values()),
-        assumptions=(
-            "these results were neither planned by harness run nor ranked by the advisor",
-        ),
+        assumptions=(_NOT_PLANNED,),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -31,6 +31,7 @@ from harness.report.facts import Facts, Numbers
 from harness.report.predicted_figure import paint_panels, panels
 from harness.report.scatter import heights_of, paint_throughput, paint_time, points
 from harness.trial.result import Phase, TimelinePoint
+from harness.trial.trial import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,12 +60,10 @@ def bars(facts: Facts) -> tuple[Bar, ...]:
     """Settings whose components were predicted, in the plan's order; MOST_BARS at most."""
     found = []
     for setting in facts.plan.settings:
-        prediction = setting.trial.prediction
-        if prediction is None or prediction.peak_memory_bytes is None:
-            continue
-        measured = facts.numbers(setting)
-        name, components = facts.name_of(setting), prediction.peak_memory_bytes
-        found.append(Bar(name=name, components=components, measured=measured))
+        components = (setting.trial.prediction or Prediction()).peak_memory_bytes
+        if components is not None:
+            name, measured = facts.name_of(setting), facts.numbers(setting)
+            found.append(Bar(name=name, components=components, measured=measured))
     return tuple(found[:MOST_BARS])
 
 
@@ -86,14 +85,9 @@ def paint_memory(figure: "Figure", shown: Sequence[Bar]) -> None:
     axes.set_xlabel(f"{unit}; {joined(figure, words)}")
     soften(axes, "x")
     columns = 2 if is_narrow(figure) else 5
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda number: labels[number].startswith(MEASURED))
-    figure.legend(
-        [handles[number] for number in order],
-        [labels[number] for number in order],
-        loc="outside lower left",
-        ncols=columns,
-    )
+    named = zip(*axes.get_legend_handles_labels(), strict=True)
+    handles, labels = zip(*sorted(named, key=lambda one: one[1].startswith(MEASURED)), strict=True)
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
 
 
 def _measured(axes: "Axes", shown: Sequence[Bar], scale: int) -> None:
@@ -105,17 +99,8 @@ def _measured(axes: "Axes", shown: Sequence[Bar], scale: int) -> None:
             continue
         places, ends = zip(*known, strict=True)
         axes.hlines(places, 0, ends, color=INK, linewidth=1.6, zorder=3)
-        axes.scatter(
-            ends,
-            places,
-            s=34,
-            marker=mark,
-            color=INK,
-            edgecolors=FAINT,
-            linewidths=0.8,
-            zorder=4,
-            label=f"{MEASURED}{label}",
-        )
+        look: dict[str, Any] = {"color": INK, "edgecolors": FAINT, "linewidths": 0.8, "zorder": 4}
+        axes.scatter(ends, places, s=34, marker=mark, label=f"{MEASURED}{label}", **look)
 
 
 MOST_TIMELINES: Final = 4
@@ -141,12 +126,10 @@ def step_timelines(facts: Facts) -> tuple[StepTimeline, ...]:
     found = []
     for setting in facts.plan.settings:
         lines = (one.timeline for one in facts.results_of(setting) if len(one.timeline) > 1)
-        line = next(lines, None)
-        if line is not None:
-            prediction = setting.trial.prediction
-            predicted = prediction.peak_allocated_bytes if prediction else None
+        if line := next(lines, None):
+            peak = (setting.trial.prediction or Prediction()).peak_allocated_bytes
             name = facts.name_of(setting)
-            found.append(StepTimeline(name=name, points=line, predicted_peak=predicted))
+            found.append(StepTimeline(name=name, points=line, predicted_peak=peak))
     return tuple(found[:MOST_TIMELINES])
 
 
@@ -208,42 +191,22 @@ def draw_all(facts: Facts, folder: Path) -> tuple[Picture, ...]:
 def _drawings(facts: Facts) -> Iterator["Drawing"]:
     """Name, caption, heights, and what paints it."""
     cpu = " (CPU times)" if facts.on_cpu else ""
-    shown = points(facts)
-    if shown:
+    if shown := points(facts):
         heights = heights_of(shown)
-        yield (
-            "memory_and_time",
-            f"Peak memory against step time of every setting{cpu}",
-            heights,
-            partial(paint_time, facts=facts),
-        )
-        yield (
-            "memory_and_throughput",
-            f"Pareto front of peak memory and throughput{cpu}",
-            heights,
-            partial(paint_throughput, facts=facts),
-        )
-    compared = panels(facts)
-    if compared:
-        yield (
-            "predicted_and_measured",
-            f"Predicted against measured{cpu}",
-            Heights(4.2, 0.4 + 3.5 * len(compared)),
-            partial(paint_panels, shown=compared),
-        )
-    memory = bars(facts)
-    if memory:
-        yield (
-            "memory_by_component",
-            "Predicted memory by component, and the measured peaks over it",
-            Heights(1.9 + 0.42 * len(memory), 2.8 + 0.42 * len(memory)),  # a phone's legend is long
-            partial(paint_memory, shown=memory),
-        )
-    timelines = step_timelines(facts)
-    if timelines:
-        yield (
-            "timeline",
-            f"Allocated bytes over one step{cpu}",
-            Heights(1.4 + 1.35 * len(timelines), 2.0 + 1.35 * len(timelines)),
-            partial(paint_timeline, shown=timelines, on_cpu=facts.on_cpu),
-        )
+        caption = f"Peak memory against step time of every setting{cpu}"
+        yield "memory_and_time", caption, heights, partial(paint_time, facts=facts)
+        caption = f"Pareto front of peak memory and throughput{cpu}"
+        yield "memory_and_throughput", caption, heights, partial(paint_throughput, facts=facts)
+    if compared := panels(facts):
+        heights = Heights(4.2, 0.4 + 3.5 * len(compared))
+        caption = f"Predicted against measured{cpu}"
+        yield "predicted_and_measured", caption, heights, partial(paint_panels, shown=compared)
+    if memory := bars(facts):
+        tall = 0.42 * len(memory)
+        heights = Heights(1.9 + tall, 2.8 + tall)  # a phone's legend is long
+        caption = "Predicted memory by component, and the measured peaks over it"
+        yield "memory_by_component", caption, heights, partial(paint_memory, shown=memory)
+    if lines := step_timelines(facts):
+        heights = Heights(1.4 + 1.35 * len(lines), 2.0 + 1.35 * len(lines))
+        paint = partial(paint_timeline, shown=lines, on_cpu=facts.on_cpu)
+        yield "timeline", f"Allocated bytes over one step{cpu}", heights, paint

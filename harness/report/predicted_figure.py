@@ -124,13 +124,8 @@ def _paint_panel(axes: "Axes", panel: Panel) -> None:
     for name, points in groups.items():
         label = name.replace("_", " ") or None
         draw_points(axes, points, s=40, color=_COLOURS[name], label=label)
-    axes.set(
-        xlim=ends,
-        ylim=ends,
-        aspect="equal",
-        xlabel=f"measured, {panel.unit}",
-        ylabel=f"predicted, {panel.unit}",
-    )
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    axes.set(xlabel=f"measured, {panel.unit}", ylabel=f"predicted, {panel.unit}")
     axes.set_title(title, fontsize=10)
     axes.locator_params(nbins=4)
     if _ALL not in groups:

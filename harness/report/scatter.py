@@ -52,19 +52,17 @@ def points(facts: Facts) -> tuple[PlottedSetting, ...]:
         number = next(unranked) if setting.rank is None else setting.rank
         one = facts.numbers(setting)
         memory = one.peak_bytes(facts.peak)
+        statuses = {result.status for result in facts.results_of(setting)}
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
-            found.append(
-                PlottedSetting(
-                    number=number,
-                    name=facts.name_of(setting),
-                    memory_bytes=memory,
-                    seconds=one.step_time_seconds,
-                    tokens_per_second=one.tokens_per_second_per_gpu,
-                    stable=all(
-                        r.status is not TrialStatus.UNSTABLE for r in facts.results_of(setting)
-                    ),
-                )
+            plotted = PlottedSetting(
+                number=number,
+                name=facts.name_of(setting),
+                memory_bytes=memory,
+                seconds=one.step_time_seconds,
+                tokens_per_second=one.tokens_per_second_per_gpu,
+                stable=TrialStatus.UNSTABLE not in statuses,
             )
+            found.append(plotted)
     return tuple(found[:MOST])
 
 
@@ -89,12 +87,10 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
     _paint(figure, facts, words, lambda one: one.tokens_per_second)
 
 
-def _paint(
-    figure: "Figure",
-    facts: Facts,
-    words: tuple[str, str],
-    height: Callable[[PlottedSetting], float],
-) -> None:
+Height = Callable[[PlottedSetting], float]
+
+
+def _paint(figure: "Figure", facts: Facts, words: tuple[str, str], height: Height) -> None:
     """words: title, and label of the heights, in which a CPU's time is marked at {}."""
     shown, (title, label) = points(facts), words
     axes = figure.add_subplot()
@@ -151,13 +147,8 @@ def _key(figure: "Figure", shown: Sequence[PlottedSetting]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.name}") for p in shown]
-    figure.legend(
-        handles=handles,
-        loc="outside lower left",
-        ncols=_columns(shown),
-        handlelength=0,
-        handletextpad=0,
-    )
+    tight = {"handlelength": 0, "handletextpad": 0}
+    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown), **tight)
 
 
 def _columns(shown: Sequence[PlottedSetting]) -> int:

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from advisor.base.units import DASH, human_bytes, milliseconds
+from advisor.base.units import human_bytes, milliseconds
 from advisor.base.units import percent as probability
 from harness.execution.runner import MEASURED
-from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, order_lines
+from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, or_dash, order_lines
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table, table_of
@@ -70,24 +70,19 @@ def subject(facts: Facts) -> str:
     """What was trained, on what, in one line."""
     workload = facts.plan.settings[0].trial.workload
     place = facts.place
+    sizes = sorted({one.trial.workload.micro_batch_size for one in facts.plan.settings})
     words = [
         workload.model.name,
         place.gpus if place else facts.plan.device_name,
         str(workload.precision),
         f"sequence {workload.seq_length}",
-        _micro_batches(facts),
+        f"{'micro batch' if len(sizes) == 1 else 'micro batches'} {', '.join(map(str, sizes))}",
         f"global batch {workload.global_batch_size}",
         f"backend {workload.backend}",
     ]
     if facts.on_cpu:
         words.append("all times are CPU times")
     return " · ".join(words)
-
-
-def _micro_batches(facts: Facts) -> str:
-    sizes = sorted({one.trial.workload.micro_batch_size for one in facts.plan.settings})
-    words = "micro batch" if len(sizes) == 1 else "micro batches"
-    return f"{words} {', '.join(map(str, sizes))}"
 
 
 def verdict(facts: Facts) -> tuple[Section, ...]:
@@ -129,36 +124,31 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         measured = sum(one.status in MEASURED for one in results)
         prediction = outcome.setting.trial.prediction
         fits = prediction.fit_probability if prediction else None
-        seconds, tokens = numbers.step_time_seconds, numbers.tokens_per_second_per_gpu
-        rank, peak = outcome.setting.rank, numbers.peak_bytes(facts.peak)
+        tokens = numbers.tokens_per_second_per_gpu
         rows.append(
             {
                 "setting": outcome.name,
                 "outcome": _status(outcome, measured, len(results)),
-                "advisor's rank": DASH if rank is None else str(rank),
-                "predicted to fit": DASH if fits is None else probability(fits),
-                timed("step time", facts): DASH if seconds is None else milliseconds(seconds),
-                timed(facts.tokens_unit, facts): DASH if tokens is None else f"{tokens:,.0f}",
-                f"peak {facts.peak}": DASH if peak is None else human_bytes(peak),
+                "advisor's rank": or_dash(outcome.setting.rank, str),
+                "predicted to fit": or_dash(fits, probability),
+                timed("step time", facts): or_dash(numbers.step_time_seconds, milliseconds),
+                timed(facts.tokens_unit, facts): or_dash(tokens, "{:,.0f}".format),
+                f"peak {facts.peak}": or_dash(numbers.peak_bytes(facts.peak), human_bytes),
             }
         )
-    table = table_of(rows, left=2)
     reasons = [f"{o.name}: {o.reason}" for o in facts.found if o.reason]
-    ended = (facts.plan.ended,) if facts.plan.ended else ()
-    tally = (_tally(facts),) if facts.judged else ()  # else it is the outcome
-    prose = (*tally, *ended, *reasons)
-    return Section(title="Settings", prose=prose, tables=(table,), pictures=pictures)
+    tally = _tally(facts) if facts.judged else ""  # else it is the outcome
+    prose = tuple(filter(None, (tally, facts.plan.ended, *reasons)))
+    tables = (table_of(rows, left=2),)
+    return Section(title="Settings", prose=prose, tables=tables, pictures=pictures)
 
 
 def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The advisor's numbers next to the measured ones, and whether its order was right."""
     found = facts.found
-    orders = order_lines(
-        {
-            "peak allocated memory": [outcome.peak_allocated for outcome in found],
-            "bytes kept per layer": [outcome.saved_per_layer for outcome in found],
-        }
-    )
+    peaks = {"peak allocated memory": [outcome.peak_allocated for outcome in found]}
+    kept = {"bytes kept per layer": [outcome.saved_per_layer for outcome in found]}
+    orders = order_lines(peaks | kept)
     lines = list(dict.fromkeys([*judgement(found), *orders]))  # what is missing is said once
     lines += [calibration_line(name, find_calibration(name)) for name in calibration_names(facts)]
     lines += [f"Note: {text}." for text in facts.plan.assumptions]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.base.units import human_bytes, unit_of
 from advisor.report.figures.kit import BLUE, VERMILION, WIDE, save, soften, styled
@@ -34,25 +34,13 @@ def _paint(figure: "Figure", recordings: Sequence[Recording]) -> None:
     for one, name, colour in zip(recordings, names, (VERMILION, BLUE), strict=False):
         places = _places(one, timed=timed)
         shown = thinned(one.num_bytes)
-        axes.plot(
-            [places[k] for k in shown],
-            [one.num_bytes[k] / unit for k in shown],
-            color=colour,
-            linewidth=1.0,
-            linestyle="--" if one.predicted else "-",
-            drawstyle="steps-post",
-            label=_label(one, name),
-        )
-        axes.plot(
-            [places[one.peak_event]],
-            [one.peak_bytes / unit],
-            marker="v" if one.predicted else "^",
-            color=colour,
-            markeredgecolor="black",
-            markersize=7,
-            linestyle="none",
-            clip_on=False,
-        )
+        line, mark = ("--", "v") if one.predicted else ("-", "^")
+        curve = [places[k] for k in shown], [one.num_bytes[k] / unit for k in shown]
+        look: dict[str, Any] = {"linewidth": 1.0, "drawstyle": "steps-post", "linestyle": line}
+        axes.plot(*curve, color=colour, label=_label(one, name), **look)
+        peak = [places[one.peak_event]], [one.peak_bytes / unit]
+        look = {"markeredgecolor": "black", "markersize": 7, "linestyle": "none", "clip_on": False}
+        axes.plot(*peak, marker=mark, color=colour, **look)
     axes.set_ylim(0, 1.08 * max(one.peak_bytes for one in recordings) / unit)
     axes.set_ylabel(f"live memory ({unit_name})")
     axes.set_xlabel("seconds" if timed else "share of the events (a recording has no times)")

@@ -44,16 +44,8 @@ def parse_trackers(names: Sequence[str], field: str) -> tuple[TrackerName, ...]:
 
 
 _TEXTS: Final = (
-    "trial",
-    "label",
-    "device",
-    "clock",
-    "status",
-    "reason",
-    "concerns",
-    "skipped_by",
-    "predicted_calibration",
-    "command",
+    *("trial", "label", "device", "clock", "status", "reason", "concerns"),
+    *("skipped_by", "predicted_calibration", "command"),
 )
 """Columns of a trial's row that say what it was; numbers among the others are metrics."""
 _PARAMETERS: Final = ("recompute", "repeat", "advisor_rank")
@@ -148,9 +140,8 @@ class MlflowTracker:
 
         began = int(trial.began * _MILLISECONDS)
         ended = int((trial.began + trial.seconds) * _MILLISECONDS)
-        run = self._client.create_run(
-            self._experiment, start_time=began, run_name=trial.name
-        ).info.run_id
+        made = self._client.create_run(self._experiment, start_time=began, run_name=trial.name)
+        run = made.info.run_id
         single = [(name, value, 0) for name, value in trial.metrics.items()]
         steps = [
             (name, value, step)
@@ -180,6 +171,9 @@ class WandbTracker:
         """Configuration, summary and steps of a finished run; its id."""
         import wandb
 
+        off: dict[str, Any] = dict.fromkeys(
+            ("disable_git", "disable_code", "x_disable_stats"), True
+        )
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             group=trial.group,
@@ -189,13 +183,7 @@ class WandbTracker:
             mode=None if "WANDB_MODE" in os.environ else "offline",
             config={**trial.parameters, **{f"tag.{k}": text for k, text in trial.tags.items()}},
             reinit="create_new",
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                disable_git=True,
-                disable_code=True,
-                x_disable_stats=True,
-            ),
+            settings=wandb.Settings(silent=True, console="off", **off),
         )
         count = max((len(values) for values in trial.series.values()), default=0)
         for step in range(count):

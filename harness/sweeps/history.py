@@ -70,11 +70,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """All that has happened in a sweep, whichever worker did it.
-
-    finished: outcomes of each point by repeat. running: tasks that some living worker has claimed
-    and not finished. spent_seconds: wall time of the sweep so far.
-    """
+    """All that has happened in a sweep, whichever worker did it. finished: outcomes of each point
+    by repeat. running: tasks that some living worker has claimed and not finished. spent_seconds:
+    wall time of the sweep so far."""
 
     finished: Mapping[Point, Mapping[int, Outcome]] = field(default_factory=dict)
     running: frozenset[Task] = frozenset()

@@ -27,9 +27,7 @@ _PRUNING_LEVEL: Final = 0.90
 class Standing:
     """The timed points of a history. Those that were measured to the end, with a peak within
     `budget` bytes (None: any), may lead; the others tell how far predictions are off.
-
-    assumed_noise: relative standard deviation between processes before any was repeated.
-    """
+    assumed_noise: relative standard deviation between processes before any was repeated."""
 
     def __init__(self, history: History, budget: int | None, assumed_noise: float) -> None:
         self._assumed = assumed_noise
@@ -110,9 +108,8 @@ class Standing:
         if self.leader is None:
             return None
         width = multiplier(_PRUNING_LEVEL, self._pooled[1]) * self.noise
-        return self.seconds[self.leader] * math.exp(
-            width * math.sqrt(1 + 1 / self.processes(self.leader))
-        )
+        wider = width * math.sqrt(1 + 1 / self.processes(self.leader))
+        return self.seconds[self.leader] * math.exp(wider)
 
 
 def _may_lead(outcomes: Mapping[int, Outcome], budget: int | None) -> bool:

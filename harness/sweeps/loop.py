@@ -14,7 +14,7 @@ from harness.execution.runner import label_of
 from harness.execution.signals import StopSignals
 from harness.planner.launcher_options import LauncherKind, LauncherOptions, SweepOptions
 from harness.sweeps.history import Outcome, over_repeats
-from harness.sweeps.priority import End, Wait, make_policy
+from harness.sweeps.priority import End, make_policy
 from harness.sweeps.space import Point, Space
 from harness.sweeps.workers.opening import open_study
 from harness.sweeps.workers.study import Claim, Study, trial_of
@@ -38,9 +38,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
     @property
     def outcomes(self) -> dict[Point, Outcome]:
         """What came of every point over its repeats, in the order in which they were chosen."""
-        return {
-            point: over_repeats(tuple(every.values())) for point, every in self.finished.items()
-        }
+        return {point: over_repeats([*every.values()]) for point, every in self.finished.items()}
 
     @property
     def statuses(self) -> list[TrialStatus]:
@@ -69,19 +67,19 @@ class Sweep(Struct, frozen=True, kw_only=True):
     def _work(self, study: Study, progress: Progress) -> End:
         choose = make_policy(self.space, self.options).next
         while True:
+            action = study.decide(choose)
+            if isinstance(action, End):
+                return action
             claims: list[Claim] = []
-            while len(claims) < self.options.batch:
-                action = study.decide(choose)
-                if not isinstance(action, Claim):
-                    break
+            while isinstance(action, Claim):
                 claims.append(action)
+                if len(claims) == self.options.batch:
+                    break
+                action = study.decide(choose)
             if claims:
                 self._execute(claims, study, progress)
-            elif isinstance(action, Wait):
-                study.wait()
             else:
-                assert isinstance(action, End)
-                return action
+                study.wait()
 
     def _execute(self, claims: list[Claim], study: Study, progress: Progress) -> None:
         """Run what is claimed, and tell what came of it."""

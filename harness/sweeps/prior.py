@@ -177,18 +177,16 @@ def fit_chances(
     peaks = {}
     for point, one in expected.items():
         for outcome in history.finished.get(point, {}).values():
-            peak = _peak(outcome, one.peak_bytes or 0, room_bytes)
-            if peak:
+            if peak := _peak(outcome, one.peak_bytes or 0, room_bytes):
                 peaks[point] = Observed(log(peak), _NOISE**2)
     believed = beliefs({p: one.peak_bytes for p, one in expected.items()}, peaks, BYTES)
     normal, chances = NormalDist(), {}
     for point, one in expected.items():
-        if one.fit_probability is None or not one.peak_bytes:
-            chances[point] = 1.0
-            continue
-        clipped = min(max(one.fit_probability, _CERTAIN), 1 - _CERTAIN)
-        more = believed[point].log - log(one.peak_bytes)
-        chances[point] = normal.cdf(normal.inv_cdf(clipped) - more / _SPREAD)
+        chances[point] = 1.0
+        if one.fit_probability is not None and one.peak_bytes:
+            clipped = min(max(one.fit_probability, _CERTAIN), 1 - _CERTAIN)
+            more = believed[point].log - log(one.peak_bytes)
+            chances[point] = normal.cdf(normal.inv_cdf(clipped) - more / _SPREAD)
     return chances
 
 

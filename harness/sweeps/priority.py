@@ -187,10 +187,9 @@ class PriorPolicy:
         rivals = standing.rivals(MARGIN, _HALF)
         if rivals:
             names = ", ".join(point.label for point in (leader, *rivals))
-            words = (
-                f"After sweep.repeats = {self._rules.repeats} these may be equally fast: {names}."
-            )
-            return End(why=Ending.TIED, words=words + left)
+            after = f"After sweep.repeats = {self._rules.repeats}"
+            words = f"{after} these may be equally fast: {names}.{left}"
+            return End(why=Ending.TIED, words=words)
         if ahead:
             words = f"All sweep.trials = {self._rules.trials} have run.{left}"
             return End(why=Ending.TRIALS, words=words)

@@ -16,7 +16,6 @@ from advisor.hardware.gpu import check_budget
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting
-from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
@@ -51,10 +50,8 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 class Space(Struct, frozen=True):
-    """All points, legal or not, in the advisor's order.
-
-    planned: each point as a setting of a run; illegal ones with the reason why they are skipped.
-    """
+    """All points, legal or not, in the advisor's order. planned: each point as a setting of a run;
+    illegal ones with the reason why they are skipped."""
 
     planned: dict[Point, PlannedSetting]
     target: Target
@@ -98,10 +95,12 @@ class Space(Struct, frozen=True):
 
 def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
     """Every point; UserError where none is legal."""
-    target = find_target(config, machine)
+    target, budget = find_target(config, machine), options.budget_bytes()
     if machine.device is not Device.CPU:
-        check_budget(options.budget_bytes(), target.job.gpu, _BUDGET)
-    target = _within(target, options.budget_bytes())
+        check_budget(budget, target.job.gpu, _BUDGET)
+    if budget is not None:  # what fits is judged by it
+        limited = replace(target.job.config, memory_budget_bytes=budget)
+        target = replace(target, job=replace(target.job, config=limited))
     found = dict(_Builder(config, machine, options, target).points())
     if all(planned.skip for planned in found.values()):
         raise _nothing_to_run(config.experiment_name, found, options)
@@ -126,14 +125,6 @@ def _nothing_to_run(
     (reason, number), *_ = Counter(planned.skip for planned in found.values()).most_common()
     relation = f"has no legal point: {reason} ({number} of {len(found)} points)"
     return UserError("sweep", name, relation, other)
-
-
-def _within(target: Target, budget: int | None) -> Target:
-    """The job with the sweep's memory budget, where there is one: what fits is judged by it."""
-    if budget is None:
-        return target
-    config = replace(target.job.config, memory_budget_bytes=budget)
-    return replace(target, job=replace(target.job, config=config))
 
 
 class _Builder:
@@ -180,15 +171,12 @@ class _Builder:
     def _shapes(self) -> Iterator[tuple[ParallelLayout, int]]:
         job = self._target.job
         found: tuple[ParallelLayout, ...] = (job.layout,)
-        if self._options.layouts:
-            found = tuple(dict.fromkeys((job.layout, *layouts(self._free()))))
+        if self._options.layouts:  # all is searched that nobody gave
+            free = {"layout_fields": self._config.layout, "micro_batch_is_free": True}
+            legal = layouts(replace(self._target.resolution, **free))
+            found = tuple(dict.fromkeys((job.layout, *legal)))
         sizes = self._options.micro_batch_sizes or (job.config.micro_batch_size,)
         return ((layout, size) for layout in found for size in dict.fromkeys(sizes))
-
-    def _free(self) -> Resolution:
-        """The job as resolved, with all to be searched that nobody gave."""
-        fields = self._config.layout
-        return replace(self._target.resolution, layout_fields=fields, micro_batch_is_free=True)
 
     def _job(self, layout: ParallelLayout, size: int) -> Job | str:
         """The job of a layout and a micro batch, or why there is none."""
@@ -240,12 +228,8 @@ class _Builder:
         point = self._point(layout, size, spec)
         why = skip or _refusal_by_backend(workload)
         prediction = predict(workload) if workload.device is Device.CPU and not why else None
-        planned = PlannedSetting(
-            trial=replace(trial, workload=workload, prediction=prediction),
-            skip=why,
-            label=point.label,
-        )
-        return point, planned
+        trial = replace(trial, workload=workload, prediction=prediction)
+        return point, PlannedSetting(trial=trial, skip=why, label=point.label)
 
     @staticmethod
     def _point(layout: ParallelLayout, size: int, spec: str) -> Point:

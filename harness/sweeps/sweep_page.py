@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.pareto import pareto_front
-from advisor.base.units import DASH, human_bytes, percent
+from advisor.base.units import human_bytes, percent
 from advisor.report.blocks import Block, Column, group, table
 from advisor.report.breaking import spec_cell
 from advisor.report.text import on_screen
+from harness.judge.predicted import or_dash
 from harness.sweeps.history import Outcome
 from harness.sweeps.space import Point, Space
 from harness.trial.trial import Prediction
@@ -75,19 +76,18 @@ def _measured(space: Space, found: Sequence[tuple[Point, Outcome]]) -> list[Bloc
             [
                 *_names(space, point),
                 status if outcome.processes < 2 else f"{status} x{outcome.processes}",
-                *(_milliseconds(outcome.step_seconds), step),
-                *(_bytes(outcome.peak_bytes), peak),
+                *(or_dash(outcome.step_seconds, _milliseconds), step),
+                *(or_dash(outcome.peak_bytes, human_bytes), peak),
             ]
         )
     return _table((*_NAMES, *_FIGURES), rows) if rows else []
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Block]]) -> list[Block]:
-    columns = (
+    found = table(
         Column(title=title, left=title in _LEFT, wrap=title in _WRAPS, above=title in _WRAPS)
         for title in titles
     )
-    found = table(columns)
     for row in rows:
         found.add_row(*row)
     return [found]
@@ -97,8 +97,7 @@ _WRAPS: Final = ("layout", "setting")
 
 
 def _names(space: Space, point: Point) -> list[Block]:
-    rank = space.planned[point].rank
-    place = DASH if rank is None else str(rank)
+    place = or_dash(space.planned[point].rank, str)
     return [place, point.layout, str(point.micro_batch_size), spec_cell(point.recompute)]
 
 
@@ -106,16 +105,12 @@ def _predicted(predicted: Prediction | None) -> tuple[str, str, str]:
     """Step, peak and probability to fit."""
     predicted = predicted or Prediction()
     step, peak = predicted.step_time_seconds, predicted.peak_reserved_bytes
-    fits = predicted.fit_probability
-    return _milliseconds(step), _bytes(peak), DASH if fits is None else percent(fits)
+    fits = or_dash(predicted.fit_probability, percent)
+    return or_dash(step, _milliseconds), or_dash(peak, human_bytes), fits
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return DASH if seconds is None else f"{seconds * 1e3:.1f}"
-
-
-def _bytes(size: int | None) -> str:
-    return DASH if size is None else human_bytes(size)
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"
 
 
 def _not_run(space: Space) -> list[str]:
@@ -127,11 +122,8 @@ def _not_run(space: Space) -> list[str]:
     lines = ["1 point is not run:" if number == 1 else f"{number} points are not run:"]
     lines += [f"- {number}: {reason}." for reason, number in skipped.most_common(_MOST_REASONS)]
     more = len(skipped) - _MOST_REASONS
-    return (
-        [*lines, f"- and for {more} more {'reason' if more == 1 else 'reasons'}."]
-        if more > 0
-        else lines
-    )
+    words = "reason" if more == 1 else "reasons"
+    return [*lines, f"- and for {more} more {words}."] if more > 0 else lines
 
 
 def _assumptions(space: Space) -> list[str]:

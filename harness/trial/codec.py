@@ -96,9 +96,7 @@ def decode_result(source: Path | str, file: object = "text") -> TrialResult:
     """A result from `encode`'s text, or from a file of it; UserError where it is half written, of
     another schema, or holds what nobody measures."""
     values, file = read_json(source, file), _name(source, file)
-    version = values.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise UserError(f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}")
+    check_schema(values, SCHEMA_VERSION, file)
     _checked(values, _Result, file)
     loss = _checked(values.pop("loss", ()), tuple[float, ...], file, "loss")
     result = _checked(values, TrialResult, file)
@@ -109,6 +107,13 @@ def decode_result(source: Path | str, file: object = "text") -> TrialResult:
         if math.isfinite(one) and abs(one) > LARGEST_FLOAT:
             raise UserError(f"{file}: loss", one, f"is too large; at most {LARGEST_FLOAT:g}")
     return replace(result, loss=loss)
+
+
+def check_schema(values: dict[str, Any], known: int, file: object) -> None:
+    """UserError where a file is of another schema than the one `known`."""
+    version = values.get("schema_version")
+    if version != known:
+        raise UserError(f"{file}: schema_version", show(version), f"must be {known}")
 
 
 def _name(source: Path | str, file: object) -> object:

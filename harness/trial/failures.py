@@ -13,21 +13,12 @@ from harness.trial.files import FULL
 from harness.trial.result import TrialStatus
 
 _OUT_OF_MEMORY: Final = (
-    "out of memory",
-    "cublas_status_alloc_failed",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "std::bad_alloc",
-    "cudaerrormemoryallocation",
+    *("out of memory", "can't allocate memory", "cannot allocate memory"),
+    *("cublas_status_alloc_failed", "std::bad_alloc", "cudaerrormemoryallocation"),
 )
 _NCCL: Final = (
-    "nccl error",
-    "processgroupnccl",
-    "ncclsystemerror",
-    "ncclinternalerror",
-    "ncclunhandledcudaerror",
-    "ncclremoteerror",
-    "distbackenderror",
+    *("nccl error", "processgroupnccl", "distbackenderror"),
+    *("ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclremoteerror"),
 )
 _SIZE: Final = r"([0-9.]+ (?:bytes|[KMGT]i?B))"
 # torch >= 2.1: "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
@@ -72,7 +63,7 @@ def _status(error: BaseException) -> TrialStatus:
         return TrialStatus.SKIPPED
     if isinstance(error, NonFiniteLossError):
         return TrialStatus.NAN
-    for cause in _chain(error):
+    for cause in causes_of(error):
         names = " ".join(kind.__name__ for kind in type(cause).__mro__)
         no_memory = isinstance(cause, OSError) and cause.errno == errno.ENOMEM
         if isinstance(cause, MemoryError) or "OutOfMemoryError" in names or no_memory:
@@ -83,7 +74,7 @@ def _status(error: BaseException) -> TrialStatus:
     return TrialStatus.FAILED
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def causes_of(error: BaseException) -> list[BaseException]:
     """`error` and what it was raised from or during."""
     found: list[BaseException] = []
     current: BaseException | None = error
@@ -144,7 +135,7 @@ def _bytes(quantity: str) -> int:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether `error` or what led to it is a full disk or a spent quota."""
-    return any(isinstance(cause, OSError) and cause.errno in FULL for cause in _chain(error))
+    return any(isinstance(cause, OSError) and cause.errno in FULL for cause in causes_of(error))
 
 
 def one_line(text: str) -> str:

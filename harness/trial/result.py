@@ -20,10 +20,8 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 class TrialStatus(StrEnum):
     """How a trial ended. Every status is final; only `ok`, `unstable` and `pruned` have times.
-
     `pruned`: a sweep ended the trial early because it was clearly slower than another; its times
-    are of fewer steps. `incomplete`: a log that breaks off before its run's end.
-    """
+    are of fewer steps. `incomplete`: a log that breaks off before its run's end."""
 
     OK = "ok"
     UNSTABLE = "unstable"
@@ -55,10 +53,8 @@ class Phase(StrEnum):
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """Why a trial is not ok: phase, rank, last words, and how far memory was over.
-
-    over_bytes: bytes asked for beyond what was free, where the message tells.
-    """
+    """Why a trial is not ok: phase, rank, last words, and how far memory was over. over_bytes:
+    bytes asked for beyond what was free, where the message tells."""
 
     phase: Phase
     message: str
@@ -86,10 +82,8 @@ class StepTimes(Struct, frozen=True, kw_only=True):
 
 class MemoryPeak(Struct, frozen=True, kw_only=True):
     """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; it
-    is None where a log tells the reserved bytes alone (torchtitan's).
-
-    saved_bytes_per_layer: bytes that autograd keeps for one layer and one microbatch.
-    """
+    is None where a log tells the reserved bytes alone (torchtitan's). saved_bytes_per_layer: bytes
+    that autograd keeps for one layer and one microbatch."""
 
     rank: Count
     stage: Count
@@ -325,10 +319,6 @@ def _times(times: list[StepTimes]) -> StepTimes | None:
     slowest = max(times, key=lambda one: median(one.seconds) if one.seconds else 0.0)
     if len({(len(one.seconds), len(one.warmup_seconds)) for one in times}) > 1:
         return slowest
-    return replace(
-        slowest,
-        seconds=tuple(max(step) for step in zip(*(t.seconds for t in times), strict=True)),
-        warmup_seconds=tuple(
-            max(step) for step in zip(*(t.warmup_seconds for t in times), strict=True)
-        ),
-    )
+    seconds = map(max, zip(*(one.seconds for one in times), strict=True))
+    dropped = map(max, zip(*(one.warmup_seconds for one in times), strict=True))
+    return replace(slowest, seconds=tuple(seconds), warmup_seconds=tuple(dropped))

@@ -43,11 +43,9 @@ class PlannedSetting(Struct, frozen=True, kw_only=True):
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """Everything that `harness run` will do, fixed before the first trial starts.
-
-    device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
-    each. ended: why a sweep, whose plan grows, is over; empty before, and for a run.
-    """
+    """Everything that `harness run` will do, fixed before the first trial starts. device_name: the
+    GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line each. ended: why
+    a sweep, whose plan grows, is over; empty before, and for a run."""
 
     experiment: str
     device_name: str

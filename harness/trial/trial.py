@@ -69,11 +69,8 @@ class Workload(Struct, frozen=True, kw_only=True):
         """Microbatches of a step on one data-parallel rank; UserError where they do not divide."""
         per_pass = self.micro_batch_size * self.layout.data_parallel_size
         if self.global_batch_size % per_pass:
-            raise UserError(
-                "job.global_batch_size",
-                self.global_batch_size,
-                f"must be divisible by micro_batch_size x DP = {per_pass}",
-            )
+            relation = f"must be divisible by micro_batch_size x DP = {per_pass}"
+            raise UserError("job.global_batch_size", self.global_batch_size, relation)
         return self.global_batch_size // per_pass
 
     def key(self) -> str:
@@ -159,12 +156,9 @@ class AsRun(Struct, frozen=True, kw_only=True):
 
 
 class TrainingCommand(Struct, frozen=True, kw_only=True):
-    """What backend `command` runs: a line for a shell, and whose log it writes.
-
-    template: the user's, with placeholders. words: NAME=text for them, quoted for a shell, that of
-    `recompute` first of all. variables: NAME=value that the setting needs. gpu: type of the GPUs it
-    runs on.
-    """
+    """What backend `command` runs: a line for a shell, and whose log it writes. template: the
+    user's, with placeholders. words: NAME=text for them, quoted for a shell, that of `recompute`
+    first of all. variables: NAME=value that the setting needs. gpu: type of the GPUs it runs on."""
 
     template: str
     framework: str
@@ -260,28 +254,14 @@ def world_size(workload: Mapping[str, Any]) -> int:
 
 
 RECORDED: Final = (
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE",
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "NVTE_FUSED_ATTN",
-    "NVTE_FLASH_ATTN",
-    "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_IB_DISABLE",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "KMP_AFFINITY",
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"),
+    *("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("NVTE_FUSED_ATTN", "NVTE_FLASH_ATTN", "NVTE_ALLOW_NONDETERMINISTIC_ALGO"),
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"),
+    *("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY"),
 )
 _THREADS: Final = "OMP_NUM_THREADS"
 _ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"

@@ -23,8 +23,7 @@ from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native import build  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
-    predict_replayed_flops_per_layer,
-    predict_saved_bytes_per_layer,
+    predict_layer,
 )
 from harness.backends.native.step import NativeStep, build_step  # noqa: E402
 from harness.trial.trial import Device, Workload  # noqa: E402
@@ -92,7 +91,7 @@ def _on_gpu(model: ModelSpec, setting: str) -> Workload:
 
 def _gradients(step: NativeStep) -> dict[str, torch.Tensor]:
     step.forward_backward(Phases())
-    found = {name: p.grad.clone() for name, p in step.named_parameters().items()}
+    found = {name: p.grad.clone() for name, p in step.model.named_parameters()}
     step.optimizer.drop_gradients()
     return found
 
@@ -106,9 +105,9 @@ def test_setting(name: str, setting: str) -> None:
     for key, gradient in plain.items():
         distance = torch.linalg.vector_norm((seen[key] - gradient).float())
         assert distance <= ROUNDING * torch.linalg.vector_norm(gradient.float()), key
-    predicted = predict_saved_bytes_per_layer(one)
+    predicted = predict_layer(one)[0]
     assert step.saved_bytes_per_layer() == pytest.approx(predicted, rel=0.005)
-    assert step.flops().replayed_per_layer == predict_replayed_flops_per_layer(one)
+    assert step.flops().replayed_per_layer == predict_layer(one)[1]
 
 
 def test_loss_goes_down() -> None:

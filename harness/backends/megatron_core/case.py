@@ -5,6 +5,7 @@ are handed on to its configuration classes (objects.py).
 """
 
 from enum import StrEnum
+from functools import partial
 from inspect import get_annotations
 from math import lcm
 from typing import Any, Final
@@ -58,7 +59,8 @@ class MegatronCase(RawSettings):
 
     def __init__(self, **given: Any) -> None:
         # What is at its default is Megatron's to choose, whose releases differ in some.
-        kept = {name: value for name, value in given.items() if value != _default(name)}
+        usual = partial(getattr, MegatronCase)
+        kept = {name: value for name, value in given.items() if value != usual(name, None)}
         super().__init__(**kept)
 
     @property
@@ -106,10 +108,6 @@ class MegatronCase(RawSettings):
                 f"pp_rank = {pp_rank}: must be 0 to {self.pipeline_model_parallel_size - 1}"
             )
         return pp_rank * self.world_size // self.pipeline_model_parallel_size
-
-
-def _default(name: str) -> object:
-    return getattr(MegatronCase, name, None)
 
 
 _DECLARED: Final = tuple(get_annotations(MegatronCase))

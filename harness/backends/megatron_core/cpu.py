@@ -61,16 +61,10 @@ def _compiled_functions() -> Iterator[tuple[ModuleType | type, str, Callable[...
             own = (v for v in vars(module).values() if getattr(v, "__module__", "") == name)
             classes: list[ModuleType | type] = [value for value in own if isinstance(value, type)]
             for holder in (module, *classes):
-                yield from _compiled_in(holder)
-
-
-def _compiled_in(
-    holder: ModuleType | type,
-) -> Iterator[tuple[ModuleType | type, str, Callable[..., Any]]]:
-    for attribute, value in list(vars(holder).items()):
-        inner = getattr(value, "__dict__", {}).get("_torchdynamo_orig_callable")
-        if callable(inner):
-            yield holder, attribute, inner
+                for attribute, value in list(vars(holder).items()):
+                    inner = getattr(value, "__dict__", {}).get("_torchdynamo_orig_callable")
+                    if callable(inner):
+                        yield holder, attribute, inner
 
 
 class _Stream:

@@ -52,21 +52,16 @@ def use_named() -> None:
 
 
 def prefer(core: str) -> None:
-    """Use a folder with release `core` (major.minor), here and in processes that are started, where
-    there is one, the environment does not say (empty: what is installed) and nothing of Megatron is
-    imported yet."""
+    """Use a folder of the virtual environment with release `core` (major.minor), here and in
+    processes that are started, where there is one, the environment does not say (empty: what is
+    installed) and nothing of Megatron is imported yet."""
     if VARIABLE in os.environ or "megatron.core" in sys.modules:
         return
-    for folder in _folders():
+    for folder in sorted(Path(sys.prefix).glob("megatron-core-*"), reverse=True):
         if _release(folder) == core:
             os.environ[VARIABLE] = str(folder)
             _use(folder)
             return
-
-
-def _folders() -> Iterator[Path]:
-    """In the virtual environment."""
-    yield from sorted(Path(sys.prefix).glob("megatron-core-*"), reverse=True)
 
 
 def _release(folder: Path) -> str:

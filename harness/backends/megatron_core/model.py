@@ -80,9 +80,6 @@ def _read(name: str, value: Any, annotation: object) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-_AUTO: Final = AttnBackend.auto
-
-
 def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
     activation = Activation(case.activation)
     if activation is Activation.SQUARED_RELU:
@@ -97,7 +94,8 @@ def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
 def transformer_config(case: MegatronCase, **changes: Any) -> Any:
     """The case as Megatron's own (validating) configuration object."""
     # Which of Transformer Engine's kernels: Megatron sets its NVTE_ variables.
-    kernels = {} if case.transformer_impl == "transformer_engine" else {"attention_backend": _AUTO}
+    engine = case.transformer_impl == "transformer_engine"
+    kernels = {} if engine else {"attention_backend": AttnBackend.auto}
     cls = MLATransformerConfig if case.multi_latent_attention else TransformerConfig
     values = {
         **keywords(case, cls),
@@ -119,21 +117,13 @@ def transformer_config(case: MegatronCase, **changes: Any) -> Any:
 
 def _layer_spec(case: MegatronCase, core_attention: type[torch.nn.Module]) -> Any:
     """Transformer Engine's layers, or Megatron's own with `core_attention` for a flash kernel."""
+    names = ("qk_layernorm", "multi_latent_attention")
+    kinds = {name: getattr(case, name) for name in names}
     if case.transformer_impl == "transformer_engine":
-        from megatron.core.models.gpt.gpt_layer_specs import (
-            get_gpt_layer_with_transformer_engine_spec,
-        )
+        from megatron.core.models.gpt import gpt_layer_specs
 
-        return get_gpt_layer_with_transformer_engine_spec(
-            qk_layernorm=case.qk_layernorm, multi_latent_attention=case.multi_latent_attention
-        )
-    spec = copy.deepcopy(
-        get_gpt_layer_local_spec(
-            qk_layernorm=case.qk_layernorm,
-            normalization=case.normalization,
-            multi_latent_attention=case.multi_latent_attention,
-        )
-    )
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(**kinds)
+    spec = copy.deepcopy(get_gpt_layer_local_spec(**kinds, normalization=case.normalization))
     _set_core_attention(case, spec, core_attention)
     return spec
 
@@ -209,7 +199,7 @@ class Batch:
         self.inside = {"loss_mask": self.loss_mask} if case.mtp_num_layers else {}
         self.attention_mask: torch.Tensor | None = None
         if case.attention == CoreAttention.UNFUSED:
-            self.attention_mask = _causal_mask(s, device)
+            self.attention_mask = torch.ones(1, 1, s, s, dtype=torch.bool, device=device).triu(1)
 
     def tensors(self) -> list[torch.Tensor]:
         """All tensors of the batch."""
@@ -229,10 +219,6 @@ class Batch:
         total = torch.sum(losses.view(-1).float() * mask)
         count = mask.sum().detach().to(torch.int)
         return total, count, {"loss": total.detach() / count} if self.reports else {}
-
-
-def _causal_mask(s: int, device: torch.device) -> torch.Tensor:
-    return torch.ones(1, 1, s, s, dtype=torch.bool, device=device).triu(1)
 
 
 def fake_batch(case: MegatronCase) -> Batch:
@@ -259,7 +245,8 @@ class Microbatches:
 
     def _make(self, number: int) -> Batch:
         case, size = self._case, self._case.micro_batch_size
-        first = (self._data_rank * case.num_microbatches + number) * size
+        data_rank = int(parallel_state.get_data_parallel_rank())
+        first = (data_rank * case.num_microbatches + number) * size
         numbers = range(first, first + size)
         rows = torch.stack(
             [random_tokens(self._seed, i, self._vocab_size, case.seq_length) for i in numbers]
@@ -270,7 +257,3 @@ class Microbatches:
         return Batch(
             case, rows[:, :-1][:, window].contiguous(), rows[:, 1:][:, window].contiguous()
         )
-
-    @property
-    def _data_rank(self) -> int:
-        return int(parallel_state.get_data_parallel_rank())

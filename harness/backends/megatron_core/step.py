@@ -71,7 +71,7 @@ class MegatronStep:
 
     def run(self, recorder: Recorder) -> float:
         """One optimizer step over all microbatches; the mean loss of the whole batch."""
-        with announced_phases(lambda phase, _: recorder.phase(phase)):
+        with announced_phases(recorder.phase):
             losses = self.training.forward_backward(self._batches)
         recorder.phase(Phase.OPTIMIZER)
         self.training.optimizer.step()

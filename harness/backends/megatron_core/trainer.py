@@ -65,27 +65,26 @@ class MegatronTraining:
         ]
 
     def _optimizer(self) -> Any:
-        options = OptimizerConfig(
-            **{
-                **keywords(self.case, OptimizerConfig),
-                "optimizer": "adam",
-                "lr": LEARNING_RATE,
-                "bf16": True,
-                "params_dtype": torch.bfloat16,
-            }
-        )
+        fixed = {"optimizer": "adam", "lr": LEARNING_RATE, "bf16": True}
+        given = keywords(self.case, OptimizerConfig) | fixed | {"params_dtype": torch.bfloat16}
+        options = OptimizerConfig(**given)
         with _adam():
             return get_megatron_optimizer(options, self.model, use_gloo_process_groups=False)
 
     def forward_backward(self, next_batch: NextBatch) -> list[Any]:
         """All microbatches through Megatron's schedule; on the last stage their mean losses."""
+
+        def forward_step(numbers: Iterator[int], model: Any) -> tuple[torch.Tensor, Any]:
+            batch = next_batch(next(numbers))
+            return batch.forward(model), batch.loss
+
         for chunk in self.model:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         interleaved = self.case.interleaved
         numbers = [iter(range(self.case.num_microbatches)) for _ in self.model]
         losses: list[Any] = schedules.get_forward_backward_func()(
-            forward_step_func=_forward_step(next_batch),
+            forward_step_func=forward_step,
             data_iterator=numbers if interleaved else numbers[0],
             model=self.model if interleaved else self.model[0],
             num_microbatches=self.case.num_microbatches,
@@ -105,7 +104,7 @@ class MegatronTraining:
     def resident(self) -> dict[str, list[torch.Tensor]]:
         """Tensors that live from step to step, by the advisor's names of what they are."""
         modules = [chunk.module for chunk in self.model]
-        buffers = [b for chunk in self.model for b in _buffers(chunk)]
+        buffers = [b for c in self.model for b in (*c.buffers, *c.expert_parallel_buffers)]
         weights = [p.data for module in modules for p in module.parameters()]
         weights += [b.param_data for b in buffers if b.param_data is not None]
         return {
@@ -113,10 +112,6 @@ class MegatronTraining:
             "gradients": [b.grad_data for b in buffers],
             "optimizer": list(_optimizer_tensors(self.optimizer)),
         }
-
-
-def _buffers(chunk: Any) -> list[Any]:
-    return [*chunk.buffers, *chunk.expert_parallel_buffers]
 
 
 def _optimizer_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
@@ -140,25 +135,16 @@ def _adam() -> Iterator[None]:
         yield
 
 
-def _forward_step(next_batch: NextBatch) -> Callable[..., Any]:
-    def forward_step(numbers: Iterator[int], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-        batch = next_batch(next(numbers))
-        return batch.forward(model), batch.loss
-
-    return forward_step
-
-
 @contextmanager
-def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
-    """Tells when a forward or backward of the schedule begins: `announce(phase, which)`."""
+def announced_phases(announce: Callable[[Phase], None]) -> Iterator[None]:
+    """Tells when a forward or backward of the schedule begins."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        name = f"mb{kwargs.get('current_microbatch')} chunk{kwargs.get('vp_stage') or 0}"
-        announce(Phase.FORWARD, name)
+        announce(Phase.FORWARD)
         return step_forward(*args, **kwargs)
 
     def backward(*args: Any, **kwargs: Any) -> Any:
-        announce(Phase.BACKWARD, "")
+        announce(Phase.BACKWARD)
         return step_backward(*args, **kwargs)
 
     step_forward, step_backward = schedules.forward_step, schedules.backward_step

@@ -98,21 +98,10 @@ def _single(segment: Segment) -> list[Segment]:
     return [replace(segment, runs=runs, copies=1)] * segment.copies
 
 
-def predict_saved_bytes_per_layer(workload: Workload) -> int:
-    """Device bytes from forward to backward, one microbatch: the mean of a stage's layers."""
-    return _predict(workload)[0]
-
-
-def predict_replayed_flops_per_layer(workload: Workload) -> int:
-    """Forward FLOPs that the backward runs again, one microbatch: the mean of a stage's layers.
-
-    Attention counts the causal half, as everywhere in the advisor.
-    """
-    return _predict(workload)[1]
-
-
 @lru_cache(maxsize=256)
-def _predict(workload: Workload) -> tuple[int, int]:
+def predict_layer(workload: Workload) -> tuple[int, int]:
+    """Device bytes kept from forward to backward, and forward FLOPs that the backward runs again
+    (attention counts the causal half), of one microbatch: the mean of a stage's layers."""
     check(workload)
     setting = parse_native_setting(workload.recompute)
     shape = native_shape(workload)

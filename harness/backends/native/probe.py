@@ -48,11 +48,12 @@ class SavedMeter:
         """Count what is kept of the code inside."""
         Watchers.kept = lambda tensor: self._policy_outputs.append(self._note(tensor))
         try:
-            with saved_tensors_hooks(self._note, _tensor_of):
+            with saved_tensors_hooks(self._note, lambda holder: holder.tensor):
                 yield
         finally:
             Watchers.kept = None
-        self.num_bytes = self._count()
+        alive = (holder() for holder in self._seen)
+        self.num_bytes = storage_bytes(one.tensor for one in alive if one is not None)
         self._policy_outputs.clear()
 
     def _note(self, tensor: Tensor) -> _Holder:
@@ -61,14 +62,6 @@ class SavedMeter:
         if not isinstance(owner, nn.Parameter):
             self._seen.append(weakref.ref(holder))
         return holder
-
-    def _count(self) -> int:
-        holders = (seen() for seen in self._seen)
-        return storage_bytes(holder.tensor for holder in holders if holder is not None)
-
-
-def _tensor_of(holder: _Holder) -> Tensor:
-    return holder.tensor
 
 
 class ReplayMeter:
@@ -99,15 +92,11 @@ def _causal_half(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(b) * int(heads) * int(s) * int(key[2]) * (int(channels) + int(value[3]))
 
 
-def _not_replayed(*_: Any, **__: Any) -> int:
-    """Nothing: only replays are counted, and a replay is a forward. Torch's own formula refuses
-    keys and values with fewer heads than the queries (2.11)."""
-    return 0
-
-
 _ATTENTION_FLOPS: Final[dict[Any, Callable[..., int]]] = {
     **dict.fromkeys(ATTENTION_FORWARD, _causal_half),
-    **dict.fromkeys(ATTENTION_BACKWARD, _not_replayed),
+    # only replays are counted, and a replay is a forward; torch's own formula (2.11) refuses keys
+    # and values with fewer heads than the queries
+    **dict.fromkeys(ATTENTION_BACKWARD, lambda *_, **__: 0),
 }
 
 

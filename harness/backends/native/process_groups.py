@@ -45,12 +45,8 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
     owns_world = not dist.is_initialized()
     if owns_world:
         dist.init_process_group(COLLECTIVES[device])
-    sizes = (
-        layout.pipeline_model_parallel_size,
-        layout.data_parallel_size,
-        layout.tensor_model_parallel_size,
-    )
-    names = ("pp", "dp", "tp")
+    pipeline, tensor = layout.pipeline_model_parallel_size, layout.tensor_model_parallel_size
+    sizes, names = (pipeline, layout.data_parallel_size, tensor), ("pp", "dp", "tp")
     mesh = init_device_mesh(str(device), sizes, mesh_dim_names=names)
     pp, dp, tp = (mesh.get_group(name) if sizes[k] > 1 else None for k, name in enumerate(names))
     return Groups(

@@ -6,8 +6,8 @@ and a replay runs its whole region (no early stop), as the advisor's plan says.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import lru_cache, partial
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,24 +61,20 @@ def _replaying() -> Iterator[None]:
             Watchers.replay(False)
 
 
-def _plain_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    return nullcontext(), _replaying()
-
-
-def replay_later(function: Function, *inputs: Tensor, contexts: Contexts = _plain_contexts) -> Any:
+def replay_later(
+    function: Function,
+    *inputs: Tensor,
+    contexts: Contexts = lambda: (nullcontext(), _replaying()),
+) -> Any:
     """function(*inputs), of which only the inputs stay until the backward runs it again."""
     with set_checkpoint_early_stop(False):
         return checkpoint(function, *inputs, use_reentrant=False, context_fn=contexts)
 
 
-def policy_contexts(policy: OpPolicy) -> Contexts:
-    """Contexts of a checkpoint that keeps the outputs of the operators that `policy` names."""
-    return partial(_policy_contexts, policy)
-
-
-def _policy_contexts(
+def policy_contexts(
     policy: OpPolicy,
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Of a checkpoint that keeps the outputs of the operators that `policy` names."""
     keeps = _Kept(policy)
     make: Any = create_selective_checkpoint_contexts
     save, replay_it = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
@@ -125,9 +121,8 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if self._keeps(func):
-            for tensor in _tensors(output):
-                if isinstance(tensor, Tensor):
-                    self._note(tensor)
+            for tensor in filter(torch.is_tensor, _tensors(output)):
+                self._note(tensor)
         return output
 
 
@@ -165,12 +160,10 @@ def _from_host(packed: Any) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
     host, device, stream = packed
-    if stream is None:
-        kept: Tensor = host
-        return kept
-    torch.cuda.current_stream(device).wait_stream(stream)
-    fetched: Tensor = host.to(device, non_blocking=True)
-    return fetched
+    if stream is not None:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        host = host.to(device, non_blocking=True)
+    return cast(Tensor, host)
 
 
 class Regions:

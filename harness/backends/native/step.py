@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -262,10 +262,6 @@ class NativeStep:
     def stage(self) -> int:
         """Pipeline stage of this rank."""
         return self._groups.stage
-
-    def named_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters of this rank by Megatron's names."""
-        return dict(self.model.named_parameters())
 
     def close(self) -> None:
         """Leave the process group."""

@@ -71,10 +71,6 @@ def _gathers_twice(w: Workload) -> bool:
     return setting.method == "uniform" and (setting.num_layers or 1) > 1
 
 
-def _has_policy_or_offload(w: Workload) -> bool:
-    return _has_policy(w) or bool(parse_native_setting(w.recompute).megatron.offload_modules)
-
-
 _LAYOUT: Final = (
     *(
         _unlike(
@@ -189,7 +185,7 @@ _LATENT_ATTENTION: Final = (
     _on(_TP, _is_cut, "the native backend does not split latent attention", "use TP 1"),
     _on(
         _RECOMPUTE,
-        _has_policy_or_offload,
+        lambda w: _has_policy(w) or parse_native_setting(w.recompute).megatron.offload_modules,
         "operator policies and offload work only without latent attention",
     ),
 )

@@ -94,14 +94,10 @@ def _attend_groups(batch: int, seq: int, heads: int, groups: int, head: int) -> 
     return _attend(batch, seq, heads, groups, 2 * head)
 
 
-def _backward(forward: Callable[..., _Work]) -> Callable[..., _Work]:
+def _backward(forward: Callable[..., _Work], *sizes: int) -> _Work:
     """With the scores that it computes again."""
-
-    def work(*sizes: int) -> _Work:
-        flops, num_bytes = forward(*sizes)
-        return flops * _BACKWARD_MATMULS, 2 * num_bytes
-
-    return work
+    flops, num_bytes = forward(*sizes)
+    return flops * _BACKWARD_MATMULS, 2 * num_bytes
 
 
 def _moves(num_bytes: int) -> Callable[..., _Work]:
@@ -114,14 +110,13 @@ _WORK: Final[Mapping[CaseKind, Callable[..., _Work]]] = {
     CaseKind.GEMM_FP8: partial(_matmul, operand=DType.FLOAT8.itemsize),
     CaseKind.GROUPED_GEMM: lambda experts, *sizes: _matmul(*sizes, experts=experts),
     CaseKind.ATTENTION_FORWARD: _attend_groups,
-    CaseKind.ATTENTION_BACKWARD: _backward(_attend_groups),
+    CaseKind.ATTENTION_BACKWARD: partial(_backward, _attend_groups),
     CaseKind.LATENT_ATTENTION_FORWARD: _attend_latent,
-    CaseKind.LATENT_ATTENTION_BACKWARD: _backward(_attend_latent),
+    CaseKind.LATENT_ATTENTION_BACKWARD: partial(_backward, _attend_latent),
     # tensors of the output's size read and written: SiLU (1 and 1), then the product (2 and 1)
-    **{
-        kind: _moves(n * _BF16)
-        for kind, n in ((CaseKind.NORM, 2), (CaseKind.ADD, 3), (CaseKind.SWIGLU, 5))
-    },
+    CaseKind.NORM: _moves(2 * _BF16),
+    CaseKind.ADD: _moves(3 * _BF16),
+    CaseKind.SWIGLU: _moves(5 * _BF16),
     # reads gradient, parameter, two moments; writes the last three
     CaseKind.ADAM: _moves(7 * DType.FP32.itemsize),
     CaseKind.COPY: _moves(2),
@@ -227,12 +222,9 @@ class Journal:
             return False
         lines = read_json_lines(self.path)
         if lines and lines[0].get(_MACHINE) != machine:
-            raise UserError(
-                "journal",
-                show_path(self.path),
-                "was started on another machine or with other software",
-                "give --out another file, or delete the journal",
-            )
+            relation = "was started on another machine or with other software"
+            hint = "give --out another file, or delete the journal"
+            raise UserError("journal", show_path(self.path), relation, hint)
         for values in lines[1:]:
             sample = read_sample(values)
             self.samples[sample.case.key] = sample

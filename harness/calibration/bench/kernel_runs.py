@@ -19,6 +19,7 @@ from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.model import TransformerLayer
 from harness.backends.training_rank import causal_attention
 from harness.calibration.bench.cases import (
+    BANDWIDTH,
     HOST_COPIES,
     HOST_TIMES,
     LATENT_ATTENTION,
@@ -58,7 +59,12 @@ class Inputs:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.limits = _limits(device)
+        self.limits = DeviceRoom(memory_bytes=2 * 2**30, cache_bytes=_CPU_CACHE_BYTES)
+        if device is Device.CUDA:
+            properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+            free, _ = torch.cuda.mem_get_info()
+            cache = getattr(properties, "L2_cache_size", 64 * 2**20)
+            self.limits = DeviceRoom(memory_bytes=free // 2, cache_bytes=cache)
         generator = torch.Generator(device.value).manual_seed(_SEED)
         self._pool = torch.randn(
             POOL_ELEMENTS, generator=generator, device=device.value, dtype=torch.float32
@@ -87,16 +93,6 @@ class Inputs:
         return lambda number: run(*sets[number % len(sets)])
 
 
-def _limits(device: Device) -> DeviceRoom:
-    if device is Device.CPU:
-        return DeviceRoom(memory_bytes=2 * 2**30, cache_bytes=_CPU_CACHE_BYTES)
-    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-    free, _ = torch.cuda.mem_get_info()
-    return DeviceRoom(
-        memory_bytes=free // 2, cache_bytes=getattr(properties, "L2_cache_size", 64 * 2**20)
-    )
-
-
 def _gemm(inputs: Inputs, case: Case) -> Call:
     """tn: x [m, k] and w [n, k]; nn: dy [m, k] and w [k, n]; nt: dy [k, m] and x [k, n]."""
     m, n, k = case.sizes
@@ -113,13 +109,11 @@ def _gemm_fp8(inputs: Inputs, case: Case) -> Call:
     """e4m3 with one scale a tensor; 8-bit tensor cores want both operands along k."""
     m, n, k = case.sizes
     scale, narrow = torch.ones((), device=inputs.device.value), torch.float8_e4m3fn
-    multiply: Any = torch._scaled_mm
+    multiply: Any = partial(torch._scaled_mm, scale_a=scale, scale_b=scale, use_fast_accum=True)
     return inputs.in_turn(
         case,
         lambda: (inputs.tensor(m, k).to(narrow), inputs.tensor(n, k).to(narrow).t()),
-        partial(
-            multiply, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
-        ),
+        partial(multiply, out_dtype=torch.bfloat16),
     )
 
 
@@ -134,9 +128,8 @@ def _grouped_gemm(inputs: Inputs, case: Case) -> Call:
 
     def one_by_one(rows: Tensor, weights: Tensor) -> object:
         output = rows.new_empty(experts * m, n)
-        for part, own, out in zip(
-            torch.split(rows, m), weights, torch.split(output, m), strict=True
-        ):
+        parts = zip(torch.split(rows, m), weights, torch.split(output, m), strict=True)
+        for part, own, out in parts:
             torch.mm(part, own.t(), out=out)
         return output
 
@@ -195,10 +188,12 @@ def _norm(inputs: Inputs, case: Case) -> Call:
     )
 
 
-def _add(inputs: Inputs, case: Case) -> Call:
-    return inputs.in_turn(
-        case, lambda: (inputs.tensor(*case.sizes), inputs.tensor(*case.sizes)), torch.add
-    )
+def _of_two(inputs: Inputs, case: Case) -> Call:
+    """Of two tensors of one size: their sum, or one copied over the other."""
+    copies = case.kind is CaseKind.COPY  # whose size is bytes
+    sizes = (case.sizes[0] // 2,) if copies else case.sizes
+    run: Callable[..., object] = torch.Tensor.copy_ if copies else torch.add
+    return inputs.in_turn(case, lambda: (inputs.tensor(*sizes), inputs.tensor(*sizes)), run)
 
 
 def _swiglu(inputs: Inputs, case: Case) -> Call:
@@ -222,13 +217,6 @@ def _adam(inputs: Inputs, case: Case) -> Call:
         return [weight], [gradient], moments[:1], moments[1:], [], steps
 
     return inputs.in_turn(case, states, partial(fused, **options, amsgrad=False, maximize=False))
-
-
-def _copy(inputs: Inputs, case: Case) -> Call:
-    count = case.sizes[0] // 2
-    return inputs.in_turn(
-        case, lambda: (inputs.tensor(count), inputs.tensor(count)), torch.Tensor.copy_
-    )
 
 
 def _host_copy(inputs: Inputs, case: Case) -> Call:
@@ -264,36 +252,26 @@ def _layer(inputs: Inputs, case: Case) -> Call:
 
 
 CALLS: Final[dict[CaseKind, Callable[[Inputs, Case], Call]]] = {
-    CaseKind.GEMM: _gemm,
+    **dict.fromkeys((CaseKind.GEMM, CaseKind.SUSTAINED_GEMM), _gemm),
     CaseKind.GEMM_FP8: _gemm_fp8,
-    CaseKind.SUSTAINED_GEMM: _gemm,
     CaseKind.GROUPED_GEMM: _grouped_gemm,
     CaseKind.ATTENTION_FORWARD: _attention_forward,
     CaseKind.ATTENTION_BACKWARD: _attention_backward,
     CaseKind.LATENT_ATTENTION_FORWARD: _attention_forward,
     CaseKind.LATENT_ATTENTION_BACKWARD: _attention_backward,
     CaseKind.NORM: _norm,
-    CaseKind.ADD: _add,
+    CaseKind.ADD: _of_two,
     CaseKind.SWIGLU: _swiglu,
     CaseKind.ADAM: _adam,
-    CaseKind.COPY: _copy,
-    CaseKind.TO_DEVICE: _host_copy,
-    CaseKind.TO_HOST: _host_copy,
+    CaseKind.COPY: _of_two,
+    **dict.fromkeys(HOST_COPIES, _host_copy),
     CaseKind.HOST_LAUNCH: _launch,
-    CaseKind.HOST_LAYER: _layer,
-    CaseKind.HOST_REPLAY: _layer,
+    **dict.fromkeys((CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY), _layer),
 }
 """What makes the call of a case; collectives have their own."""
 
 
-_GRAPHED: Final = (
-    CaseKind.GEMM,
-    CaseKind.GEMM_FP8,
-    CaseKind.NORM,
-    CaseKind.ADD,
-    CaseKind.SWIGLU,
-    CaseKind.COPY,
-)
+_GRAPHED: Final = (CaseKind.GEMM, CaseKind.GEMM_FP8, *BANDWIDTH, CaseKind.COPY)
 ON_A_GPU: Final = (
     *HOST_COPIES,
     *HOST_TIMES,
@@ -323,10 +301,12 @@ class Bench:
 
     def runs(self, case: Case) -> bool:
         """Whether the device has such a kernel and room for it."""
-        if case.kind is CaseKind.GEMM_FP8 and not _has_fp8(self.device):
+        if self.device is Device.CPU and case.kind in (*ON_A_GPU, CaseKind.GEMM_FP8):
             return False
-        if case.kind in ON_A_GPU and self.device is Device.CPU:
-            return False
+        if case.kind is CaseKind.GEMM_FP8:
+            capability = torch.cuda.get_device_capability()
+            if capability < _FP8_CAPABILITY or not hasattr(torch, "_scaled_mm"):
+                return False
         return case.num_bytes * FOOTPRINT <= self.inputs.limits.memory_bytes
 
     def measure(self, case: Case) -> Sample | None:
@@ -353,12 +333,5 @@ class Bench:
             return time_sustained(call, self.device, hold_seconds=self._hold_seconds, gpu=gpu)
         if case.kind in HOST_TIMES:
             return time_queueing(call, self.device, calls=HOST_CALLS[case.kind]), None
-        graph = case.kind in _GRAPHED
-        wanted = self._wanted_seconds
+        graph, wanted = case.kind in _GRAPHED, self._wanted_seconds
         return time_call(call, self.device, wanted_seconds=wanted, graph=graph), None
-
-
-def _has_fp8(device: Device) -> bool:
-    if device is Device.CPU or not hasattr(torch, "_scaled_mm"):
-        return False
-    return torch.cuda.get_device_capability() >= _FP8_CAPABILITY

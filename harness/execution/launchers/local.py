@@ -142,12 +142,8 @@ def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
         while not lock.take():
             waited = time.monotonic() - began
             if waited > grace_seconds + _PATIENCE_SECONDS:
-                raise UserError(
-                    "trial",
-                    folder.path.name,
-                    "is still in use by processes of an earlier run that do not end",
-                    "end them first",
-                )
+                relation = "is still in use by processes of an earlier run that do not end"
+                raise UserError("trial", folder.path.name, relation, "end them first")
             pids = set(holders(folder.lock))
             number = signal.SIGKILL if waited > grace_seconds else signal.SIGTERM
             members = pids.union(*(descendants(pid) for pid in pids))

@@ -13,12 +13,8 @@ from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
 
 _WORKER: Final = ("-m", "harness.execution.worker")
-_TETHERED: Final = (
-    sys.executable,
-    "-m",
-    "harness.execution.launchers.parent_death",
-    sys.executable,
-)
+_TETHER: Final = "harness.execution.launchers.parent_death"
+_TORCHRUN: Final = (sys.executable, "-m", _TETHER, sys.executable, "-m", "torch.distributed.run")
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -65,24 +61,12 @@ def command(
             f"--master-addr={rendezvous.host}",
             f"--master-port={rendezvous.port}",
         ]
-    return [
-        *_TETHERED,
-        "-m",
-        "torch.distributed.run",
-        *place,
-        "--max-restarts=0",
-        *program,
-        str(folder.path.resolve()),
-    ]
+    return [*_TORCHRUN, *place, "--max-restarts=0", *program, str(folder.path.resolve())]
 
 
 def per_node(ranks: int, nnodes: int) -> int:
     """Ranks of each machine; UserError where they do not come out even."""
     if ranks % nnodes:
-        raise UserError(
-            "nodes",
-            nnodes,
-            f"must divide the layout's {ranks} ranks",
-            f"nearest: {nearest_divisors(ranks, nnodes)}",
-        )
+        relation = f"must divide the layout's {ranks} ranks"
+        raise UserError("nodes", nnodes, relation, f"nearest: {nearest_divisors(ranks, nnodes)}")
     return ranks // nnodes

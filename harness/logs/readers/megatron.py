@@ -69,12 +69,9 @@ _NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "c
 def _iteration(match: re.Match[str]) -> tuple[Record, ...]:
     """The averages over the log interval, and the batch: that of the line counts, since the printed
     arguments tell where a ramp ends, and Bridge prints none."""
-    fields = pairs(match[3], " | ", ":")
-    if fields is None or _TIME not in fields:
-        return ()
-    if any(number(fields[name]) is None for name in _NUMERIC if name in fields):
-        return ()
-    if positive(fields[_TIME]) is None:
+    fields = pairs(match[3], " | ", ":") or {}
+    damaged = any(number(fields[name]) is None for name in _NUMERIC if name in fields)
+    if damaged or positive(fields.get(_TIME, "")) is None:
         return ()
     rate = next((positive(fields[name]) for name in _THROUGHPUT if name in fields), None)
     found = LoggedStep(
@@ -84,9 +81,8 @@ def _iteration(match: re.Match[str]) -> tuple[Record, ...]:
         tflops_per_gpu=rate,
         loss=_loss(fields),
     )
-    if _BATCH not in fields:
-        return (found,)
-    return (found, Argument(name="global_batch_size", value=fields[_BATCH]))
+    batch = (Argument(name="global_batch_size", value=fields[_BATCH]),) if _BATCH in fields else ()
+    return (found, *batch)
 
 
 def _loss(fields: dict[str, str]) -> float | None:
@@ -110,14 +106,10 @@ def _peak(match: re.Match[str], allocated: str, reserved: str, unit: int) -> tup
 
 
 def _bridge_peak(match: re.Match[str]) -> tuple[Record, ...]:
-    fields = pairs(match[3], " | ", ":")
-    if fields is None or any(number(value) is None for value in fields.values()):
-        return ()
-    allocated = fields.get("mem-max-allocated-gigabytes")
-    reserved = fields.get("mem-max-reserved-gigabytes")
-    if allocated is None or reserved is None:
-        return ()
-    return _peak(match, allocated, reserved, _GB)
+    fields = pairs(match[3], " | ", ":") or {}
+    sizes = [fields.get(f"mem-max-{which}-gigabytes", "") for which in ("allocated", "reserved")]
+    damaged = any(number(value) is None for value in fields.values())
+    return () if damaged else _peak(match, sizes[0], sizes[1], _GB)
 
 
 def _bridge_step(match: re.Match[str]) -> tuple[Record, ...]:

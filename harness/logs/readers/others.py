@@ -3,7 +3,7 @@
 import ast
 import math
 import re
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from advisor.base.limits import LARGEST
@@ -36,37 +36,26 @@ _NEMO_NUMERIC: Final = (_NEMO_SECONDS, _NEMO_LOSS, "global_step", "TFLOPS_per_GP
 _ALLOCATED, _RESERVED = "max_memory_allocated", "max_memory_reserved"
 
 
-def _nemo(first: int, separator: str, joint: str) -> Callable[[re.Match[str]], tuple[Record, ...]]:
+def _nemo(first: int, separator: str, joint: str, match: re.Match[str]) -> tuple[Record, ...]:
     """A line whose steps count from `first`."""
-
-    def read(match: re.Match[str]) -> tuple[Record, ...]:
-        fields = pairs(match[3], separator, joint)
-        step, total = (int(match[group]) + 1 - first for group in (1, 2))
-        if fields is None or any(
-            number(fields[name]) is None for name in _NEMO_NUMERIC if name in fields
-        ):
-            return ()
-        seconds = positive(fields.get(_NEMO_SECONDS, ""))
-        if seconds is None:
-            return ()
-        loss = number(fields[_NEMO_LOSS]) if _NEMO_LOSS in fields else None
-        rate = positive(fields.get("TFLOPS_per_GPU", ""))
-        logged = LoggedStep(
-            number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss
-        )
-        allocated, reserved = (
-            scaled_bytes(fields.get(name, ""), 1) for name in (_ALLOCATED, _RESERVED)
-        )
-        if allocated is None and reserved is None:
-            return (logged,)
-        return (logged, LoggedPeak(number=step, allocated=allocated, reserved=reserved))
-
-    return read
+    fields = pairs(match[3], separator, joint) or {}
+    step, total = (int(match[group]) + 1 - first for group in (1, 2))
+    seconds = positive(fields.get(_NEMO_SECONDS, ""))
+    damaged = any(number(fields[name]) is None for name in _NEMO_NUMERIC if name in fields)
+    if seconds is None or damaged:
+        return ()
+    loss = number(fields[_NEMO_LOSS]) if _NEMO_LOSS in fields else None
+    rate = positive(fields.get("TFLOPS_per_GPU", ""))
+    logged = LoggedStep(number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss)
+    sizes = [scaled_bytes(fields.get(name, ""), 1) for name in (_ALLOCATED, _RESERVED)]
+    if sizes == [None, None]:
+        return (logged,)
+    return (logged, LoggedPeak(number=step, allocated=sizes[0], reserved=sizes[1]))
 
 
 NEMO: Final = LogReader(
     (_NEMO_SECONDS,),
-    ((_NEMO_LINE, _nemo(0, " | ", ":")), (_NEMO_BAR, _nemo(1, ", ", "="))),
+    ((_NEMO_LINE, partial(_nemo, 0, " | ", ":")), (_NEMO_BAR, partial(_nemo, 1, ", ", "="))),
 )
 """NeMo 2 (Lightning's ProgressPrinter) and NeMo 1 (a tqdm bar).
 
@@ -156,10 +145,8 @@ def _wall_clock(match: re.Match[str]) -> tuple[Record, ...]:
 
 
 def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
-    seconds = positive(match[3])
-    if seconds is None:
-        return ()
-    return (LoggedStep(number=int(match[1]), seconds=seconds, loss=number(match[2])),)
+    step = LoggedStep(number=int(match[1]), seconds=positive(match[3]), loss=number(match[2]))
+    return () if step.seconds is None else (step,)
 
 
 DEEPSPEED: Final = LogReader(

@@ -24,13 +24,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 _BROKEN: Final = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(AssertionError, ArithmeticError, RecursionError),
 )
 """What Optuna raises on a journal whose lines are not those that it wrote."""
 _CHOICES: Final = "choices"
@@ -46,9 +41,11 @@ def open_study(
     retry: frozenset[TrialStatus] = frozenset(),
     say: Callable[[str], None] = lambda _: None,
 ) -> Study:
-    """This worker's study, named as the folder. UserError where the storage cannot be opened, or
-    holds another sweep of that name."""
-    _prepare()
+    """This worker's study, named as the folder. UserError where Optuna is not installed, and where
+    the storage cannot be opened or holds another sweep of that name."""
+    optuna: Any = require("optuna", "harness sweep", "harness,sweep")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     folder.path.mkdir(parents=True, exist_ok=True)
     storage, study = _opened(folder, space, options, device_name)
     return Study(
@@ -100,13 +97,10 @@ def _load(
             for key, value in question.items():
                 study.set_user_attr(key, value)
         elif any(known.get(key) != value for key, value in question.items()):
-            raise UserError(
-                "name",
-                name,
-                f"holds a sweep on {known.get('device')} with another search space, measurement "
-                "or device",
-                "give name=ANOTHER, or repeat the request of that sweep",
-            )
+            on = f"holds a sweep on {known.get('device')}"
+            relation = f"{on} with another search space, measurement or device"
+            hint = "give name=ANOTHER, or repeat the request of that sweep"
+            raise UserError("name", name, relation, hint)
         before = int(known.get(_WORKERS, 0))
         study.set_user_attr(_WORKERS, before + 1)
     study.sampler = _sampler(options, before)
@@ -137,10 +131,3 @@ def _sampler(options: SweepOptions, before: int) -> "BaseSampler":
     }
     kind, given = kinds.get(options.sampler, (samplers.RandomSampler, {}))
     return kind(seed=seed, **given)
-
-
-def _prepare() -> None:
-    """Optuna, without its talk; UserError where it is not installed."""
-    optuna: Any = require("optuna", "harness sweep", "harness,sweep")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

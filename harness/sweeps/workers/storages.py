@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError, require
+from harness.trial.failures import causes_of
 from harness.trial.files import Lock, drop_half_line, in_turn
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Storage(Struct, frozen=True, kw_only=True):
         """`error`, as one line where it is the database's."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        found = next((one for one in _chain(error) if isinstance(one, SQLAlchemyError)), None)
+        found = next((one for one in causes_of(error) if isinstance(one, SQLAlchemyError)), None)
         if found is None:
             return error
         reason = str(found).split("\n")[0]
@@ -119,7 +120,8 @@ def open_storage(asked: str, folder: Path, name: str) -> Storage:
     shown = url.render_as_string(hide_password=True)
     try:
         if url.get_backend_name() == "sqlite":
-            return _sqlite(url, shown)
+            turn = partial(in_turn, Path(f"{url.database}.lock"))
+            return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
         return _postgres(url, shown, name)
     except ImportError:
         require(url.get_driver_name(), "a PostgreSQL storage", "harness,sweep,postgresql")
@@ -133,7 +135,7 @@ def is_lost(error: BaseException) -> bool:
     """Whether it says that the storage cannot be reached now, and may be later."""
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-    for one in _chain(error):
+    for one in causes_of(error):
         if isinstance(one, OperationalError) and isinstance(one.orig, sqlite3.Error):
             return "locked" in str(one.orig)
         if isinstance(one, InterfaceError | OperationalError | ConnectionError | TimeoutError):
@@ -143,12 +145,6 @@ def is_lost(error: BaseException) -> bool:
             state = str(told.get("C", "")) if isinstance(told, dict) else ""
             return one.connection_invalidated or state.startswith(_TRANSIENT)
     return False
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _url(asked: str) -> "URL":
@@ -165,12 +161,6 @@ def _url(asked: str) -> "URL":
             given = url.drivername == "postgresql"
             return url.set(drivername="postgresql+pg8000") if given else url
     raise UserError("sweep.storage", asked, "is not the URL of a storage", _FORMS)
-
-
-def _sqlite(url: "URL", shown: str) -> Storage:
-    assert url.database is not None
-    turn = partial(in_turn, Path(f"{url.database}.lock"))
-    return _tables(url, shown, turn, {"timeout": _SILENT_SECONDS})
 
 
 def _write_ahead(connection: Any, _: object) -> None:
@@ -211,12 +201,8 @@ def _tables(url: "URL", shown: str, turn: Turn, given: dict[str, Any]) -> Storag
     if url.get_backend_name() == "sqlite":
         event.listen(storage.engine, "connect", _write_ahead)
         storage.engine.dispose()
-    return Storage(
-        optuna=get_storage(storage),
-        turn=turn,
-        forget_connections=storage.engine.dispose,
-        name=shown,
-    )
+    forget, kept = storage.engine.dispose, get_storage(storage)
+    return Storage(optuna=kept, turn=turn, forget_connections=forget, name=shown)
 
 
 def _journal(path: Path) -> Storage:

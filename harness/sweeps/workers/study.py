@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from msgspec import Struct
@@ -82,11 +81,9 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Study:
-    """The study of `space` in `storage` as one worker of a sweep has it.
-
-    retry: results of these statuses that were told before this worker came do not count.
-    say: is told, in one line, of a storage that does not answer.
-    """
+    """The study of `space` in `storage` as one worker of a sweep has it. retry: results of these
+    statuses that were told before this worker came do not count. say: is told, in one line, of a
+    storage that does not answer."""
 
     def __init__(
         self,
@@ -113,12 +110,7 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def restore(self) -> dict[Task, TrialResult]:
@@ -176,9 +168,7 @@ class Study:
                 if result.status not in self._retry
             }
             for task, result in found.items():
-                done = task.repeat in known.finished.get(task.point, {})
-                if not done and task not in known.running:
-                    self._ledger.add(task, _told(result))
+                self._add(task, _told(result), known)
             return found
 
     def _decide(
@@ -227,9 +217,12 @@ class Study:
                 return
             # we counted as dead, and the trial was given up
             _, known = self._look()
-            done = claim.task.repeat in known.finished.get(claim.task.point, {})
-            if not done and claim.task not in known.running:
-                self._ledger.add(claim.task, told)
+            self._add(claim.task, told, known)
+
+    def _add(self, task: Task, told: Told, known: History) -> None:
+        """Tell of a task that nobody has told of, and nobody is at."""
+        if task.repeat not in known.finished.get(task.point, {}) and task not in known.running:
+            self._ledger.add(task, told)
 
     def _finished(self, trial: int, task: Task, told: Told) -> bool:
         """Whether the trial was still running, and now has its result."""

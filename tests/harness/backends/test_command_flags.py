@@ -5,7 +5,7 @@ import re
 import pytest
 
 from advisor.base.errors import UserError
-from harness.backends.command_flags import check_framework, check_template, frameworks
+from harness.backends.command_flags import FRAMEWORKS, check_framework, check_template
 from harness.trial.trial import MeasurementPlan, TrainingCommand
 
 PLAN = MeasurementPlan(steps=10, max_warmup_steps=20, seed=7)
@@ -94,7 +94,7 @@ def test_commands_that_can(template: str, framework: str) -> None:
 
 
 def test_frameworks() -> None:
-    assert " ".join(frameworks()) == (
+    assert " ".join(FRAMEWORKS) == (
         "megatron_lm megatron_bridge nemo torchtitan deepspeed huggingface other"
     )
     with pytest.raises(UserError, match="did you mean megatron_lm"):

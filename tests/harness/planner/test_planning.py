@@ -35,13 +35,12 @@ AS_ASKED: Final = ("backend=command", "command=train")
 
 
 def native(monkeypatch: pytest.MonkeyPatch, saved: object) -> None:
-    def predict_saved(workload: Workload) -> int:
+    def predict_layer(workload: Workload) -> tuple[int, int]:
         if isinstance(saved, Exception):
             raise saved
-        return 1234 if workload.recompute == "none" else 234
+        return 1234 if workload.recompute == "none" else 234, 99
 
-    monkeypatch.setattr(forecast.native, "predict_saved_bytes_per_layer", predict_saved)
-    monkeypatch.setattr(forecast.native, "predict_replayed_flops_per_layer", lambda _: 99)
+    monkeypatch.setattr(forecast.native, "predict_layer", predict_layer)
 
 
 def test_the_embedded_default_on_a_cpu() -> None:

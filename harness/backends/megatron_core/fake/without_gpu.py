@@ -78,26 +78,10 @@ class _Done:
     def wait(self) -> None: ...
 
 
-@contextmanager
-def _one_by_one(*_: Any, **__: Any) -> Iterator[_Done]:
-    """In place of torch's coalescing manager: coalesced collectives know no fake tensors."""
-    yield _Done()
-
-
-def _norm_kernel(chunk: int, flag: Any, lists: Any, *_: Any) -> tuple[torch.Tensor, None]:
-    """TE's multi_tensor_l2norm: no temporaries; the value does not matter."""
-    return torch.ones(1), None
-
-
 def _scale_kernel(chunk: int, flag: Any, lists: Any, scale: float) -> None:
     """TE's multi_tensor_scale: no temporaries."""
     for source, target in zip(*lists, strict=True):
         target.copy_(source)
-
-
-@contextmanager
-def _no_rng_fork(*_: Any, **__: Any) -> Iterator[None]:
-    yield
 
 
 def _patches(kernel: KernelScope) -> Iterator[Any]:
@@ -111,20 +95,24 @@ def _patches(kernel: KernelScope) -> Iterator[Any]:
     yield patch.object(megatron_random, "_get_share_storage", lambda: borrow, create=True)
     yield patch.object(megatron_random, "_get_all_rng_states", lambda: (None,) * 3)
     yield patch.object(megatron_random, "_set_all_rng_states", lambda *_: None)
-    yield patch.object(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
+    yield patch.object(megatron_random.CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext())
     yield patch.object(torch.distributed, "all_gather_object", _gather_own_object)
-    yield patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
-    yield patch.object(clip_grads, "l2_norm_impl", _norm_kernel)
+    # coalesced collectives know no fake tensors
+    yield patch.object(
+        param_and_grad_buffer, "_coalescing_manager", lambda *_, **__: nullcontext(_Done())
+    )
+    # TE's multi_tensor_l2norm: no temporaries; the value does not matter
+    yield patch.object(clip_grads, "l2_norm_impl", lambda *_: (torch.ones(1), None))
     capable = {"fake": ["cpu", META.type]}  # devices of the fake process group
     backends = torch.distributed.Backend
     yield patch.object(backends, "backend_capability", backends.backend_capability | capable)
     for module in (clip_grads, megatron_optimizer):
         yield patch.object(module, "multi_tensor_scale_impl", _scale_kernel)
-    for name, value in (
-        ("_grad_accum_fusion_available", True),
-        ("fused_weight_gradient_mlp_cuda", _NoWgradKernels),
-    ):
-        yield patch.object(tensor_parallel_layers, name, value, create=True)
+    fusion: dict[str, Any] = {
+        "_grad_accum_fusion_available": True,
+        "fused_weight_gradient_mlp_cuda": _NoWgradKernels,
+    }
+    yield patch.multiple(tensor_parallel_layers, create=True, **fusion)
 
 
 @contextmanager

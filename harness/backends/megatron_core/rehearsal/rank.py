@@ -27,7 +27,7 @@ from harness.backends.megatron_core.trainer import MegatronTraining, NextBatch, 
 from harness.backends.megatron_core.world import P2P, fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
-from harness.measure.phases import CUDA_GAUGE, PhasePeaks, PhaseTimes, meter_gauge
+from harness.measure.phases import CUDA_GAUGE, Gauge, PhasePeaks, PhaseTimes, meter_gauge
 from harness.measure.timing import stopwatch
 from harness.measure.training_step import Recorder, Silent
 from harness.trial.result import Phase, PhaseTime, Rehearsed, StagePeaks
@@ -147,9 +147,7 @@ def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
             meter.exclude(tensors)
         sizes = {name: storage_bytes(tensors) for name, tensors in resident.items()}
         with meter.measuring():
-            peaks = PhasePeaks(meter_gauge(meter))
-            _step(training, lambda _: batch, peaks)
-            peaks.close()
+            peaks = _peaks(training, lambda _: batch, meter_gauge(meter))
         training.close()
         return Rehearsed(peaks=_stage_peaks(stage, sizes, peaks, sum(sizes.values())))
 
@@ -193,7 +191,7 @@ def rehearse(
 
 def _step(training: MegatronTraining, batches: NextBatch, recorder: Recorder) -> None:
     """Forward and backward of all microbatches, then the optimizer."""
-    with announced_phases(lambda phase, _: recorder.phase(phase)):
+    with announced_phases(recorder.phase):
         training.forward_backward(batches)
     recorder.phase(Phase.OPTIMIZER)
     training.optimizer.step()
@@ -221,17 +219,18 @@ def _phases(training: MegatronTraining, batches: NextBatch) -> tuple[PhaseTime, 
 def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
     """Peaks of one more step."""
     if device is Device.CUDA:
-        peaks = PhasePeaks(CUDA_GAUGE)
-        _step(training, batches, peaks)
-        peaks.close()
-        return peaks
+        return _peaks(training, batches, CUDA_GAUGE)
     gc.collect()
     meter = StorageMeter()
     meter.count_existing()
     with meter.measuring():
-        peaks = PhasePeaks(meter_gauge(meter))
-        _step(training, batches, peaks)
-        peaks.close()
+        return _peaks(training, batches, meter_gauge(meter))
+
+
+def _peaks(training: MegatronTraining, batches: NextBatch, gauge: Gauge) -> PhasePeaks:
+    peaks = PhasePeaks(gauge)
+    _step(training, batches, peaks)
+    peaks.close()
     return peaks
 
 

@@ -246,13 +246,8 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor
     grad_scores = probabilities * (through - row) * float(query.shape[-1]) ** -0.5
     grad_query = grad_scores @ _expand(key, heads).float()
     grad_key = grad_scores.transpose(-1, -2) @ query.float()
-    return (
-        grad_query.to(query.dtype),
-        _collapse(grad_key, key),
-        _collapse(grad_value, value),
-        None,
-        None,
-    )
+    of_pairs = _collapse(grad_key, key), _collapse(grad_value, value)
+    return grad_query.to(query.dtype), *of_pairs, None, None
 
 
 def _collapse(expanded: Tensor, like: Tensor) -> Tensor:

@@ -28,16 +28,10 @@ class TensorParallel(Struct, frozen=True, kw_only=True):
     rank: int = 0
     sequence_parallel: bool = False
 
-    def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Sum over the ranks, in place."""
+    def all_reduce(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
+        """Sum over the ranks, or what else `how` says, in place."""
         if self.group is not None:
-            dist.all_reduce(tensor, group=self.group)
-        return tensor
-
-    def all_maximum(self, tensor: Tensor) -> Tensor:
-        """Maximum over the ranks, in place."""
-        if self.group is not None:
-            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
+            dist.all_reduce(tensor, how, group=self.group)
         return tensor
 
     def gather_sequence(self, shard: Tensor) -> Tensor:
@@ -130,11 +124,8 @@ class ParallelLinear(nn.Module):
         **where: Any,
     ) -> None:
         super().__init__()
-        rows, columns = out_size, in_size
-        if column_parallel:
-            rows //= tp.size
-        else:
-            columns //= tp.size
+        cut = (tp.size, 1) if column_parallel else (1, tp.size)
+        rows, columns = out_size // cut[0], in_size // cut[1]
         self.tp, self.column_parallel, self.adds_bias = tp, column_parallel, adds_bias
         self.weight = nn.Parameter(torch.empty(rows, columns, **where))
         self.shards = {"weight": Shard(0 if column_parallel else 1, blocks)}
@@ -201,7 +192,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, tp: TensorParallel) -> Tensor:
         wide = logits.float() if logits.dtype is not torch.float32 else logits.clone()
-        wide -= tp.all_maximum(wide.amax(-1, keepdim=True))
+        wide -= tp.all_reduce(wide.amax(-1, keepdim=True), dist.ReduceOp.MAX)
         target, foreign = _local_ids(labels.reshape(-1), logits.shape[-1], tp)
         rows = wide.view(-1, wide.shape[-1])
         predicted = rows.gather(1, target[:, None])[:, 0].masked_fill_(foreign, 0.0)

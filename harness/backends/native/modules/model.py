@@ -56,7 +56,8 @@ class TransformerLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[b, s (/ tp under SP), hidden] to the same."""
         if self.policy is not None:
-            output: Tensor = replay_later(self._run, x, contexts=policy_contexts(self.policy))
+            contexts = partial(policy_contexts, self.policy)
+            output: Tensor = replay_later(self._run, x, contexts=contexts)
             return output
         if self.replays_itself:
             replayed: Tensor = replay_later(self._run, x)

@@ -98,14 +98,8 @@ def _report(line: str) -> Iterator[tuple[str, JobReport]]:
 
 def _accounts(job: str) -> Iterator[tuple[str, JobReport]]:
     """The same of jobs that have ended, where the cluster keeps accounts."""
-    shown = _ask(
-        "sacct",
-        "--noheader",
-        "--parsable2",
-        "--allocations",
-        f"--jobs={job}",
-        "--format=JobID,State,ExitCode,NodeList",
-    )
+    asked = f"--jobs={job}", "--format=JobID,State,ExitCode,NodeList"
+    shown = _ask("sacct", "--noheader", "--parsable2", "--allocations", *asked)
     for line in () if shown is None or shown.returncode else shown.stdout.splitlines():
         name, state, exit_code, nodes = (line.split("|") + [""] * 3)[:4]
         if name and "[" not in name and state:

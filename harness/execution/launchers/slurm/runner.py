@@ -25,7 +25,7 @@ from harness.execution.launchers.slurm.queue import (
 )
 from harness.execution.launchers.slurm.submission import Submitter
 from harness.execution.launchers.slurm.task import MakeLauncher, make_launcher
-from harness.execution.runner import Runner, label_of, skip
+from harness.execution.runner import Runner, label_of
 from harness.execution.signals import StopSignals
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.files import tail
@@ -40,9 +40,7 @@ _TAIL_LINES = 20
 class SlurmRunner(Runner, frozen=True, kw_only=True):
     """Submits what has no job, collects what has ended; waits for the rest where it is told to."""
 
-    options: LauncherOptions = field(
-        default_factory=lambda: LauncherOptions(kind=LauncherKind.SLURM)
-    )
+    options: LauncherOptions = LauncherOptions(kind=LauncherKind.SLURM)
     queue: Queue = field(default_factory=Queue)
     on_node: MakeLauncher = make_launcher
 
@@ -56,9 +54,7 @@ class SlurmRunner(Runner, frozen=True, kw_only=True):
             if trial.name in results:
                 self.progress.found(number, label_of(setting, trial), results[trial.name])
             elif setting.skip:
-                with signals.held():
-                    result = skip(self.folder.trial(trial.name), setting, trial)
-                results[trial.name] = result
+                results[trial.name] = self._run_one(setting, trial, signals)
         while True:
             self._collect(trials, results, signals)
             self._submit(trials, results, signals)

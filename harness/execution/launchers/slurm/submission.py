@@ -39,11 +39,8 @@ def shape_of(trial: Trial, options: LauncherOptions) -> Shape:
     nodes = options.nodes or -(-ranks // (options.gpus_per_node or ranks))
     here = per_node(ranks, nodes)
     if options.gpus_per_node and here > options.gpus_per_node:
-        raise UserError(
-            "launcher.gpus_per_node",
-            options.gpus_per_node,
-            f"must be at least {here}, the number of ranks per node",
-        )
+        relation = f"must be at least {here}, the number of ranks per node"
+        raise UserError("launcher.gpus_per_node", options.gpus_per_node, relation)
     on_cpu = trial.workload.device is Device.CPU
     needed = -(-int(trial.measurement.timeout_seconds) // 60) + _SPARE_MINUTES
     return Shape(

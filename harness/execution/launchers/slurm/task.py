@@ -143,7 +143,7 @@ class Watched:
         if ended is not None and ended.code != 0:
             time.sleep(_SIGNALS_APART_SECONDS)  # Slurm signals the ranks and us in any order
         if self._notice.came:
-            return self._ended_by_notice(ended)
+            return self._ended_by_notice(ended or self._running.stop(_GRACE_SECONDS))
         if ended is None and self._others_failed():
             return self._running.stop(_GRACE_SECONDS)
         return ended
@@ -152,8 +152,7 @@ class Watched:
         """End it."""
         return self._running.stop(grace_seconds)
 
-    def _ended_by_notice(self, ended: Exit | None) -> Exit:
-        ended = self._running.stop(_GRACE_SECONDS) if ended is None else ended
+    def _ended_by_notice(self, ended: Exit) -> Exit:
         if self._notice.early:
             raise Stop(signal.SIGUSR2)
         message = f"ended shortly before Slurm's time limit of {self._notice.minutes} min"

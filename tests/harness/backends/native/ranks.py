@@ -82,7 +82,7 @@ def exact(one: Workload) -> Outcome:
     step = build_step(one, SEED, dtype=torch.float32)
     step.forward_backward(Phases())
     step.optimizer.sum_gradients()
-    gradients = {name: _square(p.grad) for name, p in step.named_parameters().items()}
+    gradients = {name: _square(p.grad) for name, p in step.model.named_parameters()}
     step.optimizer.drop_gradients()
     recorder = Phases()
     losses = [step.run(recorder if number == 0 else Phases()) for number in range(STEPS)]

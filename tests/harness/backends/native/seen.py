@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.models.spec import ModelSpec
 from harness.backends.native.modules.kernels import ATTENTION_FORWARD
 from harness.backends.native.predict import (
-    predict_replayed_flops_per_layer,
-    predict_saved_bytes_per_layer,
+    predict_layer,
 )
 from harness.backends.native.step import NativeStep, build_step
 from harness.trial.trial import Workload
@@ -43,7 +42,7 @@ def run(step: NativeStep) -> Seen:
     )
     with counter:
         loss = step.forward_backward(Phases())
-    gradients = {name: p.grad.clone() for name, p in step.named_parameters().items()}
+    gradients = {name: p.grad.clone() for name, p in step.model.named_parameters()}
     step.optimizer.drop_gradients()
     return Seen(loss, gradients, counter.get_total_flops())
 
@@ -63,10 +62,10 @@ def assert_as_predicted(model: ModelSpec, setting: str) -> None:
         key for key, grad in plain.gradients.items() if not torch.equal(grad, seen.gradients[key])
     ]
     assert not different
-    predicted = predict_replayed_flops_per_layer(one)
+    predicted = predict_layer(one)[1]
     assert (seen.flops - plain.flops) // (model.num_layers * step.microbatches) == predicted
     assert step.flops().replayed_per_layer == predicted
-    assert step.saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+    assert step.saved_bytes_per_layer() == predict_layer(one)[0]
 
 
 class LiveStorages(TorchDispatchMode):

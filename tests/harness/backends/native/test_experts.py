@@ -15,7 +15,7 @@ from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction  # 
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
 from harness.backends.native.modules.moe import MoeLayer, take_turns  # noqa: E402
-from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
+from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 
@@ -81,7 +81,7 @@ ROUTERS: dict[str, ModelSpec] = {
 @pytest.mark.parametrize("name", ROUTERS)
 def test_saved_bytes_of_routers(name: str) -> None:
     one = workload(ROUTERS[name], seq_length=16)
-    assert build_step(one, SEED).saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+    assert build_step(one, SEED).saved_bytes_per_layer() == predict_layer(one)[0]
 
 
 @pytest.mark.parametrize("setting", ["none", "selective:moe_act", "selective:layernorm"])
@@ -101,7 +101,7 @@ def test_bytes_of_each_kind(setting: str) -> None:
 @pytest.mark.parametrize("setting", ["none", "selective:moe", "selective:moe_act,shared_experts"])
 def test_nothing_else_is_alive(setting: str) -> None:
     one = workload(DENSE_FIRST, setting)
-    assert alive_after_forward(one) // 3 == predict_saved_bytes_per_layer(one)
+    assert alive_after_forward(one) // 3 == predict_layer(one)[0]
 
 
 def test_experts_take_turns() -> None:

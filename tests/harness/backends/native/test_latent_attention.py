@@ -15,7 +15,7 @@ from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
 from harness.backends.native.modules.attention import LatentAttention  # noqa: E402
 from harness.backends.native.modules.kernels import flash_attention  # noqa: E402
 from harness.backends.native.modules.layer_settings import LayerSettings  # noqa: E402
-from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
+from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 
@@ -71,13 +71,13 @@ SHAPES = {
 def test_saved_bytes_of_shapes(name: str) -> None:
     for setting in ("none", "selective:mla_up_proj"):
         one = workload(SHAPES[name], setting, seq_length=16)
-        assert build_step(one, SEED).saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+        assert build_step(one, SEED).saved_bytes_per_layer() == predict_layer(one)[0]
 
 
 @pytest.mark.parametrize("setting", ["none", "selective:mla_up_proj,layernorm"])
 def test_nothing_else_is_alive(setting: str) -> None:
     one = workload(V2_LITE, setting)
-    assert alive_after_forward(one) == 2 * predict_saved_bytes_per_layer(one)
+    assert alive_after_forward(one) == 2 * predict_layer(one)[0]
 
 
 def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

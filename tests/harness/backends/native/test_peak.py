@@ -110,6 +110,6 @@ def test_a_checkpoint_of_torch_holds_one_hidden_state_less() -> None:
 def test_gradients_stay_from_one_step_to_the_next() -> None:
     step = build(run_as(MODELS["llama"], "none", 1), 1)
     step.run(Phases())
-    kept = {name: p.grad for name, p in step.named_parameters().items()}
+    kept = {name: p.grad for name, p in step.model.named_parameters()}
     step.run(Phases())
-    assert all(p.grad is kept[name] for name, p in step.named_parameters().items())
+    assert all(p.grad is kept[name] for name, p in step.model.named_parameters())

@@ -25,8 +25,7 @@ from harness.backends.native.predict import (
     native_model,
     native_plan,
     optimizer_bytes,
-    predict_replayed_flops_per_layer,
-    predict_saved_bytes_per_layer,
+    predict_layer,
     unfused_bytes,
 )
 from harness.backends.native.setting import OpPolicy, parse_native_setting
@@ -65,7 +64,7 @@ LINEAR = {
     ],
 )
 def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
-    assert predict_saved_bytes_per_layer(workload(LLAMA, setting)) == saved
+    assert predict_layer(workload(LLAMA, setting))[0] == saved
 
 
 # Four experts of width 48, two of which each token goes to.
@@ -91,8 +90,8 @@ ROUTER = NORM + ROUTING + BALANCE
 )
 def test_experts_by_hand(setting: str, saved: int, flops: int) -> None:
     one = workload(EXPERTS, setting)
-    assert predict_saved_bytes_per_layer(one) == ATTENTION_PART + saved
-    assert predict_replayed_flops_per_layer(one) == flops
+    assert predict_layer(one)[0] == ATTENTION_PART + saved
+    assert predict_layer(one)[1] == flops
 
 
 LATENT = replace(
@@ -123,8 +122,8 @@ LATENT_CORE = HEADS + 4 * 32 * 8 * 2 + CONTEXT  # with the shared tables
 def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
     one = workload(LATENT, setting)
     rest = 2 * NORM + GATED + ACTIVATED + LOG_SUM_EXP
-    assert predict_saved_bytes_per_layer(one) == rest + COMBINED + STATISTICS + NORMED + kept
-    assert predict_replayed_flops_per_layer(one) == flops
+    assert predict_layer(one)[0] == rest + COMBINED + STATISTICS + NORMED + kept
+    assert predict_layer(one)[1] == flops
 
 
 @pytest.mark.parametrize(
@@ -142,25 +141,25 @@ def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
     ],
 )
 def test_replayed_flops_by_hand(setting: str, flops: int) -> None:
-    assert predict_replayed_flops_per_layer(workload(LLAMA, setting)) == flops
+    assert predict_layer(workload(LLAMA, setting))[1] == flops
 
 
 def test_offload_takes_away_what_the_modules_save() -> None:
-    none = predict_saved_bytes_per_layer(workload(LLAMA))
+    none = predict_layer(workload(LLAMA))[0]
     both = workload(LLAMA, "none+offload=core_attn,attn_proj")
     attention = QKV + HIDDEN + KEYS + HIDDEN + LOG_SUM_EXP
-    assert predict_saved_bytes_per_layer(both) == none - attention
+    assert predict_layer(both)[0] == none - attention
     # alone, core attention's output stays for linear_proj
     alone = workload(LLAMA, "none+offload=core_attn")
-    assert predict_saved_bytes_per_layer(alone) == none - attention + HIDDEN
+    assert predict_layer(alone)[0] == none - attention + HIDDEN
 
 
 def test_prediction_is_of_one_rank() -> None:
     split = ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True)
-    whole = predict_replayed_flops_per_layer(workload(LLAMA, "full:uniform:1"))
+    whole = predict_layer(workload(LLAMA, "full:uniform:1"))[1]
     half = workload(LLAMA, "full:uniform:1", layout=split)
-    assert predict_replayed_flops_per_layer(half) == whole // 2
-    assert predict_saved_bytes_per_layer(half) == HIDDEN // 2
+    assert predict_layer(half)[1] == whole // 2
+    assert predict_layer(half)[0] == HIDDEN // 2
 
 
 def test_native_model_is_the_local_one_with_flash_attention() -> None:
@@ -275,7 +274,7 @@ REFUSED = {
 def test_workloads_that_are_refused(name: str) -> None:
     model, changes, message = REFUSED[name]
     with pytest.raises(UserError, match=message):
-        predict_saved_bytes_per_layer(workload(model, **changes))
+        predict_layer(workload(model, **changes))[0]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from ranks import CASES, PIPELINE, Outcome, exact
 
 from advisor.job.layout import ParallelLayout
 from harness.backends.native.predict import (
-    predict_replayed_flops_per_layer,
-    predict_saved_bytes_per_layer,
+    predict_layer,
 )
 from harness.trial.trial import Workload
 
@@ -102,8 +101,8 @@ def test_counts_are_predicted(ranks: Ranks, name: str) -> None:
         saved, replayed = (
             rank[name][key] for key in ("saved_bytes_per_layer", "replayed_flops_per_layer")
         )
-        assert saved == predict_saved_bytes_per_layer(CASES[name])
-        assert replayed == predict_replayed_flops_per_layer(CASES[name])
+        assert saved == predict_layer(CASES[name])[0]
+        assert replayed == predict_layer(CASES[name])[1]
 
 
 def test_phases_of_a_step(ranks: Ranks) -> None:

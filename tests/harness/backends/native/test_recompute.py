@@ -10,7 +10,7 @@ from seen import SEED, alive_after_forward, assert_as_predicted, run, without_re
 
 from advisor.models.options import Activation, Normalization, PositionEmbedding  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
-from harness.backends.native.predict import predict_saved_bytes_per_layer  # noqa: E402
+from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 
@@ -75,7 +75,7 @@ def test_saved_bytes_of_shapes(shape: str, micro_batch_size: int) -> None:
     settings = ("none", "selective:core_attn,layernorm", "op:save_attention")
     for setting in settings[: 3 if micro_batch_size == 1 else 1]:
         one = workload(SHAPES[shape], setting, seq_length=16, micro_batch_size=micro_batch_size)
-        assert build_step(one, SEED).saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+        assert build_step(one, SEED).saved_bytes_per_layer() == predict_layer(one)[0]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> Non
         step, meter = build_step(one, SEED), StorageMeter()
         with meter.measuring():
             step.forward_backward(Phases())
-        return meter.peak_bytes, predict_saved_bytes_per_layer(one) * one.model.num_layers
+        return meter.peak_bytes, predict_layer(one)[0] * one.model.num_layers
 
     highest, kept = peak("none")
     lower, kept_less = peak(setting)
@@ -122,5 +122,5 @@ def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> Non
 )
 def test_nothing_else_is_alive(name: str, setting: str) -> None:
     one = workload(MODELS[name], setting)
-    predicted = predict_saved_bytes_per_layer(one) * one.model.num_layers
+    predicted = predict_layer(one)[0] * one.model.num_layers
     assert alive_after_forward(one) == predicted

@@ -19,8 +19,7 @@ from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.native import build  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
     native_shape,
-    predict_replayed_flops_per_layer,
-    predict_saved_bytes_per_layer,
+    predict_layer,
 )
 from harness.backends.native.probe import _ATTENTION_FLOPS, SavedMeter  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
@@ -85,8 +84,8 @@ def test_microbatches_add_up_to_the_batch() -> None:
     large = build_step(workload(LLAMA, micro_batch_size=4), 2, dtype=torch.float32)
     for step in (small, large):
         step.forward_backward(Phases())
-    for name, parameter in small.named_parameters().items():
-        torch.testing.assert_close(parameter.grad, large.named_parameters()[name].grad)
+    for name, parameter in small.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, large.model.get_parameter(name).grad)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_replays_of_the_backward_are_reported(recompute: str, replays: int) -> N
 def test_parameters_are_the_advisors_and_have_megatrons_names() -> None:
     for model in (LLAMA, GPT, replace(LLAMA, qk_layernorm=True, add_qkv_bias=True)):
         step = build_step(workload(model), 1)
-        parameters = step.named_parameters()
+        parameters = dict(step.model.named_parameters())
         assert sum(p.numel() for p in parameters.values()) == count_parameters(model)
     layer = "decoder.layers.1."
     for name in (
@@ -140,7 +139,7 @@ def test_flops_of_a_step() -> None:
     one = workload(LLAMA, "full:block:1")
     flops = build_step(one, 1).flops()
     assert flops.model == model_flops(LLAMA, 32, 4, 256)
-    replayed = predict_replayed_flops_per_layer(one)
+    replayed = predict_layer(one)[1]
     assert flops.replayed_per_layer == replayed
     assert flops.hardware == flops.model + replayed * LLAMA.num_layers * 2  # microbatches
 
@@ -158,7 +157,7 @@ def test_the_ends_keep_what_the_advisor_says(model) -> None:
     shape = native_shape(one)
     ends = kept_tensors(embedding_operators(shape), ()) | kept_tensors(head_operators(shape), ())
     expected = sum(tensor.num_bytes for tensor in ends.values())
-    expected += one.model.num_layers * predict_saved_bytes_per_layer(one)
+    expected += one.model.num_layers * predict_layer(one)[0]
     assert meter.num_bytes == expected + inputs.nbytes  # the lookup keeps its token ids
 
 
