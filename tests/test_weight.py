@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Each issue that adds raises them by what it says; what gets lighter lowers them.
-LINES, FILES, STATEMENTS = 89_000, 600, 50_500
-LINES_OF_TESTS = 62_300
+LINES, FILES, STATEMENTS = 85_400, 570, 49_400
+LINES_OF_TESTS = 62_000
 
 
 def _sources(*folders: str) -> list[str]:

@@ -68,6 +68,11 @@ def found(report: LintReport) -> str:
         ("--cuda-graph-impl local --cuda-graph-scope attn", "NOTE cuda_graph_spelling"),
         (LOCAL_GRAPHS, "ERROR cuda_graph_hidden_dropout"),  # dropouts default to 0.1
         (f"{LOCAL_GRAPHS} --hidden-dropout 0.0", ""),
+        ("--num-layers 2 --num-attention-heads 8 --hidden-size none", ""),
+        (
+            "--num-attention-heads 8 --tensor-model-parallel-size 0",
+            "ERROR attention_heads_divide_by_tp",
+        ),
     ],
 )
 def test_findings_on_flags(flags: str, findings: str) -> None:
@@ -82,6 +87,9 @@ def test_the_release_decides() -> None:
     flags = f"{FULL} uniform --recompute-num-layers 3 --num-layers 32"
     assert found(lint_target(flags, "0.16")) == "ERROR uniform_must_divide"
     assert found(lint_target(flags, "0.17")) == ""
+    bias = "--moe-router-enable-expert-bias --moe-router-score-function sqrtsoftplus"
+    assert found(lint_target(bias, "0.17")) == "ERROR router_bias_needs_sigmoid"
+    assert found(lint_target(bias, "0.18")) == ""
     graphs = "--cuda-graph-impl local --cuda-graph-modules attn"
     assert found(lint_target(graphs, "0.17")) == "ERROR cuda_graph_spelling"
     assert found(lint_target(graphs, "0.18")) == ""
