@@ -131,7 +131,7 @@ class Search:
         most: float = inf,
         watch: Watch | None = None,
     ) -> None:
-        self._resolution, self._calibration = resolution, calibration
+        self._resolution, self._calibration, self._asked = resolution, calibration, asked
         self._framework = parts_of(resolution.config.framework)
         self._options, self._watch, self._most = options, watch, most
         self._batch = resolution.config.global_batch_size
@@ -167,6 +167,12 @@ class Search:
             if found.best is None:
                 raise
         return found.searched(whole=whole, interrupted=interrupted)
+
+    def nothing_taken(self) -> Iterator[Rejection]:
+        """Why one of the usual jobs takes none of the settings asked for."""
+        for job in self._templates():
+            for setting in self._asked:
+                yield from self._framework.settings.check(setting, job)
 
     def _take_roots(self, templates: tuple[Job, ...]) -> None:
         """Those from which groups and layouts come stand first, what is lighter after them."""

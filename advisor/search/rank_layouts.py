@@ -24,7 +24,7 @@ from advisor.search.found import Searched, search_near
 from advisor.search.layout_search import NEAR, Search, Watch
 from advisor.search.layouts import known_jobs
 from advisor.search.optimum.branches import FoundPoint, each_micro_batch, fastest_beyond_the_menu
-from advisor.search.rank_settings import find_remedies, other_job, rank_settings
+from advisor.search.rank_settings import find_remedies, other_job, rank_settings, refusal
 from advisor.search.ranking import first_simulated, order, rank
 
 
@@ -138,12 +138,17 @@ def rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
+    search = Search(resolution, calibration, asked)
     try:
-        searched = Search(resolution, calibration, asked).run()
+        searched = search.run()
     except UserError:
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself
         raise
+    if not searched.evaluations:
+        spec, fix = ",".join(one.spec for one in asked), "ask for another setting"
+        otherwise = UserError("--recompute", spec, "is refused on every layout searched", fix)
+        raise next(map(refusal, search.nothing_taken()), otherwise)
     best = searched.best.job
     if not searched.best.fits:
         with_options = search_near(best, resolution, calibration, asked)

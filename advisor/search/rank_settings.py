@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import SAME_TIME, Answer, Remedy
+from advisor.answer.answer import SAME_TIME, Answer, Rejection, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
@@ -118,6 +118,12 @@ def _remedy(change: Neighbour, other: Evaluation, best: Evaluation) -> Remedy:
     )
 
 
+def refusal(found: Rejection) -> UserError:
+    """A setting that was asked for is refused."""
+    spec, reason, fix = found.setting.spec, found.reason.rstrip("."), found.fix.rstrip(".")
+    return UserError("--recompute", spec, reason, fix)
+
+
 def rank_settings(
     resolution: Resolution,
     layout: ParallelLayout,
@@ -132,10 +138,7 @@ def rank_settings(
         settings = tuple(setting for setting in asked if not refused[setting])
         rejected = tuple(rejection for found in refused.values() for rejection in found)
         if not settings:
-            first = rejected[0]
-            raise UserError(
-                "--recompute", first.setting.spec, first.reason.rstrip("."), first.fix.rstrip(".")
-            )
+            raise refusal(rejected[0])
     else:
         settings = own.candidates(job)
         rejected = own.rejected(job)

@@ -212,7 +212,7 @@ def _composed(given: Mapping[str, str], config_dir: Path | None, groups: Groups)
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
-        raise missing_package("harness run", "hydra-core", "harness") from None
+        raise missing_package("KEY=VALUE", "hydra-core", "harness") from None
     fields = {name: dict.fromkeys(field_types(kind)) for name, kind in groups.items()}
     schema = {"experiment": {}, **fields, **dict.fromkeys(_OWN_KEYS)}
     defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in schema)]

@@ -22,9 +22,7 @@ from cases import EXPERTS, GPT, LLAMA, Phases, workload  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native import build  # noqa: E402
-from harness.backends.native.predict import (  # noqa: E402
-    predict_layer,
-)
+from harness.backends.native.predict import predict_layer  # noqa: E402
 from harness.backends.native.step import NativeStep, build_step  # noqa: E402
 from harness.trial.trial import Device, Workload  # noqa: E402
 

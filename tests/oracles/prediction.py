@@ -16,12 +16,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import activation_peak, most_in_flight
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
-from advisor.models.options import (
-    Activation,
-    AttentionBackend,
-    CrossEntropyFusion,
-    TransformerImpl,
-)
+from advisor.models.options import Activation, AttentionBackend, CrossEntropyFusion, TransformerImpl
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from harness.backends.megatron_core.installed import installed_revision

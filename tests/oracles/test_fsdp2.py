@@ -27,24 +27,14 @@ from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.caching_allocator import Block  # noqa: E402
 from advisor.memory.chunk import chunk_footprint, chunk_trace  # noqa: E402
-from advisor.memory.simulation import (  # noqa: E402
-    Held,
-    Rank,
-    simulate,
-)
+from advisor.memory.simulation import Held, Rank, simulate  # noqa: E402
 from advisor.memory.static import StaticMemory, stage_elements  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.fsdp import (  # noqa: E402
-    RANKS,
-    Step,
-    requests_of_two_steps,
-    titan_step,
-    tracked_peak,
-)
+from .stacks.fsdp import RANKS, Step, requests_of_two_steps, titan_step, tracked_peak  # noqa: E402
 from .stacks.parallel import expert_parallel_step  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402

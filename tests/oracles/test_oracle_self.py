@@ -7,12 +7,7 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from .megatron import (  # noqa: E402
-    Activation,
-    CoreAttention,
-    OracleCase,
-    saved_bytes_per_layer,
-)
+from .megatron import Activation, CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
 from .megatron.peak import activation_peak  # noqa: E402
 from .prediction import full, selective  # noqa: E402
 

@@ -15,13 +15,7 @@ from advisor.base.dtypes import DType  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from harness.trial.result import StagePeaks  # noqa: E402
 
-from .rehearsed import (  # noqa: E402
-    compared,
-    evaluated_peak,
-    job_of,
-    resident_bytes,
-    static_of,
-)
+from .rehearsed import compared, evaluated_peak, job_of, resident_bytes, static_of  # noqa: E402
 
 SCALARS_BYTES = 512
 

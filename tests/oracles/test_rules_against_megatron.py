@@ -15,11 +15,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules.engine import RULES, first_refusal
 from advisor.frameworks.megatron.rules.stated import Authority
 from tests.advisor.frameworks.megatron.configuration_cases import BASE, CASES, TE, claims
-from tests.oracles.megatron.configuration import (
-    REVISION,
-    assert_same,
-    report_transformer_engine,
-)
+from tests.oracles.megatron.configuration import REVISION, assert_same, report_transformer_engine
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

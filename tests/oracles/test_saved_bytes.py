@@ -11,12 +11,7 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from .megatron import (  # noqa: E402
-    CoreAttention,
-    OracleCase,
-    rows_of,
-    saved_bytes_of_a_layer,
-)
+from .megatron import CoreAttention, OracleCase, rows_of, saved_bytes_of_a_layer  # noqa: E402
 from .prediction import (  # noqa: E402
     GPT_22B,
     GPT_175B,

@@ -21,12 +21,7 @@ from torch.utils.checkpoint import (  # noqa: E402
 )
 
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
-from advisor.frameworks.torch.setting import (  # noqa: E402
-    OpPolicy,
-    every,
-    op,
-    sequential,
-)
+from advisor.frameworks.torch.setting import OpPolicy, every, op, sequential  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402

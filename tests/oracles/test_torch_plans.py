@@ -19,11 +19,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from advisor.frameworks.torch.block_regimes import (  # noqa: E402
-    INPUT,
-    BlockRegime,
-    decisions,
-)
+from advisor.frameworks.torch.block_regimes import INPUT, BlockRegime, decisions  # noqa: E402
 from advisor.frameworks.torch.optimum.plan_file import plan_file  # noqa: E402
 from advisor.frameworks.torch.optimum.solve import Blocks  # noqa: E402
 from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402

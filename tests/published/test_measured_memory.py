@@ -19,11 +19,7 @@ from advisor.models.options import CrossEntropyFusion
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
-from tests.published.rows import (
-    PublishedRow,
-    megatron_lm_ci_golden,
-    simumax_b200,
-)
+from tests.published.rows import PublishedRow, megatron_lm_ci_golden, simumax_b200
 
 GIB = 2**30
 DATA_PARALLEL_SIZE = {"gpt/gpt3_15b_8t_release": 32, "gpt/gpt3_7b_tp4_pp1_memory_speed": 2}

@@ -13,6 +13,7 @@ from advisor.frameworks.torch.rules import (
     BLOCK_RULES,
     LAYOUT_RULES,
     SETTING_RULES,
+    UNKNOWN,
     Rules,
     TorchRule,
     block_shape,
@@ -67,15 +68,18 @@ class TorchSettings(RecomputeSettings):
             label=f"{self.facts.label} {release}",
             facts=tuple(self.jobs.takes()),
             rules=tuple(
-                ("", name, self._line(rule))
+                ("", name, f"{example}: {rule.says.removesuffix('.')} ({source})")
                 for table in rules
                 for name, rule in in_release(table, release).items()
+                for example in (self._example(rule) if name in UNKNOWN else rule.example,)
+                for source in (rule.source or self.facts.source,)
             ),
         )
 
-    def _line(self, rule: TorchRule) -> str:
-        source = rule.source or self.facts.source
-        return f"{rule.example}: {rule.says.removesuffix('.')} ({source})"
+    def _example(self, rule: TorchRule) -> str:
+        """Settings of the example that the framework lacks."""
+        words = rule.example.split()
+        return " ".join(word for word in words if not self._takes(parse_setting(word)))
 
     def parse(self, text: str) -> Setting:
         """A SPEC of the PyTorch stacks."""

@@ -136,13 +136,13 @@ SETTING_RULES: Final[Rules] = {
         summary="the framework must have the policy over operators",
         when=_unknown_policy,
         reason="{facts.framework} has no policy {setting.policy}",
-        example="op:torchtitan op:save_matmul",
+        example="op:torchtitan op:save_attention op:save_matmul",
     ),
     "option.unknown_to_framework": TorchRule(
         summary="the framework must have the setting's option",
         when=_unknown_options,
         reason="{facts.framework} has no option {found}",
-        example="full+offload full+profile",
+        example="full+offload full+profile full+partition_activations",
     ),
     "optimizer_in_backward.accumulation": TorchRule(
         when=lambda _, job, __: job.config.optimizer_in_backward and job.num_microbatches > 1,
@@ -205,6 +205,12 @@ SETTING_RULES: Final[Rules] = {
     ),
 }
 """What torch itself refuses or what comes to nothing, whoever calls it."""
+UNKNOWN: Final = (
+    "setting.unknown_to_framework",
+    "op.unknown_policy",
+    "option.unknown_to_framework",
+)
+"""Of them, those whose example is a setting that the framework lacks."""
 
 
 def _planned(setting: TorchSetting, job: Job, _: StackFacts) -> bool:

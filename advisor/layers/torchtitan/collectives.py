@@ -74,7 +74,9 @@ def pipelined(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     fuse_matmul_reduce_scatter).
     """
     return tuple(
-        _with_overlapped_gemms(operator, operators) if operator.forward_collectives else operator
+        _with_overlapped_gemms(operator, operators)
+        if any(one.group is Group.TENSOR for one in operator.forward_collectives)
+        else operator
         for operator in operators
     )
 

@@ -10,13 +10,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
 from advisor.memory.chunk import ChunkTrace
-from advisor.memory.simulation import (
-    GraphTraces,
-    Held,
-    SimulatedPeaks,
-    _groups,
-    simulate,
-)
+from advisor.memory.simulation import GraphTraces, Held, SimulatedPeaks, _groups, simulate
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
 from advisor.request.recipes import load_experiment

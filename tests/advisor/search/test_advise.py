@@ -480,3 +480,22 @@ def test_degrees_apart_every_remedy_of_a_switch_is_typed_as_it_stands() -> None:
     advice = ask(model="llama3_8b", gpus="8xH100", overrides=off, **more)
     words = {one.change.partition(" with ")[0] for one in advice.remedies}
     assert words & {"layout.sequence_parallel=true", "layout.use_distributed_optimizer=true"}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "why"),
+    [
+        ("mistral_7b_v0.1", {"recompute": ("selective:moe_act",)}, "needs moe_grouped_gemm"),
+        (
+            "llama2_7b",
+            {
+                "recompute": ("full:uniform:2+distribute_saved_activations",),
+                "sequence_parallel": True,
+            },
+            "cannot be combined with sequence_parallel",
+        ),
+    ],
+)
+def test_a_search_whose_settings_no_layout_takes_says_why(model, fields, why) -> None:
+    with pytest.raises(UserError, match=why):
+        ask(model, "8xA100", tensor_model_parallel_size=8, **fields)

@@ -78,3 +78,13 @@ def test_a_rule_refuses_its_example(framework: str, release: str, name: str) -> 
         parse_setting("none"), stack_job(framework, framework_version=release)[1]
     )
     assert name not in [one.rule for one in plain]
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "fsdp2", "deepspeed", "huggingface"])
+def test_the_list_of_rules_names_settings_that_the_framework_lacks(framework: str) -> None:
+    settings, job = settings_of(framework), stack_job(framework)[1]
+    for _, name, line in settings.rules_overview("").rules:
+        for word in line.partition(": ")[0].split() if "unknown_" in name else ():
+            if "=" not in word:
+                found = settings.check(parse_setting(word), job)
+                assert name == "budget.unknown_graph" or name in [one.rule for one in found]

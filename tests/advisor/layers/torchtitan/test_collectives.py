@@ -5,9 +5,16 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.layers.eager.parts import activation
-from advisor.layers.operators import CollectiveKind, Module
+from advisor.layers.operators import CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
-from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
+from advisor.layers.torchtitan.collectives import (
+    gather_sequence,
+    pipelined,
+    scatter_sequence,
+    whole_hidden,
+)
+from advisor.layers.transformer import transformer_layer
+from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
 from tests.advisor.toys import LLAMA
 
@@ -47,3 +54,10 @@ def test_linear_layers_in_8_bits_gather_8_bits_and_scatter_16(
     assert reduced == scattered
     assert reduced.kind is CollectiveKind.REDUCE_SCATTER
     assert reduced.num_bytes == WHOLE * 2
+
+
+def test_asynchronous_tp_leaves_gathers_of_context_parallel_ranks_alone() -> None:
+    shape = replace(SHAPE, context_parallel_size=2)
+    operators = pipelined(transformer_layer(shape, DENSE))
+    gathers = [one for one in operators if one.forward_collectives and not one.overlapped_gemms]
+    assert [one.forward_collectives[0].group for one in gathers] == [Group.CONTEXT]

@@ -12,9 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.models.spec import ModelSpec
 from harness.backends.native.modules.kernels import ATTENTION_FORWARD
-from harness.backends.native.predict import (
-    predict_layer,
-)
+from harness.backends.native.predict import predict_layer
 from harness.backends.native.step import NativeStep, build_step
 from harness.trial.trial import Workload
 

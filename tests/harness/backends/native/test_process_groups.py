@@ -17,9 +17,7 @@ pytest.importorskip("torch")
 from ranks import CASES, PIPELINE, Outcome, exact
 
 from advisor.job.layout import ParallelLayout
-from harness.backends.native.predict import (
-    predict_layer,
-)
+from harness.backends.native.predict import predict_layer
 from harness.trial.trial import Workload
 
 ROOT = Path(__file__).parents[4]

@@ -17,10 +17,7 @@ from advisor.layers.transformer import embedding_operators, head_operators  # no
 from advisor.plan.flops import model_flops  # noqa: E402
 from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.native import build  # noqa: E402
-from harness.backends.native.predict import (  # noqa: E402
-    native_shape,
-    predict_layer,
-)
+from harness.backends.native.predict import native_shape, predict_layer  # noqa: E402
 from harness.backends.native.probe import _ATTENTION_FLOPS, SavedMeter  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.training_step import TrainingStep  # noqa: E402
