@@ -192,11 +192,11 @@ def _rows(advice: "Answer", options: RankingOptions) -> "Rows":
 
 def _is_not_the_preset(advice: "Answer", options: RankingOptions) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
-    from advisor.job.layout import DEGREES
+    from advisor.api.keywords import SHORT as SHAPING
 
     request = options.request
-    reshaping = (*DEGREES, "sequence_parallel", *_BATCH, "search")
-    given = (getattr(request, name, None) is not None for name in reshaping)
+    reshaping = (*SHAPING.values(), *_BATCH, "search")
+    given = (getattr(request, name) is not None for name in reshaping)
     asked = request.overrides or any(given)
     published = any(text.startswith("preset ") for text in advice.assumptions)
     published &= not any(text.startswith(_NOT_ITS_OWN) for text in advice.assumptions)

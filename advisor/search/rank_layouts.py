@@ -37,7 +37,7 @@ def rank_layouts(
     """The best setting of each layout, micro batch and choice of options, in one ranking."""
     known = known_jobs(resolution)
     search = Search(resolution, calibration, asked, within=NEAR, options=True, watch=watch)
-    searched = search.run(known)
+    searched = _some_found(search, known, asked)
     rows = [with_fewest_changes(row, resolution) for row in searched.first_rows(known)]
     first = min(first_simulated(rows), key=order)
     stopped = searched.interrupted
@@ -132,6 +132,17 @@ def _job_of(resolution: Resolution) -> Job | None:
         return None
 
 
+def _some_found(search: Search, known: tuple[Job, ...], asked: tuple[Setting, ...]) -> Searched:
+    """What a search finds; UserError where no layout takes any of the settings asked for."""
+    searched = search.run(known)
+    if searched.evaluations:
+        return searched
+    for rejection in search.nothing_taken():
+        raise refusal(rejection)
+    spec, fix = ",".join(one.spec for one in asked), "ask for another setting"
+    raise UserError("--recompute", spec, "is refused on every layout searched", fix)
+
+
 def rank_best_layout(
     resolution: Resolution,
     calibration: Calibration,
@@ -140,15 +151,11 @@ def rank_best_layout(
     """The layout on which the best setting of a search runs."""
     search = Search(resolution, calibration, asked)
     try:
-        searched = search.run()
+        searched = _some_found(search, (), asked)
     except UserError:
         if resolution.layout is not None:
             resolution.job(resolution.layout)  # says more where what is given is illegal itself
         raise
-    if not searched.evaluations:
-        spec, fix = ",".join(one.spec for one in asked), "ask for another setting"
-        otherwise = UserError("--recompute", spec, "is refused on every layout searched", fix)
-        raise next(map(refusal, search.nothing_taken()), otherwise)
     best = searched.best.job
     if not searched.best.fits:
         with_options = search_near(best, resolution, calibration, asked)

@@ -6,7 +6,6 @@ names.
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from operator import add
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -50,7 +49,15 @@ class PassTimes(Struct, frozen=True):
     host: float = 0.0
 
     def __add__(self, other: "PassTimes") -> "PassTimes":
-        return PassTimes(*map(add, astuple(self), astuple(other)))
+        return PassTimes(  # spelled out: a search adds 200,000 times
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.recompute + other.recompute,
+            self.exposed + other.exposed,
+            self.offload + other.offload,
+            self.exchange + other.exchange,
+            self.host + other.host,
+        )
 
     def times(self, factor: float) -> "PassTimes":
         """The same work `factor` times."""

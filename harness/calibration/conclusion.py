@@ -287,7 +287,13 @@ def refit(path: Path) -> CalibrationOutcome:
         raise _cannot_refit(path, f"{again} a CPU, whose peaks come from the samples")
     if machine.get("ranks") != "1":
         raise _cannot_refit(path, f"{again} several ranks, but does not state their link")
-    facts = DeviceFacts(name=str(machine.get("device")))
+    facts = DeviceFacts(
+        name=str(machine.get("device")),
+        is_cpu=False,
+        memory_bytes=0,
+        processors=0,
+        compute_capability=0.0,
+    )
     environment = _environment_of(path, machine)
     date = environment.pop("date", None)
     return conclude(samples, facts, environment, path, date=date)

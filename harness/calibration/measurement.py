@@ -118,6 +118,7 @@ def _facts(device: Device) -> DeviceFacts:
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(
         name=properties.name,
+        is_cpu=False,
         memory_bytes=properties.total_memory,
         processors=properties.multi_processor_count,
         compute_capability=float(f"{properties.major}.{properties.minor}"),

@@ -28,10 +28,10 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What is known of a device without measuring; of one with a datasheet its name will do."""
 
     name: str
-    is_cpu: bool = False
-    memory_bytes: int = 0
-    processors: int = 0
-    compute_capability: float = 0.0
+    is_cpu: bool
+    memory_bytes: int
+    processors: int
+    compute_capability: float
 
 
 class Reference(Struct, frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ def _change(new: Golden, present: dict[Path, Golden], folder: Path) -> GoldenCha
             return GoldenChange(path=path, new=kept, old=old)
     # llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json
     about = new.identity
-    words = [*about.label.split("/"), about.full_gpus, about.workload_key or "partial"]
+    words = [*about.label.split("/"), about.full_gpus, str(about.workload_key)]
     name = "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words)
     return GoldenChange(path=folder / f"{name}.json", new=new)
 

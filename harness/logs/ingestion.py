@@ -206,6 +206,9 @@ def _repeats(
 
 def _partial(source: Source, log: ParsedLog, identity: LogIdentity) -> dict[str, Any]:
     """A trial of which only a part is known."""
-    workload = unknown_workload(log.arguments, source.name) | {"device": identity.device.value}
-    known = {"workload": workload} if identity.like is None else identity.like.trial
+    if identity.like is not None:
+        known = identity.like.trial
+    else:
+        device = {"device": identity.device.value}
+        known = {"workload": unknown_workload(log.arguments, source.name) | device}
     return {**known, "measurement": plain(identity.config.measure)}

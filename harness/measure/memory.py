@@ -128,9 +128,10 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.device.type != self._device or tensor.layout is not torch.strided:
             return
         # tensors with a shape and no memory (DTensor asks such ones first)
-        if type(tensor).__module__.startswith("torch._subclasses"):
+        kind = type(tensor)
+        if kind not in _PLAIN and kind.__module__.startswith("torch._subclasses"):
             return
-        if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
+        if kind not in _PLAIN and is_traceable_wrapper_subclass(tensor):
             for name in tensor.__tensor_flatten__()[0]:
                 part = getattr(tensor, name)
                 if isinstance(part, torch.Tensor):

@@ -163,8 +163,8 @@ def _cuda_memory(
 
 
 def phases(step: TrainingStep) -> tuple[PhaseTime, ...]:
-    """One more step, with an event at the begin of each phase and replay; nothing where it fails:
-    what was measured before must not be lost for it."""
+    """One more step, with an event at the begin of each phase and replay; nothing where it fails,
+    in whatever way: what was measured before must not be lost for it."""
     recorder = PhaseTimes(stopwatch(Device.CUDA))
     try:
         step.run(recorder)

@@ -140,8 +140,10 @@ def trust(facts: Facts) -> Section:
 
 
 def _clock(result: TrialResult) -> str:
-    cpu = " (CPU time)" if result.trial["workload"]["device"] == "cpu" else ""
-    return or_dash(result.times, lambda times: f"{times.clock}{cpu}")
+    if result.times is None:
+        return DASH
+    cpu = result.trial["workload"]["device"] == "cpu"
+    return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
 
 
 def failures(facts: Facts) -> tuple[Section, ...]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from advisor.base.units import gib
 from advisor.frameworks.deepspeed.checks import CALLS
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
-from advisor.frameworks.deepspeed.options import OPTIONS, SHARDINGS
+from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import RULES
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.framework_parts import FrameworkParts
@@ -70,7 +70,12 @@ _FACTS: Final = StackFacts(
     label="DeepSpeed",
     key_options=OPTIONS,
     granularities=(Granularity.NONE, Granularity.FULL, Granularity.UNIFORM),
-    shardings=tuple(reversed(SHARDINGS.values())),
+    shardings=(  # the first is the one that a job has by default
+        DataParallelSharding.FULL,
+        DataParallelSharding.GRADIENTS,
+        DataParallelSharding.OPTIMIZER,
+        DataParallelSharding.NONE,
+    ),
     context_kinds=(CpCommType.A2A,),
     options=tuple(option for option in Modifier if option is not Modifier.OFFLOAD),
     source="DeepSpeed runtime/activation_checkpointing/checkpointing.py",

@@ -12,7 +12,7 @@ from advisor.frameworks.framework_parts import RecomputeSettings
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
 from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import (
-    OfOne,
+    MegatronPart,
     Revision,
     checkpoint_kind,
     known_recompute_modules,
@@ -188,7 +188,7 @@ def rejected_settings(job: Job, revision: Revision) -> tuple[Rejection, ...]:
     return tuple(rejected)
 
 
-class MegatronSettings(OfOne, RecomputeSettings):
+class MegatronSettings(MegatronPart, RecomputeSettings):
     """What one of the three takes; its family takes the same settings."""
 
     none: Setting = NONE

@@ -136,9 +136,9 @@ def _first_alike(
 ) -> Iterable[RecomputeSetting]:
     """The first of those settings that have the same effect in every kind of layer."""
     found: dict[Hashable, RecomputeSetting] = {}
+    kinds = tuple(dict.fromkeys(model.layer_kinds))
     for setting in settings:
-        effects = tuple(effect(setting, model, kind) for kind in dict.fromkeys(model.layer_kinds))
-        found.setdefault(effects, setting)
+        found.setdefault(tuple(effect(setting, model, kind) for kind in kinds), setting)
     return found.values()
 
 

@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.flags import (
 from advisor.frameworks.megatron.memory_model import MegatronMemory
 from advisor.frameworks.megatron.nemo import left_to_nemo, nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.revisions import OfOne, Revision
+from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting, as_megatron
 from advisor.frameworks.megatron.supported_jobs import MegatronJobs
 from advisor.frameworks.names import Framework
@@ -71,7 +71,7 @@ _WRITERS: Final = {
 }
 
 
-class MegatronSpelling(OfOne, Spelling):
+class MegatronSpelling(MegatronPart, Spelling):
     """Options of Megatron-LM's command line, overrides of Bridge's and NeMo's recipes."""
 
     def __init__(self, framework: Framework) -> None:
@@ -111,7 +111,7 @@ class MegatronSpelling(OfOne, Spelling):
         return environment(as_megatron(setting), job, self.revision(job.config))
 
 
-class MegatronOptimum(OfOne, OptimumSpace):
+class MegatronOptimum(MegatronPart, OptimumSpace):
     """All settings that its options can say; it has no solver of its own."""
 
     def decisions(self, job: Job) -> Decisions | None:

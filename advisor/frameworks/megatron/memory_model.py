@@ -22,7 +22,7 @@ from advisor.frameworks.megatron.plan import (
     of_release,
     reads_full_recompute,
 )
-from advisor.frameworks.megatron.revisions import OfOne, Revision
+from advisor.frameworks.megatron.revisions import MegatronPart, Revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, as_megatron
 from advisor.frameworks.part_types import FixedMemory, StaticLabels
 from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
@@ -99,7 +99,7 @@ def _pools(job: Job, shape: RankShape, chunks: Chunks) -> Terms:
     return stream_pools(shape, chunks, overlaps_exchange=overlaps)
 
 
-class MegatronMemory(OfOne, MemoryModel):
+class MegatronMemory(MegatronPart, MemoryModel):
     """Of one of the three, which share their release of megatron-core."""
 
     def plan(self, setting: Setting, shape: RankShape, layers: Layers, job: Job) -> RecomputePlan:

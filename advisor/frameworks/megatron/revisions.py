@@ -249,8 +249,8 @@ def revision_of(framework: str, config: JobConfig) -> Revision:
     return resolve_revision(framework, config.framework_version if own else "")
 
 
-class OfOne:
-    """A part of one of the three, which share their releases of megatron-core."""
+class MegatronPart:
+    """A part of Megatron-LM, Bridge or NeMo, which share the releases of megatron-core."""
 
     def __init__(self, framework: Framework) -> None:
         self.framework = framework

@@ -19,7 +19,15 @@ _FACTS: Final = StackFacts(
     versions=("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"),
     source="torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py",
     own_options=(*EAGER_OPTIONS, "optimizer_in_backward"),
-    granularities=tuple(one for one in Granularity if one is not Granularity.UNIFORM),
+    granularities=(
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.SEQUENTIAL,
+        Granularity.OP,
+        Granularity.BUDGET,
+        Granularity.BLOCKS,
+    ),
     policies=(OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL),
     options=(Modifier.OFFLOAD,),
 )

@@ -68,18 +68,19 @@ class TorchSettings(RecomputeSettings):
             label=f"{self.facts.label} {release}",
             facts=tuple(self.jobs.takes()),
             rules=tuple(
-                ("", name, f"{example}: {rule.says.removesuffix('.')} ({source})")
+                ("", name, self._line(name, rule))
                 for table in rules
                 for name, rule in in_release(table, release).items()
-                for example in (self._example(rule) if name in UNKNOWN else rule.example,)
-                for source in (rule.source or self.facts.source,)
             ),
         )
 
-    def _example(self, rule: TorchRule) -> str:
-        """Settings of the example that the framework lacks."""
-        words = rule.example.split()
-        return " ".join(word for word in words if not self._takes(parse_setting(word)))
+    def _line(self, name: str, rule: TorchRule) -> str:
+        example = self._lacking(rule.example) if name in UNKNOWN else rule.example
+        return f"{example}: {rule.says.removesuffix('.')} ({rule.source or self.facts.source})"
+
+    def _lacking(self, example: str) -> str:
+        """Settings of an example that the framework lacks."""
+        return " ".join(one for one in example.split() if not self._takes(parse_setting(one)))
 
     def parse(self, text: str) -> Setting:
         """A SPEC of the PyTorch stacks."""

@@ -65,8 +65,13 @@ _FACTS: Final = StackFacts(
     label="torchtitan",
     key_options=OPTIONS,
     own_options=("optimizer_implementation", "optimizer_in_backward", "torch_compile"),
-    granularities=tuple(
-        one for one in Granularity if one not in (Granularity.SEQUENTIAL, Granularity.UNIFORM)
+    granularities=(
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.OP,
+        Granularity.BUDGET,
+        Granularity.BLOCKS,
     ),
     policies=(OpPolicy.TORCHTITAN,),
     precisions=(Precision.BF16, Precision.FP8_CURRENT),

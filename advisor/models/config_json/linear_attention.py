@@ -6,7 +6,6 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
-from advisor.base.record import defaults
 from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
 from advisor.models.config_json.mixtral import (
     AS_BRIDGE_RUNS_EXPERTS,
@@ -27,11 +26,14 @@ from advisor.models.spec import ModelSpec
 HYBRID_TYPES = ("qwen3_next", "nemotron_h")
 
 _SHAPE = SHAPE_KEYS | keys("num_experts_per_tok norm_topk_prob moe_intermediate_size")
-_LINEAR = (
-    *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim"),
-    *("linear_num_key_heads", "linear_num_value_heads"),
-)
-"""Keys whose names and defaults are those of ModelSpec."""
+_LINEAR = {
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+"""Keys that ModelSpec calls alike, and transformers' defaults."""
 _QWEN3_NEXT_EXPERTS = ExpertKeys(
     number="num_experts",
     default_number=512,
@@ -94,7 +96,7 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
     config.check_keys(_QWEN3_NEXT)
     config.check_activation("hidden_act", "silu", "is not a modelled activation")
     shared = config.get("shared_expert_intermediate_size", int, 512)
-    linear: dict[str, Any] = {k: config.positive(k, defaults(ModelSpec)[k]) for k in _LINEAR}
+    linear: dict[str, Any] = {name: config.positive(name, at) for name, at in _LINEAR.items()}
     return ModelSpec(
         **config.shape(num_attention_heads=16, intermediate_size=5632),
         num_query_groups=config.positive("num_key_value_heads", 2),

@@ -7,7 +7,7 @@ and a replay runs its whole region (no early stop), as the advisor's plan says.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ def replay_later(
 def policy_contexts(
     policy: OpPolicy,
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Of a checkpoint that keeps the outputs of the operators that `policy` names."""
+    """Contexts of a checkpoint that keeps the outputs of the operators that `policy` names."""
     keeps = _Kept(policy)
     make: Any = create_selective_checkpoint_contexts
     save, replay_it = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
@@ -160,10 +160,12 @@ def _from_host(packed: Any) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
     host, device, stream = packed
-    if stream is not None:
-        torch.cuda.current_stream(device).wait_stream(stream)
-        host = host.to(device, non_blocking=True)
-    return cast(Tensor, host)
+    if stream is None:
+        kept: Tensor = host
+        return kept
+    torch.cuda.current_stream(device).wait_stream(stream)
+    fetched: Tensor = host.to(device, non_blocking=True)
+    return fetched
 
 
 class Regions:

@@ -188,12 +188,15 @@ def _norm(inputs: Inputs, case: Case) -> Call:
     )
 
 
-def _of_two(inputs: Inputs, case: Case) -> Call:
-    """Of two tensors of one size: their sum, or one copied over the other."""
-    copies = case.kind is CaseKind.COPY  # whose size is bytes
-    sizes = (case.sizes[0] // 2,) if copies else case.sizes
-    run: Callable[..., object] = torch.Tensor.copy_ if copies else torch.add
-    return inputs.in_turn(case, lambda: (inputs.tensor(*sizes), inputs.tensor(*sizes)), run)
+def _add(inputs: Inputs, case: Case) -> Call:
+    sizes = case.sizes
+    return inputs.in_turn(case, lambda: (inputs.tensor(*sizes), inputs.tensor(*sizes)), torch.add)
+
+
+def _copy(inputs: Inputs, case: Case) -> Call:
+    """The case's size is bytes, of tensors in 16 bits."""
+    count, copy = case.sizes[0] // 2, torch.Tensor.copy_
+    return inputs.in_turn(case, lambda: (inputs.tensor(count), inputs.tensor(count)), copy)
 
 
 def _swiglu(inputs: Inputs, case: Case) -> Call:
@@ -260,10 +263,10 @@ CALLS: Final[dict[CaseKind, Callable[[Inputs, Case], Call]]] = {
     CaseKind.LATENT_ATTENTION_FORWARD: _attention_forward,
     CaseKind.LATENT_ATTENTION_BACKWARD: _attention_backward,
     CaseKind.NORM: _norm,
-    CaseKind.ADD: _of_two,
+    CaseKind.ADD: _add,
     CaseKind.SWIGLU: _swiglu,
     CaseKind.ADAM: _adam,
-    CaseKind.COPY: _of_two,
+    CaseKind.COPY: _copy,
     **dict.fromkeys(HOST_COPIES, _host_copy),
     CaseKind.HOST_LAUNCH: _launch,
     **dict.fromkeys((CaseKind.HOST_LAYER, CaseKind.HOST_REPLAY), _layer),

@@ -81,11 +81,12 @@ def _wait(device: Device) -> None:
 
 def _host_timings(call: Call, wanted_seconds: float) -> list[float]:
     seconds: list[float] = []
-    wanted = range(_LEAST_RUNS, _MOST_RUNS)
-    while len(seconds) < _LEAST_RUNS or (len(seconds) in wanted and sum(seconds) < wanted_seconds):
+    total = 0.0
+    while len(seconds) < _LEAST_RUNS or (total < wanted_seconds and len(seconds) < _MOST_RUNS):
         before = time.perf_counter()
         call(len(seconds))
         seconds.append(time.perf_counter() - before)
+        total += seconds[-1]
     return seconds
 
 

@@ -497,5 +497,6 @@ def test_degrees_apart_every_remedy_of_a_switch_is_typed_as_it_stands() -> None:
     ],
 )
 def test_a_search_whose_settings_no_layout_takes_says_why(model, fields, why) -> None:
-    with pytest.raises(UserError, match=why):
-        ask(model, "8xA100", tensor_model_parallel_size=8, **fields)
+    for search in (None, SearchScope.LAYOUT):
+        with pytest.raises(UserError, match=why):
+            ask(model, "8xA100", tensor_model_parallel_size=8, search=search, **fields)

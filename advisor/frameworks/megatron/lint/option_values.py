@@ -20,19 +20,33 @@ from advisor.frameworks.option import Option, Status, dashed
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import ReadValue
 
+_OF_EXPERTS: Final = frozenset(
+    [
+        "moe_token_dispatcher_type",
+        "moe_flex_dispatcher_backend",
+        "moe_permute_fusion",
+        "moe_grouped_gemm",
+        "moe_use_legacy_grouped_gemm",
+        "moe_router_fusion",
+        "moe_router_dtype",
+        "moe_shared_expert_overlap",
+        "moe_expert_capacity_factor",
+        "moe_pad_expert_input_to_capacity",
+        "moe_token_drop_policy",
+        "moe_apply_probs_on_input",
+        "use_fused_weighted_squared_relu",
+    ]
+)
+"""Options of experts that no shape of a model implies."""
 _HOW_IT_RUNS: Final = frozenset(
     (
         *(row.name for part in (Implementation, Dropout, Loss, Precision) for row in part.rows),
-        *(row.name for row in Experts.rows if row.emitted.recipe is not None),
-        "moe_use_legacy_grouped_gemm",
-        "moe_token_drop_policy",
-        "moe_apply_probs_on_input",
+        *_OF_EXPERTS,
         "activation_func_fp8_input_store",
         "mtp_num_layers",
     )
 )
-"""Options of a model that are not its shape, as those of experts that recipes are given;
-multi-token prediction is trained or left out."""
+"""Options of a model that are not its shape; multi-token prediction is trained or left out."""
 _OTHERWISE: Final = frozenset(
     (
         "virtual_pipeline_model_parallel_size",

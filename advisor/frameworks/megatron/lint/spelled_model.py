@@ -36,7 +36,7 @@ def shape_values(read: ReadSettings, said: Said) -> dict[str, ReadValue]:
     found = field_values(said, shape=True)
     if read.given.framework != Framework.MEGATRON_LM:
         return found | dict(_of_configuration(said))
-    if any(name not in said or not said[name].value for name in _SIZES):
+    if any(name not in said for name in _SIZES) or said["hidden_size"].value is None:
         return found
     found |= dict(_derived(read, said))
     omitted = {} if read.unknown else omitted_values(read, said, shape=True)

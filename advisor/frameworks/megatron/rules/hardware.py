@@ -29,8 +29,11 @@ def _is_amd(job: Job) -> bool:
 HARDWARE_RULES: Final = {  # none of them fires on NVIDIA's servers with NVLink
     "flex_dispatcher_gpu": JobRule(
         summary="DeepEP and HybridEP run on A100, Hopper and Blackwell servers with NVLink.",
-        given=lambda job: job.model.num_moe_experts is not None and not job.gpu.is_nvlink_server,
-        when=lambda job: job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX,
+        given=lambda job: (
+            job.model.num_moe_experts is not None
+            and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        ),
+        when=lambda job: not job.gpu.is_nvlink_server,
         reason="DeepEP and HybridEP need NVLink and an A100, Hopper, B200 or newer GPU; "
         "{job.gpu.name} does not qualify",
         fix="model.moe_token_dispatcher_type=alltoall",

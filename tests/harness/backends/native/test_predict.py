@@ -274,7 +274,7 @@ REFUSED = {
 def test_workloads_that_are_refused(name: str) -> None:
     model, changes, message = REFUSED[name]
     with pytest.raises(UserError, match=message):
-        predict_layer(workload(model, **changes))[0]
+        predict_layer(workload(model, **changes))
 
 
 @pytest.mark.parametrize(
