@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.memory.caching_allocator import Block, CachingAllocator
+from advisor.memory.caching_allocator import Block, CachingAllocator, OutOfMemoryError
 from advisor.memory.chunk import ChunkTrace, Requests
 from advisor.memory.chunk_units import NEGLIGIBLE
 from advisor.memory.static import StaticMemory, stage_weights
@@ -141,22 +141,43 @@ def simulate(
     graphs: captured after the first step, when what lies free is returned to the driver (torch
     2.13 cuda/graphs.py, __enter__).
     """
-    rank = Rank(expandable_segments=expandable_segments, capacity=capacity)
-    found, order = rank.allocator, _order(pp, len(classes), min(microbatches, 2 * pp), stage)
-    _make_model(rank, held, sum(traces[each].stays for each in classes))
+    order = _order(pp, len(classes), min(microbatches, 2 * pp), stage)
+    found = _peaks(held, traces, classes, order, expandable_segments, capacity, graphs)
+    if found is None:
+        raise OutOfMemoryError
+    return found
+
+
+@lru_cache(maxsize=256)
+def _peaks(
+    held: Held,
+    traces: tuple[ChunkTrace, ...],
+    classes: tuple[int, ...],
+    order: tuple[Pass, ...],
+    expandable: bool,
+    capacity: int | None,
+    graphs: GraphTraces | None,
+) -> SimulatedPeaks | None:
+    """As simulate, once for equal requests in equal order; None where `capacity` is too little."""
+    rank = Rank(expandable_segments=expandable, capacity=capacity)
+    found = rank.allocator
     requests, before, pool = 0, (0, 0), (0, 0)
-    for step in range(_STEPS):
-        if step and graphs is not None:
-            before = rank.peaks
-            found.empty_cache()
-            rank.take((graphs.inputs,))
-            own = Rank(expandable_segments=expandable_segments, capacity=capacity)
-            own.passes([graphs.pool[each] for each in classes if graphs.pool], order)
-            pool, requests = own.peaks, own.allocator.requests
-            found.restart(pool[1])
-            traces = graphs.outside
-        rank.passes([traces[each] for each in classes if traces], order)
-        _optimizer_step(rank, held, first=step == 0)
+    try:
+        _make_model(rank, held, sum(traces[each].stays for each in classes))
+        for step in range(_STEPS):
+            if step and graphs is not None:
+                before = rank.peaks
+                found.empty_cache()
+                rank.take((graphs.inputs,))
+                own = Rank(expandable_segments=expandable, capacity=capacity)
+                own.passes([graphs.pool[each] for each in classes if graphs.pool], order)
+                pool, requests = own.peaks, own.allocator.requests
+                found.restart(pool[1])
+                traces = graphs.outside
+            rank.passes([traces[each] for each in classes if traces], order)
+            _optimizer_step(rank, held, first=step == 0)
+    except OutOfMemoryError:
+        return None
     allocated, reserved = (
         max(first, second + own_pool)
         for first, second, own_pool in zip(before, rank.peaks, pool, strict=True)
