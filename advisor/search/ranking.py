@@ -9,7 +9,7 @@ from advisor.answer.answer import SAME_TIME, RankedEvaluation
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.pareto import dominators
 from advisor.base.units import GIB
-from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.plan.recompute_plan import Setting, recomputes, words_of
 
 AT_THE_EDGE, UNFIT = 1, 2
 """Tiers of what is as likely as not to fit, and of what does not."""
@@ -47,18 +47,22 @@ def rank(
 ) -> tuple[RankedEvaluation, ...]:
     """Candidates best first; `notes` gives each its remarks.
 
-    Folded is what an earlier row surely beats or runs like, except the first row, no recompute on
-    its job, the first that fits without recompute, and what is to be `kept`.
+    Folded is what an earlier row surely beats or runs like, and what is inside a ladder, except the
+    first row, no recompute on its job, the first that fits without recompute, and what is to be
+    `kept`.
     """
-    ordered = sorted(evaluations, key=order)
+    ordered = in_order(evaluations)
     beaten_by = dominators([memory_and_time(evaluation) for evaluation in ordered])
     ranked = enumerate(zip(ordered, beaten_by, alike(ordered), strict=True), start=1)
     fitting = next((one for one in ordered if one.fits and not recomputes(one.setting)), None)
     shown: list[Evaluation] = []
 
-    def folded(evaluation: Evaluation, same: int | None) -> bool:
+    def stays(evaluation: Evaluation) -> bool:
         own = evaluation.job is ordered[0].job and not recomputes(evaluation.setting)
-        if own or evaluation is fitting or kept(evaluation):
+        return own or evaluation is fitting or evaluation is ordered[0] or kept(evaluation)
+
+    def folded(evaluation: Evaluation, same: int | None) -> bool:
+        if stays(evaluation):
             return False
         return same is not None or any(_surely_beats(one, evaluation) for one in shown)
 
@@ -76,7 +80,51 @@ def rank(
                 notes=notes(evaluation),
             )
         )
-    return tuple(found)
+    inside = {id(one) for one in inside_ladders(shown) if not stays(one)}
+    return tuple(
+        replace(row, folded=True) if id(row.evaluation) in inside else row for row in found
+    )
+
+
+def in_order(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Best first; of what takes the same time (SAME_TIME) the simplest first."""
+    ordered, found = sorted(evaluations, key=order), list[Evaluation]()
+    while len(found) < len(ordered):
+        first, *others = ordered[len(found) :]
+        level, most = tier(first), first.step_time_seconds * (1 + SAME_TIME)
+        ties = [first]
+        for one in others if level < UNFIT else ():
+            if tier(one) != level or one.step_time_seconds > most:
+                break
+            ties.append(one)
+        found += sorted(ties, key=_effort)
+    return found
+
+
+def _effort(evaluation: Evaluation) -> tuple[bool, int, int, int]:
+    """What a setting asks for: recompute at all, groups beyond NVLink, words, bytes."""
+    layout, setting = evaluation.job.layout, evaluation.setting
+    tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
+    degrees = tp, tp * layout.context_parallel_size, ep
+    beyond = sum(degree > evaluation.job.gpu.nvlink_domain_size for degree in degrees)
+    words = len(words_of(setting))
+    return recomputes(setting), beyond, words, evaluation.peak_reserved_bytes
+
+
+def inside_ladders(ordered: Sequence[Evaluation]) -> list[Evaluation]:
+    """Of settings of one job that differ in a last number alone (``full:block:N``) those that are
+    neither an end nor the first that fits."""
+    ladders: dict[tuple[int, str], list[tuple[int, Evaluation]]] = {}
+    for one in ordered:
+        kind, _, number = one.setting.spec.rpartition(":")
+        if number.isdecimal():
+            ladders.setdefault((id(one.job), kind), []).append((int(number), one))
+    inside: list[Evaluation] = []
+    for steps in ladders.values():
+        ends = min(number for number, _ in steps), max(number for number, _ in steps)
+        knee = next((one for _, one in steps if one.fits), None)
+        inside += [one for number, one in steps if number not in ends and one is not knee]
+    return inside
 
 
 def _surely_beats(one: Evaluation, other: Evaluation) -> bool:
@@ -137,17 +185,19 @@ def first_simulated(
 
 def _may_be_first(found: Sequence[Evaluation]) -> list[int]:
     """Where in `found` the rows are that a simulation may put first, the fastest first."""
-    first = min(range(len(found)), key=lambda row: order(found[row]), default=None)
-    if first is None or found[first].requests is None:
-        return [] if first is None else [first]
-    level, seconds = tier(found[first]), found[first].step_time_seconds
+    if not found:
+        return []
+    first, simplest = min(found, key=order), in_order(found)[0]
+    if first.requests is None or simplest.requests is None:
+        return [found.index(first if first.requests is None else simplest)]
+    level, seconds = tier(first), first.step_time_seconds
 
     def displaces(one: Evaluation) -> bool:
         slower = one.step_time_seconds >= seconds
         if one.requests is not None or (slower and not level):
             return False
         at_best = _tier(one.likely_with(0.0))
-        return at_best < level or (at_best == level == AT_THE_EDGE and not slower)
+        return at_best < level or (at_best == level < UNFIT and not slower)
 
     rows = [row for row, one in enumerate(found) if displaces(one)]
     return sorted(rows, key=lambda row: found[row].step_time_seconds)
