@@ -53,7 +53,9 @@ def failures(answer: Answer) -> Iterator[tuple[str, str]]:
     shown = Rows().shown(answer.candidates)
     for row in answer.candidates:
         one = row.evaluation
-        alone = evaluate(one.job, one.setting, one.calibration) if row in shown else one.simulated
+        if row not in shown and first.fits and one.step_time_seconds >= first.step_time_seconds:
+            continue
+        alone = evaluate(one.job, one.setting, one.calibration)
         words = f"{one.setting.spec}: {_words(row)} is by itself {alone.fit_probability:.3f}"
         same = tier(alone) == tier(first)
         faster = alone.step_time_seconds < first.step_time_seconds * (1 - SAME_TIME)

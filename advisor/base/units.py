@@ -125,8 +125,8 @@ def percent(probability: float) -> str:
         return "<1 %"
     if probability >= 0.995:
         return ">99 %"
-    whole = round(probability * 100)
-    return f"{whole - (whole in _VERDICTS and probability * 100 < whole)} %"
+    whole = float(f"{probability * 100:.0f}")
+    return f"{whole - (whole in _VERDICTS and probability * 100 < whole):.0f} %"
 
 
 def signed_percent(ratio: float) -> str:

@@ -101,14 +101,13 @@ def in_order(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     return found
 
 
-def _effort(evaluation: Evaluation) -> tuple[bool, int, int, int]:
-    """What a setting asks for: recompute at all, groups beyond NVLink, words, bytes."""
+def _effort(evaluation: Evaluation) -> tuple[bool, int, int]:
+    """What a row asks for: recompute at all, groups beyond NVLink, words."""
     layout, setting = evaluation.job.layout, evaluation.setting
     tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
     degrees = tp, tp * layout.context_parallel_size, ep
     beyond = sum(degree > evaluation.job.gpu.nvlink_domain_size for degree in degrees)
-    words = len(words_of(setting))
-    return recomputes(setting), beyond, words, evaluation.peak_reserved_bytes
+    return recomputes(setting), beyond, len(words_of(setting))
 
 
 def inside_ladders(ordered: Sequence[Evaluation]) -> list[Evaluation]:
@@ -233,13 +232,12 @@ def falling_with_peaks(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, .
         for smaller, row in pairwise(said):
             least = _LEAST[_tier(likely[row])]
             likely[row] = max(min(likely[row], likely[smaller]), least)
-        least = 0.0
+        estimated, least, most = set(rows) - set(said), 0.0, 1.0
         for row in reversed(rows):
-            least = max(least, likely[row]) if row in said else least
-            likely[row] = max(likely[row], least)
-        most = 1.0
+            likely[row] = max(likely[row], least) if row in estimated else likely[row]
+            least = least if row in estimated else max(least, likely[row])
         for row in rows:
-            likely[row] = likely[row] if row in said else min(likely[row], most)
+            likely[row] = min(likely[row], most) if row in estimated else likely[row]
             most = min(most, likely[row])
     moved = zip(evaluations, likely, strict=True)
     return tuple(
