@@ -1,7 +1,7 @@
 """Order of evaluations: what fits first, then time, then memory; which are dominated or alike."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -89,25 +89,21 @@ def rank(
 def in_order(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Best first; of what takes the same time (SAME_TIME) the simplest first."""
     ordered, found = sorted(evaluations, key=order), list[Evaluation]()
-    while len(found) < len(ordered):
-        first, *others = ordered[len(found) :]
-        level, most = tier(first), first.step_time_seconds * (1 + SAME_TIME)
-        ties = [first]
-        for one in others if level < UNFIT else ():
-            if tier(one) != level or one.step_time_seconds > most:
-                break
-            ties.append(one)
-        found += sorted(ties, key=_effort)
+    while ordered:
+        level, most = tier(ordered[0]), ordered[0].step_time_seconds * (1 + SAME_TIME)
+        same = (tier(one) == level and one.step_time_seconds <= most for one in ordered)
+        ties = sum(takewhile(bool, same)) if level < UNFIT else 1
+        found += sorted(ordered[:ties], key=_effort)
+        ordered = ordered[ties:]
     return found
 
 
 def _effort(evaluation: Evaluation) -> tuple[bool, int, int]:
     """What a row asks for: recompute at all, groups beyond NVLink, words."""
-    layout, setting = evaluation.job.layout, evaluation.setting
+    layout, most = evaluation.job.layout, evaluation.job.gpu.nvlink_domain_size
     tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
-    degrees = tp, tp * layout.context_parallel_size, ep
-    beyond = sum(degree > evaluation.job.gpu.nvlink_domain_size for degree in degrees)
-    return recomputes(setting), beyond, len(words_of(setting))
+    beyond = (tp * layout.context_parallel_size > most) + (ep > most)
+    return recomputes(evaluation.setting), beyond, len(words_of(evaluation.setting))
 
 
 def inside_ladders(ordered: Sequence[Evaluation]) -> list[Evaluation]:
@@ -177,70 +173,57 @@ def first_simulated(
     What may come first is simulated the fastest first, until one fits: no row is simulated in vain.
     """
     found = list(evaluations)
-    while waiting := _may_be_first(found) or _unclear(found, compared):
-        found[waiting[0]] = found[waiting[0]].simulated
+    while found and (waiting := _may_be_first(found) or _unclear(found, compared)):
+        row = found.index(waiting[0])
+        found[row] = found[row].simulated
     return falling_with_peaks(found)
 
 
-def _may_be_first(found: Sequence[Evaluation]) -> list[int]:
-    """Where in `found` the rows are that a simulation may put first, the fastest first."""
-    if not found:
-        return []
-    first, simplest = min(found, key=order), in_order(found)[0]
-    if first.requests is None or simplest.requests is None:
-        return [found.index(first if first.requests is None else simplest)]
-    level, seconds = tier(first), first.step_time_seconds
+def _may_be_first(found: Sequence[Evaluation]) -> list[Evaluation]:
+    """What a simulation may put first, the fastest first."""
+    ordered = in_order(found)
+    firsts = [one for one in (min(found, key=order), *ordered[:1]) if one.requests is None]
+    level, seconds = tier(ordered[0]), min(found, key=order).step_time_seconds
 
     def displaces(one: Evaluation) -> bool:
-        slower = one.step_time_seconds >= seconds
-        if one.requests is not None or (slower and not level):
+        faster = one.step_time_seconds < seconds
+        if one.requests is not None or not (faster or level):
             return False
-        at_best = _tier(one.likely_with(0.0))
-        return at_best < level or (at_best == level < UNFIT and not slower)
+        return _tier(one.likely_with(0.0)) < min(level + faster, UNFIT)
 
-    rows = [row for row, one in enumerate(found) if displaces(one)]
-    return sorted(rows, key=lambda row: found[row].step_time_seconds)
+    return firsts or sorted(filter(displaces, found), key=lambda one: one.step_time_seconds)
 
 
-def _unclear(found: Sequence[Evaluation], compared: Sequence[Setting]) -> list[int]:
-    """Where the rows are that a page shows and of which a simulation may say something else."""
-    ranked = rank(found, kept=lambda one: one.setting in compared)
-    listed = [row.evaluation for row in ranked if not row.folded]
-    shown = {id(one) for n, one in enumerate(listed) if n < _SHOWN or one.setting in compared}
-    return [row for row, one in enumerate(found) if id(one) in shown and _is_unclear(one)]
+def _unclear(found: Sequence[Evaluation], compared: Sequence[Setting]) -> list[Evaluation]:
+    """What a page shows and a simulation may say something else of."""
+    listed = rank(found, kept=lambda one: one.setting in compared)
+    rows = [row.evaluation for row in listed if not row.folded]
+    shown = rows[:_SHOWN] + [one for one in rows[_SHOWN:] if one.setting in compared]
+    return [one for one in shown if one.requests is None and _may_change(one)]
 
 
-def _is_unclear(one: Evaluation) -> bool:
-    """Whether a simulation may say something else of whether it fits."""
-    if one.requests is not None:
-        return False
-    eager = one.job.model.transformer_impl.is_eager
-    most = _MOST_UNUSED_EAGER if eager else _MOST_UNUSED
-    said = tier(one)
-    return any(_tier(one.likely_with(share)) != said for share in (0.0, most))
+def _may_change(one: Evaluation) -> bool:
+    most = _MOST_UNUSED_EAGER if one.job.model.transformer_impl.is_eager else _MOST_UNUSED
+    return any(_tier(one.likely_with(share)) != tier(one) for share in (0.0, most))
 
 
 def falling_with_peaks(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
     """`evaluations` of which, within one job, none is surer to fit than a smaller one: estimates
     move to what simulations say; these move within their tiers."""
-    likely = [one.fit_probability for one in evaluations]
-    jobs: dict[int, list[int]] = {}
-    for row in sorted(range(len(likely)), key=lambda row: evaluations[row].peak_reserved_bytes):
-        jobs.setdefault(id(evaluations[row].job), []).append(row)
+    found, jobs = list(evaluations), dict[int, list[int]]()
+    for row in sorted(range(len(found)), key=lambda row: found[row].peak_reserved_bytes):
+        jobs.setdefault(id(found[row].job), []).append(row)
     for rows in jobs.values():
-        said = [row for row in rows if evaluations[row].requests is not None]
-        for smaller, row in pairwise(said):
-            least = _LEAST[_tier(likely[row])]
-            likely[row] = max(min(likely[row], likely[smaller]), least)
-        estimated, least, most = set(rows) - set(said), 0.0, 1.0
-        for row in reversed(rows):
-            likely[row] = max(likely[row], least) if row in estimated else likely[row]
-            least = least if row in estimated else max(least, likely[row])
+        most, least = 1.0, 0.0
         for row in rows:
-            likely[row] = min(likely[row], most) if row in estimated else likely[row]
-            most = min(most, likely[row])
-    moved = zip(evaluations, likely, strict=True)
-    return tuple(
-        one if probability == one.fit_probability else replace(one, fit_probability=probability)
-        for one, probability in moved
-    )
+            likely = min(found[row].fit_probability, most)
+            if found[row].requests is not None:
+                likely = most = max(likely, _LEAST[tier(found[row])])
+            found[row] = replace(found[row], fit_probability=likely)
+        for row in reversed(rows):
+            likely = max(found[row].fit_probability, least)
+            if found[row].requests is None:
+                found[row] = replace(found[row], fit_probability=likely)
+            else:
+                least = likely
+    return tuple(found)
