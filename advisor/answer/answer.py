@@ -57,9 +57,9 @@ class RankedEvaluation(Struct, frozen=True, kw_only=True):
     dominated_by: rank of a row on the Pareto front that needs no more memory and no more time; None
     on the front itself. same_as: rank of the first row that runs alike: its peak in tenths of a GiB
     and, except SAME_TIME, its step time. folded: a page does without the row, because of these
-    two. notes: in a few words what the setting buys, or that it buys nothing. preset: the setting
-    that the job's preset ships with. verification: where --verify asked for it. basis, measured:
-    where --calibration names runs.
+    two or as it is between others of a ladder. notes: in a few words what the setting buys, or that
+    it buys nothing. preset: the setting that the job's preset ships with. verification: where
+    --verify asked for it. basis, measured: where --calibration names runs.
     """
 
     rank: int

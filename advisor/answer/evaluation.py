@@ -107,7 +107,8 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     leave unused, or as their simulation has it (`requests` of it, None where there was none);
     usual_reserved_bytes with that share in any case: by these settings are held against each other.
     look, simulate: the rest, which is worked out for those that somebody looks at: a search makes
-    thousands and shows a few.
+    thousands and shows a few. likely_with: how likely it fits, if a simulation says that such a
+    share of what is allocated is left unused.
     """
 
     job: Job
@@ -124,6 +125,7 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     recompute_overhead: float
     look: Callable[[], EvaluationDetail]
     simulate: Callable[[], Simulation]
+    likely_with: Callable[[float], float]
     requests: int | None = None
 
     @cached_property

@@ -115,13 +115,18 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
+_VERDICTS: Final = (50, 90, 95, 99)
+
+
 def percent(probability: float) -> str:
-    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
+    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed, and what a verdict
+    begins with (``90 %``) only where it is reached."""
     if probability < 0.005:
         return "<1 %"
     if probability >= 0.995:
         return ">99 %"
-    return f"{probability * 100:.0f} %"
+    whole = float(f"{probability * 100:.0f}")
+    return f"{whole - (whole in _VERDICTS and probability * 100 < whole):.0f} %"
 
 
 def signed_percent(ratio: float) -> str:

@@ -59,10 +59,12 @@ class Rows(Struct, frozen=True, kw_only=True):
         if self.top is not None or self.front or not folded:
             return ""
         same = sum(c.same_as is not None for c in folded)
+        inside = sum(c.same_as is None and c.pareto for c in folded)
         later = len(self._listed(candidates)) - len(self.shown(candidates))
         parts = (
-            (len(folded) - same, "dominated (another row is no larger and no slower)"),
+            (len(folded) - same - inside, "dominated (another row is no larger and no slower)"),
             (same, "with the same result as another"),
+            (inside, "between those of a ladder"),
             (later, f"after the first {_USUAL_ROWS}"),
         )
         words = [f"{n} {'row' if n == 1 else 'rows'} {why}" for n, why in parts if n]

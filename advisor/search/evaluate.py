@@ -125,7 +125,7 @@ class Evaluator:
 
     def evaluate_timed(self, timed: Timed) -> Evaluation:
         """As evaluate."""
-        return self._evaluation(timed, self._moved(self.memory.each_stage(timed.plans)))
+        return self._evaluation(timed, list(self.memory.each_stage(timed.plans)))
 
     def evaluate_if_it_may_fit(self, timed: Timed) -> Evaluation | None:
         """The same, or None once it is clear of a stage that it does not fit, before a simulation
@@ -142,8 +142,9 @@ class Evaluator:
             stages.append(stage)
         return self._evaluation(timed, stages)
 
-    def _evaluation(self, timed: Timed, stages: list[StageDetail]) -> Evaluation:
+    def _evaluation(self, timed: Timed, predicted: list[StageDetail]) -> Evaluation:
         setting, plans, seconds = timed.setting, timed.plans, timed.time.total
+        stages = self._moved(predicted)
         error, most = timed.error, _most(stages)
         return Evaluation(
             job=self.job,
@@ -160,6 +161,7 @@ class Evaluator:
             recompute_overhead=seconds / self._none_seconds - 1,
             look=lambda: _detail(self, setting, plans, stages),
             simulate=lambda: self._simulation(setting),
+            likely_with=lambda share: self._likely_with(share, setting, predicted),
         )
 
     def seconds(self, setting: Setting) -> float:
@@ -213,6 +215,12 @@ class Evaluator:
             requests=sum(stage.reserved.requests for stage in stages),
             look=lambda: _detail(self, setting, plans, stages),
         )
+
+    def _likely_with(self, share: float, setting: Setting, stages: list[StageDetail]) -> float:
+        """How likely `stages` fit whose allocators leave a share of what is allocated unused."""
+        held = ((stage, int(share * stage.reserved.allocated)) for stage in stages)
+        found = self._moved(self.memory.with_unused(stage, unused) for stage, unused in held)
+        return self._fit_probability(setting, found)
 
     def _fit_probability(self, setting: Setting, stages: list[StageDetail]) -> float:
         found = min([stage.reserved.fit_probability(self.budget_bytes) for stage in stages])

@@ -128,6 +128,7 @@ def evaluation(
             requests=0,
             look=look,
         ),
+        likely_with=lambda share: probability,
         requests=0,
     )
 

@@ -5,9 +5,19 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, Simulation, TimeBreakdown
 from advisor.base.units import GIB, MIB
-from advisor.frameworks.megatron.setting import NONE, selective
+from advisor.frameworks.megatron.setting import NONE, parse_setting, selective
+from advisor.request.request import Request
+from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import alike, first_simulated, order, rank, tier
+from advisor.search.ranking import (
+    alike,
+    falling_with_peaks,
+    first_simulated,
+    in_order,
+    order,
+    rank,
+    tier,
+)
 
 from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
@@ -132,8 +142,10 @@ def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:
     assert not second.pareto
 
 
-def _estimated(like: Evaluation, probability: float, *, requests: int = 9_000) -> Evaluation:
-    """An evaluation whose simulation says `probability`."""
+def _estimated(
+    like: Evaluation, probability: float, best: float = 0.0, requests: int = 9_000
+) -> Evaluation:
+    """An evaluation whose simulation says `probability`, and may say `best`."""
 
     def simulate() -> Simulation:
         return Simulation(
@@ -143,7 +155,12 @@ def _estimated(like: Evaluation, probability: float, *, requests: int = 9_000) -
             look=like.look,
         )
 
-    return replace(like, simulate=simulate, requests=None)
+    likely = like.fit_probability, probability
+
+    def likely_with(share: float) -> float:
+        return min(likely) if share else max(*likely, best)
+
+    return replace(like, simulate=simulate, likely_with=likely_with, requests=None)
 
 
 def _simulated(evaluations: tuple[Evaluation, ...]) -> list[bool]:
@@ -151,22 +168,22 @@ def _simulated(evaluations: tuple[Evaluation, ...]) -> list[bool]:
 
 
 def test_the_first_row_is_simulated_until_it_is_one_that_was(base: Evaluation) -> None:
-    rows = [_estimated(_like(base, 10, float(n), 0.96), 0.2 if n < 3 else 0.99) for n in range(6)]
+    rows = [
+        _estimated(_like(base, 30 - n, float(n), 0.96), 0.2 if n < 3 else 0.99) for n in range(6)
+    ]
     found = first_simulated(rows)
     assert _simulated(found) == [True] * 4 + [False] * 2
     assert min(found, key=order) is found[3]
 
 
-def test_what_is_compared_is_simulated_before_other_rows(base: Evaluation) -> None:
-    names = ("moe", "mlp", "moe_act", "layernorm")
-    rows = [
-        _estimated(replace(_like(base, 10, float(n), 0.99), setting=selective(name)), 0.99)
-        for n, name in enumerate(names)
-    ]
-    assert _simulated(first_simulated(rows)) == [True, False, False, False]
-    rows = [replace(row, simulate=_estimated(row, 0.99, requests=5_000).simulate) for row in rows]
-    compared = (selective("layernorm"),)
-    assert _simulated(first_simulated(rows, compared)) == [True, False, False, True]
+def test_what_a_page_shows_is_simulated_where_its_verdict_may_change(base: Evaluation) -> None:
+    rows = [_estimated(_like(base, 90 - n, 1.0 + n, 0.99), 0.99) for n in range(14)]
+    rows = [replace(row, setting=selective(f"mlp,{n}")) for n, row in enumerate(rows)]
+    for n in (4, 11, 12):
+        rows[n] = replace(rows[n], likely_with=lambda share: 0.3 if share else 0.99)
+    assert [n for n, said in enumerate(_simulated(first_simulated(rows))) if said] == [0, 4]
+    compared = _simulated(first_simulated(rows, (rows[12].setting,)))
+    assert [n for n, said in enumerate(compared) if said] == [0, 4, 12]
 
 
 def test_what_may_fit_and_is_faster_is_simulated_wherever_it_stands(base: Evaluation) -> None:
@@ -178,22 +195,54 @@ def test_what_may_fit_and_is_faster_is_simulated_wherever_it_stands(base: Evalua
     assert _simulated(found[40:]) == [True, False]
 
 
-def test_more_is_simulated_where_an_estimate_is_far_off(base: Evaluation) -> None:
-    def rows(*, segments: bool) -> list[Evaluation]:
-        config = replace(base.job.config, expandable_segments=segments)
-        like = replace(base, job=replace(base.job, config=config))
-        return [_estimated(_like(like, 10, float(n), 0.99), 0.99) for n in range(20)]
-
-    assert sum(_simulated(first_simulated(rows(segments=True)))) == 1
-    assert sum(_simulated(first_simulated(rows(segments=False)))) == 5
-
-
 def test_nothing_fits_only_where_replays_say_so(base: Evaluation) -> None:
     """After a first row that is at the edge, what is unclear is simulated until one fits."""
-    rows = [_estimated(_like(base, 10, float(n), 0.6), 0.99 if n == 9 else 0.6) for n in range(12)]
+    rows = [
+        _estimated(_like(base, 30 - n, float(n), 0.6), 0.99 if n == 9 else 0.6, 0.99)
+        for n in range(12)
+    ]
     found = first_simulated(rows)
     assert _simulated(found) == [True] * 10 + [False] * 2
     assert min(found, key=order) is found[9]
+
+
+def test_probabilities_fall_with_the_peaks_and_simulations_keep_their_verdicts(
+    base: Evaluation,
+) -> None:
+    likely = {83: 0.02, 90: 0.19, 95: 0.004, 97: 0.09, 80: 0.91, 79: 0.8, 78: 0.3}
+    said = {83, 95, 79, 80}
+    rows = [
+        replace(_like(base, peak, 1.0, chance), requests=9 if peak in said else None)
+        for peak, chance in likely.items()
+    ]
+    found = [row.fit_probability for row in falling_with_peaks(rows)]
+    assert found == [0.02, 0.02, 0.004, 0.004, 0.9, 0.8, 0.9]
+
+
+def test_of_what_takes_the_same_time_the_simplest_comes_first(base: Evaluation) -> None:
+    times = {"mlp,moe_act": 1.0, "mlp": 1.0004, "moe_act": 1.0006}
+    rows = [replace(_like(base, 9, s, 1.0), setting=selective(m)) for m, s in times.items()]
+    assert in_order(rows) == [rows[1], rows[0], rows[2]]
+
+
+def test_a_ladder_is_folded_to_its_ends_and_the_first_that_fits(base: Evaluation) -> None:
+    rows = [
+        replace(
+            _like(base, (60 - n) * GIB, 1.0 + n, 1.0 if n > 3 else 0.2),
+            setting=parse_setting(f"full:block:{n}"),
+        )
+        for n in range(1, 9)
+    ]
+    shown = [row.evaluation.setting.spec for row in rank(rows) if not row.folded]
+    assert shown == [f"full:block:{n}" for n in (4, 8, 1)]
+
+
+def test_the_first_answer_is_what_its_own_simulation_says() -> None:
+    """Of the estimates only `full` fits; selective:3 does once it is simulated."""
+    answer = advise(Request(model="llama2_7b", gpus="1xA100", framework="huggingface"))
+    first, *others = (row.evaluation for row in answer.candidates)
+    assert (first.setting.spec, first.fits) == ("selective:3", True)
+    assert not any(one.simulated.fits for one in others if one.step_time_seconds < 147)
 
 
 def test_no_evaluations() -> None:
