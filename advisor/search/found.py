@@ -2,13 +2,14 @@
 from a job to a better one by one change after the other: soon done, and nothing proven."""
 
 from bisect import insort
+from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -21,6 +22,9 @@ from advisor.search.near_changes import neighbours
 from advisor.search.ranking import Order, order, tier
 from advisor.search.replay_room import may_fit_within
 
+_SETTLED_AT: Final = 32
+"""Settings that wait for a simulation after which some of them have it: what fits among them
+bounds the others."""
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 _SHORT: Final = 8
@@ -92,6 +96,8 @@ class BestFound:
         self._kept: dict[object, Evaluation] = {}
         self._smallest: list[tuple[int, Job]] = []
         self._short: list[tuple[float, int, Job]] = []
+        self._unclear: list[tuple[float, int, Evaluation]] = []
+        self._most: dict[Job, int] = {}
         self.first = self.limit = inf
         self.unfit = self.evaluated = self.looked = 0
 
@@ -144,16 +150,39 @@ class BestFound:
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is not None and is_legal(one.setting, evaluator.job):
                 unfit = False
-                if one.time.total <= self.first:
-                    found = self._simulated(found)
-                if self._take(found):
+                if self._takes(found):
                     break
             short = True
         return Looked(unfit=unfit, short=short)
 
+    def _takes(self, found: Evaluation) -> bool:
+        """Whether it fits; what only a simulation can say waits for `settle` once something fits."""
+        if found.step_time_seconds > self.first or not self.fits:
+            return self._take(found if self.fits else self._simulated(found))
+        if found.fit_probability >= CLEAR:
+            return self._take(self._simulated(found))
+        if found.likely_with(0.0) < self._likely:
+            return False
+        heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
+        if len(self._unclear) % _SETTLED_AT == 0:
+            self.settle(_SETTLED_AT // 4)
+        return False
+
+    def settle(self, most: float = inf) -> None:
+        """Simulate what waits and may be the first, the fastest first, until one fits; `most` of
+        them at most."""
+        while self._unclear and self._unclear[0][0] < self.first and most > 0:
+            found = heappop(self._unclear)[2]
+            if found.usual_reserved_bytes <= self._most.get(found.job, inf):
+                self._take(self._simulated(found))
+                most -= 1
+
     def _simulated(self, found: Evaluation) -> Evaluation:
         """With its allocator simulated; with other segments where that alone makes it fit."""
         simulated = found.simulated
+        over = simulated.peak_reserved_bytes - simulated.budget_bytes
+        if over > 0:  # half of it: others of the job may leave less unused
+            self._most[found.job] = found.usual_reserved_bytes - over // 2
         if not self._either_segments or self._fits(simulated):
             return simulated
         config = found.job.config
@@ -296,6 +325,7 @@ class Climb:
                     evaluator = Evaluator(neighbour.job, self._calibration)
                     if evaluator.at_least_seconds < self._found.first:
                         self._found.look_at(evaluator)
+            self._found.settle(_SETTLED_AT)
             if self._found.first >= best.step_time_seconds:
                 return
 

@@ -160,6 +160,7 @@ class Search:
             if len(self._waiting) > _MANY:
                 climb.climb()
             whole = self._go()
+            found.settle()
             if not found.fits:
                 found.look_at_the_smallest(self._too_large.smallest)
         except KeyboardInterrupt:
