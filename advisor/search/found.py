@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import CLEAR, LIKELY, Evaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -22,6 +22,8 @@ from advisor.search.near_changes import neighbours
 from advisor.search.ranking import Order, order, tier
 from advisor.search.replay_room import may_fit_within
 
+_EVEN: Final = 0.5
+"""Probability from which a setting has its simulation at once (a judgement)."""
 _SETTLED_AT: Final = 32
 """Settings that wait for a simulation after which some of them have it: what fits among them
 bounds the others."""
@@ -159,7 +161,7 @@ class BestFound:
         """Whether it fits; what only a simulation can say waits for `settle` once something fits."""
         if found.step_time_seconds > self.first or not self.fits:
             return self._take(found if self.fits else self._simulated(found))
-        if found.fit_probability >= CLEAR:
+        if found.fit_probability >= _EVEN and self._may_fit(found):
             return self._take(self._simulated(found))
         if found.likely_with(0.0) < self._likely:
             return False
@@ -173,9 +175,13 @@ class BestFound:
         them at most."""
         while self._unclear and self._unclear[0][0] < self.first and most > 0:
             found = heappop(self._unclear)[2]
-            if found.usual_reserved_bytes <= self._most.get(found.job, inf):
+            if self._may_fit(found):
                 self._take(self._simulated(found))
                 most -= 1
+
+    def _may_fit(self, found: Evaluation) -> bool:
+        """By what simulations have said of other settings of its job."""
+        return found.usual_reserved_bytes <= self._most.get(found.job, inf)
 
     def _simulated(self, found: Evaluation) -> Evaluation:
         """With its allocator simulated; with other segments where that alone makes it fit."""
