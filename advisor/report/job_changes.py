@@ -13,10 +13,8 @@ from advisor.job.job import Job
 from advisor.job.layout import DEGREES, EVEN
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly
-from advisor.request.origin import changed_fields
+from advisor.request.origin import changes
 
-GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Groups of KEY=VALUE, and the attributes of a Job that hold them."""
 _SHARDING: Final = "sharding"
 _ALWAYS: Final = ("DP", "mbs")
 _IN_COLUMNS: Final = (
@@ -24,16 +22,6 @@ _IN_COLUMNS: Final = (
     *("layout.sequence_parallel", "layout.cp_comm_type"),
     *("job.micro_batch_size", "layout.data_parallel_sharding"),
 )
-
-
-def changes(job: Job, usual: Job) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
-    found = {}
-    for group, attribute in GROUPS.items():
-        own, other = getattr(job, attribute), getattr(usual, attribute)
-        for name in () if own is other else changed_fields(own, other):
-            found[f"{group}.{name}"] = getattr(own, name)
-    return found
 
 
 def untold(values: Mapping[str, Any]) -> dict[str, Any]:

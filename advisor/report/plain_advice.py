@@ -28,9 +28,9 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.changes import caveat, read_file
-from advisor.report.job_changes import changes
 from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
+from advisor.request.origin import changes
 
 
 def plain_advice(
