@@ -103,6 +103,12 @@ _SEARCH: Final = Topic(
             FlagKind.CHOICE,
         ),
         Flag(
+            "--quick, --as-typed",
+            "answer for the job as typed alone, and print its flags: nothing faster is looked for "
+            "near it",
+            field="quick",
+        ),
+        Flag(
             "--memory-budget SIZE",
             "memory that a rank may reserve, e.g. 76GiB; default: all usable memory of the GPU",
             FlagKind.TEXT,
@@ -143,9 +149,10 @@ _OUTPUT: Final = Topic(
         Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
-            "show where each GiB and each millisecond of row N goes (default 1)",
+            "show where each GiB and each millisecond of row N goes; without N, of the answer's "
+            "first sentence",
             FlagKind.OPTIONAL,
-            default=1,
+            default=0,
         ),
         Flag(
             "--verify [N]",
@@ -179,7 +186,7 @@ _OUTPUT: Final = Topic(
         ),
         Flag(
             "--row N",
-            "the row that these pictures and files show; default: the chosen row",
+            "the row that these pictures and files show; default: the answer's first sentence",
             FlagKind.NUMBER,
         ),
     ),
