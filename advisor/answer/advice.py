@@ -379,6 +379,10 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the choice, the best candidates, and the flags to paste."""
+        return self.html_with(_all_flags(self.best) if self.best else {})
+
+    def html_with(self, flags: dict[str, str]) -> str:
+        """The same with other `flags` by label."""
         best = self.best
         shown = [candidate for candidate in self.candidates if not candidate.folded][:_SHOWN]
         more = len(self.candidates) - len(shown)
@@ -408,7 +412,7 @@ class Advice(Struct, frozen=True, kw_only=True):
                 faint=tuple(not one.fits for one in shown),
                 below=f"and {more} more" if more > 0 else "",
             ),
-            flags=_all_flags(best) if best else {},
+            flags=flags,
             notes=notes,
         )
 

@@ -66,6 +66,7 @@ def page(
             noted={*rows.kept, *([best.rank] if best else [])},
             shared=join_key_values(shared),
             folded=rows.folded_words(advice.candidates),
+            count=rows.count_words(advice.candidates),
             overhead=overhead_words(advice.candidates, shown),
             with_degrees=_with_degrees(advice, shared),
         ),
@@ -184,12 +185,13 @@ def _notes(
     noted: Collection[int],
     shared: str = "",
     folded: str = "",
+    count: str = "",
     overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
     """What is to be said of the rows `noted`, which a reader acts on, each once; what ~ means; what
-    all rows change, over which row the overhead is, how many are folded, and what is to be given
-    with the degrees of a row."""
+    all rows change, over which row the overhead is, how many rows are folded or shown, and what is
+    to be given with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes if candidate.rank in noted else ():
@@ -204,6 +206,7 @@ def _notes(
         ("all rows", f"with {shared}" * bool(shared)),
         ("overhead", overhead),
         ("hidden", folded),
+        ("rows", count * (not folded)),
         ("to rerun a row", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
