@@ -163,8 +163,7 @@ _SHOWN_ERROR = 5e-4
 
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
-    """What tells the framework the row that the first sentence names, to be copied; and what does
-    it for the job as typed."""
+    """What tells the framework the row that the first sentence names, to be copied."""
     best = leading(advice)
     if best is None:
         return None
@@ -174,8 +173,6 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     blocks.append(flags.framework_block(advice, best.evaluation, with_layout=with_layout))
     if variables := flags.environment_words(best.evaluation):
         blocks.append(flags.command_block("Environment", variables))
-    if advice.fastest_found:
-        blocks.append(flags.command_block("As typed", "--format flags --as-typed"))
     return group(*blocks)
 
 

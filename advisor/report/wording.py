@@ -107,14 +107,16 @@ def _figures(evaluation: Evaluation) -> str:
 
 
 def found_notes(advice: Answer) -> list[str]:
-    """What the gain of the fastest found rests on, and the best without that; how much a bound
-    leaves open."""
+    """What the gain of the fastest found rests on, and the best without that; where the flags of the
+    job as typed are; how much a bound leaves open."""
     found, said = advice.fastest_found, []
     if found is not None and found.rests_on:
         line = f"Part of the gain rests on {'; '.join(found.rests_on)}."
         if found.without is not None:
             line += f" Fastest without: {_figures(found.without.evaluation)}."
         said.append(line)
+    if found is not None:
+        said.append("Flags of the job as typed: --format flags --as-typed.")
     if advice.search is not None and (best := leading(advice)) is not None:
         said += _left_open(advice.search, best.evaluation.step_time_seconds)
     return said
