@@ -107,8 +107,8 @@ def _figures(evaluation: Evaluation) -> str:
 
 
 def found_notes(advice: Answer) -> list[str]:
-    """What the gain of the fastest found rests on, and the best without that; where the flags of the
-    job as typed are; how much a bound leaves open."""
+    """What the gain of the fastest found rests on, and the best without that; how the flags of the
+    job as typed are had; how much a bound leaves open."""
     found, said = advice.fastest_found, []
     if found is not None and found.rests_on:
         line = f"Part of the gain rests on {'; '.join(found.rests_on)}."
