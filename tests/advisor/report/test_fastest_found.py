@@ -1,4 +1,4 @@
-"""The answer whose first sentence names another job: words, flags and plain data are of that job."""
+"""The answer whose first sentence names another job: words, flags and data are of that job."""
 
 import pytest
 from msgspec.structs import replace
