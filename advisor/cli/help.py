@@ -104,8 +104,7 @@ _SEARCH: Final = Topic(
         ),
         Flag(
             "--quick, --as-typed",
-            "answer for the job as typed alone, and print its flags: nothing faster is looked for "
-            "near it",
+            "the job as typed alone, with its flags: nothing faster is looked for",
             field="quick",
         ),
         Flag(
@@ -149,8 +148,7 @@ _OUTPUT: Final = Topic(
         Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
-            "show where each GiB and each millisecond of row N goes; without N, of the answer's "
-            "first sentence",
+            "show where each GiB and ms of row N goes (default: of the first sentence's row)",
             FlagKind.OPTIONAL,
             default=0,
         ),
