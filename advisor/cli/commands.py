@@ -99,7 +99,7 @@ def _check(options: RankingOptions) -> None:
         ("--price-per-gpu-hour", options.price_per_gpu_hour, words),
         ("--front", options.front, words),
     ):
-        if value not in (None, False) and options.output in refusing:
+        if value is not None and value is not False and options.output in refusing:
             others = [one for one in OutputFormat if one not in refusing]
             raise UserError(
                 flag,

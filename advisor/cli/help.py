@@ -104,7 +104,7 @@ _SEARCH: Final = Topic(
         ),
         Flag(
             "--quick, --as-typed",
-            "the job as typed alone, with its flags: nothing faster is looked for",
+            "the job as typed alone; nothing faster is looked for",
             field="quick",
         ),
         Flag(
@@ -148,7 +148,7 @@ _OUTPUT: Final = Topic(
         Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
-            "show where each GiB and ms of row N goes (default: of the first sentence's row)",
+            "show where each GiB and ms of row N goes (default: the first named)",
             FlagKind.OPTIONAL,
             default=0,
         ),
@@ -184,7 +184,7 @@ _OUTPUT: Final = Topic(
         ),
         Flag(
             "--row N",
-            "the row that these pictures and files show; default: the answer's first sentence",
+            "the row that these pictures and files show; default: the chosen row",
             FlagKind.NUMBER,
         ),
     ),
