@@ -16,7 +16,7 @@ def admitted(recompute: str, model: str, gpus: str, **job: Unpack[JobKeywords]) 
     """
     if advisor.evaluate(recompute, model=model, gpus=gpus, **job).fits:
         return recompute
-    advice = advisor.advise(model=model, gpus=gpus, **job)
+    advice = advisor.advise(model=model, gpus=gpus, quick=True, **job)
     if advice.best is None or not advice.fits:
         raise MemoryError(advice.verdict)
     return advice.best.recompute.spec

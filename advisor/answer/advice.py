@@ -17,6 +17,7 @@ from advisor.answer.answer import (
     Measured,
     Optimum,
     Remedy,
+    SearchNote,
     TimeLine,
     Toss,
     Verification,
@@ -207,6 +208,19 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return next(stage for stage in self.stages if stage.stage == self.peak_stage)
 
 
+class FastestFound(Candidate, frozen=True, kw_only=True):
+    """The fastest row near the job as typed: `changes` and `job_flags` are those of its job.
+
+    gain: share of the step time that it saves against the fastest row that fits as typed; null
+    where nothing fits as typed. rests_on: what of it few published runs show, in words; without:
+    the best row that does without that.
+    """
+
+    gain: float | None = None
+    rests_on: tuple[str, ...] = ()
+    without: Candidate | None = None
+
+
 class RejectedSetting(Struct, frozen=True, kw_only=True):
     """A setting that the framework refuses or that has no effect: the rule, the reason, what to do,
     and the source."""
@@ -232,8 +246,9 @@ class MemoryShare(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Where each byte of the worst rank and each second of a step goes, of one candidate; the
-    memory sums to its peak_reserved_bytes, the time to its step_time_seconds."""
+    """Where each byte of the worst rank and each second of a step goes, of one candidate (rank 0:
+    the fastest found); the memory sums to its peak_reserved_bytes, the time to its
+    step_time_seconds."""
 
     rank: int
     memory: tuple[MemoryShare, ...]
@@ -274,18 +289,21 @@ class ReadFile(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """The answer to one request: every legal setting, best first, and other changes that help.
+    """The answer to one request: every legal setting of the job as typed, best first, and the
+    fastest that is found near it.
 
     Attributes:
-        fits: whether any setting fits.
+        fits: whether `best` does.
         job: the job with every value looked up.
         assumptions: values that the advisor chose itself.
         evaluated: number of settings that were evaluated.
-        candidates: the ranking, best first.
+        candidates: the ranking of the job as typed, best first.
+        fastest_found: where a job near it is faster, or fits where it does not; null elsewhere.
+        search: how far was searched, if at all.
         rejected: settings that the framework refuses, with the rule and what to do.
-        remedies: other changes that make the job faster, or make it fit.
-        verdict: the chosen row and why, in a sentence.
-        job_flags: flags of the best candidate's job, by framework: layout, batch, precision, CUDA
+        remedies: other changes that help where nothing fits.
+        verdict: the best row and why, in a sentence or two.
+        job_flags: flags of the first candidate's job, by framework: layout, batch, precision, CUDA
             graphs, dispatcher, overlap and loss. They stand before the candidate's `flags`.
         origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe
             NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
@@ -317,10 +335,18 @@ class Advice(Struct, frozen=True, kw_only=True):
     read_from: ReadFile | None = None
     optimum: Optimum | None = None
     stopped: bool = False
+    fastest_found: FastestFound | None = None
+    search: SearchNote | None = None
 
     @property
     def best(self) -> Candidate | None:
-        """The best candidate that fits, else the best one; None where nothing was evaluated."""
+        """What the verdict names: the fastest found, else the best as typed."""
+        return self.fastest_found or self.as_typed
+
+    @property
+    def as_typed(self) -> Candidate | None:
+        """The best candidate of the job as typed that fits, else the best one; None where nothing
+        was evaluated."""
         first = self.candidates[0] if self.candidates else None
         return next((candidate for candidate in self.candidates if candidate.fits), first)
 
@@ -353,6 +379,10 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the choice, the best candidates, and the flags to paste."""
+        return self.html_with(_all_flags(self.best) if self.best else {})
+
+    def html_with(self, flags: dict[str, str]) -> str:
+        """The same with other `flags` by label."""
         best = self.best
         shown = [candidate for candidate in self.candidates if not candidate.folded][:_SHOWN]
         more = len(self.candidates) - len(shown)
@@ -382,7 +412,7 @@ class Advice(Struct, frozen=True, kw_only=True):
                 faint=tuple(not one.fits for one in shown),
                 below=f"and {more} more" if more > 0 else "",
             ),
-            flags=best.flags if best else {},
+            flags=flags,
             notes=notes,
         )
 
@@ -406,6 +436,12 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
     row |= {f"{name}_seconds": seconds for name, seconds in times.items()}
     row |= {f"{name}_flags": words for name, words in candidate.flags.items()}
     return row | {"note": candidate.note}
+
+
+def _all_flags(best: Candidate) -> dict[str, str]:
+    """Those of its job, where that is another one, and of its setting."""
+    flags = best.flags.items()
+    return {name: f"{best.job_flags.get(name, '')} {words}".strip() for name, words in flags}
 
 
 def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str]:

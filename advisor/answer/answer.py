@@ -187,6 +187,32 @@ class Optimum(Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
 
 
+class FastestFound(Struct, frozen=True, kw_only=True):
+    """The fastest row near the job as typed, where it wins: `changes` has what its job has and the
+    job as typed has not, ``GROUP.FIELD`` -> value.
+
+    gain: share of the step time that it saves against the fastest row that fits as typed; None
+    where nothing fits as typed. rests_on: what of it few published runs show, in words, empty where
+    that is nothing; without: the best row that does without it.
+    """
+
+    candidate: RankedEvaluation
+    changes: Mapping[str, Any]
+    gain: float | None = None
+    rests_on: tuple[str, ...] = ()
+    without: RankedEvaluation | None = None
+
+
+class SearchNote(Struct, frozen=True, kw_only=True):
+    """How far a search went: settings that were evaluated, and those that a bound excludes; seconds
+    that no layout can undercut, None where no bound is known; whole: nothing is left to search."""
+
+    evaluated: int
+    excluded_by_bound: int = 0
+    least_possible_seconds: float | None = None
+    whole: bool = False
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """The whole answer to one request; `assumptions` are the choices the advisor made itself.
 
@@ -199,7 +225,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     search has chosen the layout; beside_degrees: what a request gives to have the usual job with
     degrees that are given, ``GROUP.FIELD`` -> value, where they leave its recipe after; stopped:
     it was stopped, and its rows are the best so far. toss: two rows to measure before one is
-    chosen. optimum: the proof, where `--search optimum` asked for it.
+    chosen. optimum: the proof, where `--search optimum` asked for it. fastest_found: the fastest of
+    the jobs near the one that was typed, where it wins; search: how far was searched, if at all.
     """
 
     job: Job
@@ -220,6 +247,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     beside_degrees: Mapping[str, Any] = field(default_factory=dict)
     searched: bool = False
     stopped: bool = False
+    fastest_found: FastestFound | None = None
+    search: SearchNote | None = None
 
     @property
     def fits(self) -> bool:

@@ -113,7 +113,7 @@ def difference(first: Advice, second: Advice, names: tuple[str, str] = ("", ""))
 
 
 def _side(advice: Advice, name: str) -> Side:
-    job, best = advice.job, advice.best
+    job, best = advice.job, advice.as_typed
     about = Side(
         request=name,
         model=job.model.name,

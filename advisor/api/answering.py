@@ -22,7 +22,7 @@ def checked_price(value: float, name: str) -> float:
 
 def check_rank(answer: "Answer", rank: int | None, flag: str) -> None:
     """UserError where `flag` names a row that is not there."""
-    if rank and rank > len(answer.candidates):
+    if rank is not None and max(rank, 1) > len(answer.candidates):
         count = len(answer.candidates)
         there = "the answer has 1 row" if count == 1 else f"the answer has {count} rows"
         raise UserError(flag, rank, there, f"nearest: {count}" if count else "")

@@ -33,12 +33,14 @@ def advise(
             ModelSpec, or a mapping of its fields (``base`` names a preset to start from).
         gpus: ``COUNTxTYPE``, e.g. ``32xH100``.
         top: number of candidates to return; None returns all.
-        explain: rank of the candidate whose bytes and seconds are to be explained.
+        explain: rank of the candidate whose bytes and seconds are to be explained; 0 is
+            `Advice.best`.
         verify: number of candidates to rehearse with Megatron Core, which must be installed.
         price_per_gpu_hour: for `Candidate.price_per_trillion_tokens`, in any currency.
         keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
             ``memory_budget="60GiB"``, ``recompute=["none", "selective:mlp"]``,
-            ``search="layout"``, ``overrides={"model.num_layers": 12}``.
+            ``search="layout"``, ``overrides={"model.num_layers": 12}``, ``quick=True`` for the
+            job as typed alone.
 
     Sizes in the answer are bytes, times seconds. Raises UserError if the request is wrong. If
     nothing fits, `Advice.fits` is False.
@@ -51,7 +53,7 @@ def advise(
         relation = "cannot be combined with model, gpus or keywords"
         raise UserError("request", None, relation, "give one or the other")
     for name, number in (("top", top), ("explain", explain), ("verify", verify)):
-        if number is not None:
+        if number is not None and (name, number) != ("explain", 0):
             at_least_one(number, name)
     if price_per_gpu_hour is not None:
         price = convert(price_per_gpu_hour, float, "", "price_per_gpu_hour")
@@ -68,7 +70,7 @@ def evaluate(
     model, gpus, keywords: as for `advise`. Raises UserError if the request is wrong or the
     framework refuses the setting.
     """
-    request = request_of(model, gpus, {**keywords, "recompute": recompute})
+    request = request_of(model, gpus, {**keywords, "recompute": recompute, "quick": True})
     return plain_advice(answer_to(request)).candidates[0]
 
 

@@ -50,10 +50,12 @@ class JobKeywords(TypedDict, total=False):
 
 class RequestKeywords(JobKeywords, total=False):
     """JobKeywords and the search: recompute, the settings to rank instead of all; search,
-    ``recompute``, ``layout`` or ``optimum``."""
+    ``recompute``, ``layout`` or ``optimum``; quick, the job as typed alone: nothing faster is
+    looked for."""
 
     recompute: str | Sequence[str]
     search: str | None
+    quick: bool | None
 
 
 _DEGREES: Final = {short.lower(): name for short, name in SHORT_NAMES.items() if short != "DP"}
@@ -148,6 +150,7 @@ _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     **dict.fromkeys(_INTEGERS, at_least_one),
     "sequence_parallel": _reader(bool),
     "takes_recipe": _reader(bool),
+    "quick": _reader(bool),
     "omitted": _settings,
     "recompute": _settings,
     "search": _reader(SearchScope),

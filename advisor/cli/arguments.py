@@ -56,7 +56,8 @@ class RankingOptions(Struct, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
     `top` None means: the ten best that are not folded on a page, all in JSON and CSV. `front`: the
-    Pareto front alone. `explain` is a rank, `verify` the number of candidates to rehearse.
+    Pareto front alone. `explain` is a rank, or 0 for the row that the first sentence names;
+    `verify` the number of candidates to rehearse.
     `plot_kind` None means: the ranking. `row` is the rank of the row that files of one row show,
     None the choice. `against`: what it is compared with. `read` is what `--from` took the job from.
     `written`: the file that the answer goes to, None stdout. `arguments`: the command line.

@@ -63,11 +63,12 @@ def rank(options: RankingOptions) -> Outcome:
 
         omitted = omitted_report(advice, with_layout=_is_not_the_preset(advice, options))
         talk = (*talk, f"advise: {omitted}") if omitted else talk
-    if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not advice.fits:
+    fits = advice.fits or advice.fastest_found is not None
+    if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not fits:
         from advisor.report.wording import verdict
 
         talk = (*talk, f"advise: {verdict(advice)}")
-    exit_code = INTERRUPTED if advice.stopped else FITS if advice.fits else NOTHING_FITS
+    exit_code = INTERRUPTED if advice.stopped else FITS if fits else NOTHING_FITS
     outcome = Outcome(exit_code=exit_code, talk=talk)
     if options.written is None:
         return outcome._replace(text=_render(advice, options))
@@ -98,7 +99,7 @@ def _check(options: RankingOptions) -> None:
         ("--price-per-gpu-hour", options.price_per_gpu_hour, words),
         ("--front", options.front, words),
     ):
-        if value and options.output in refusing:
+        if value is not None and value is not False and options.output in refusing:
             others = [one for one in OutputFormat if one not in refusing]
             raise UserError(
                 flag,
@@ -169,20 +170,24 @@ def _page(advice: "Answer", options: RankingOptions) -> str:
     if options.explain is None:
         return text
     from advisor.report.explain_page import explanation
+    from advisor.report.wording import row_of
     from advisor.search.explain import memory_lines, time_lines
 
-    wanted = next(c for c in advice.candidates if c.rank == options.explain)
-    lines = memory_lines(wanted.evaluation), time_lines(wanted.evaluation)
-    return text + on_screen(explanation(wanted, *lines))
+    wanted = row_of(advice, options.explain).evaluation
+    found = options.explain == 0 and advice.fastest_found is not None
+    name = "Fastest found" if found else f"Row {row_of(advice, options.explain).rank}"
+    return text + on_screen(explanation(wanted, name, memory_lines(wanted), time_lines(wanted)))
 
 
 def _rows(advice: "Answer", options: RankingOptions) -> "Rows":
     """Rows that the rest of the page names are not folded: those explained or rehearsed, and the
     setting of the file that was read."""
     from advisor.report.ranking_table import Rows
+    from advisor.report.wording import row_of
 
     kept = [c.rank for c in advice.candidates if c.verification is not None]
-    kept += [options.explain] if options.explain else []
+    if options.explain is not None:
+        kept.append(row_of(advice, options.explain).rank)
     if options.read is not None:
         from advisor.report.changes import same_as_now
 

@@ -144,9 +144,11 @@ def _checked(words: Sequence[str]) -> RankingOptions:
 
 def _advice(options: RankingOptions) -> "Advice":
     """The answer as far as the row that it chooses."""
+    from msgspec.structs import replace
+
     from advisor.report.plain_advice import plain_advice
     from advisor.report.wording import chosen
 
-    answer = answer_to(options.request)
+    answer = answer_to(replace(options.request, quick=True))
     best = chosen(answer)
     return plain_advice(answer, top=best.rank if best else None)

@@ -103,6 +103,11 @@ _SEARCH: Final = Topic(
             FlagKind.CHOICE,
         ),
         Flag(
+            "--quick, --as-typed",
+            "the job as typed alone; nothing faster is looked for",
+            field="quick",
+        ),
+        Flag(
             "--memory-budget SIZE",
             "memory that a rank may reserve, e.g. 76GiB; default: all usable memory of the GPU",
             FlagKind.TEXT,
@@ -143,9 +148,9 @@ _OUTPUT: Final = Topic(
         Flag("--show-rejected", "list the settings that the framework refuses, and why"),
         Flag(
             "--explain [N]",
-            "show where each GiB and each millisecond of row N goes (default 1)",
+            "show where each GiB and ms of row N goes (default: the first named)",
             FlagKind.OPTIONAL,
-            default=1,
+            default=0,
         ),
         Flag(
             "--verify [N]",

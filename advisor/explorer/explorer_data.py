@@ -7,7 +7,6 @@ from string import Template
 from typing import Any, Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
@@ -40,7 +39,7 @@ from advisor.report.job_changes import apart, layout_cells, options_apart
 from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, all_job_flags, environment_words
 from advisor.report.text import plain_lines
-from advisor.report.wording import chosen, remedy_line
+from advisor.report.wording import leading, remedy_line
 from advisor.request.differences import harness_line
 from advisor.request.request import Request
 from advisor.search.answer_parts import lost_options
@@ -106,7 +105,7 @@ def _subject(answer: Answer, job: Job) -> dict[str, Any]:
             ["Differs", [" · ".join(answer.differences)]],
             ["Proof", _proof(answer)],
         ],
-        "remedies": [remedy_line(one, best) for one in answer.remedies],
+        "remedies": [remedy_line(one, best) for one in answer.remedies if not answer.fastest_found],
         "evaluated": answer.evaluated,
     }
 
@@ -260,7 +259,7 @@ def explorer_page(
 
 def _static(answer: Answer) -> str:
     """The table of a notebook, with all flags of its choice: layout and setting."""
-    advice, best = plain_advice(answer, top=10), chosen(answer)
+    advice, best = plain_advice(answer, top=10), leading(answer)
     assert best is not None
     evaluation = best.evaluation
     layout, environment = all_job_flags(evaluation), environment_words(evaluation)
@@ -271,10 +270,7 @@ def _static(answer: Answer) -> str:
         flags[label] = " ".join(filter(None, [layout[name], setting]))
     if environment:
         flags["Environment"] = f"export {environment}"
-    pasted = (
-        replace(one, flags=flags) if one.rank == best.rank else one for one in advice.candidates
-    )
-    return replace(advice, candidates=tuple(pasted))._repr_html_()
+    return advice.html_with(flags)
 
 
 def _asset(name: str) -> str:

@@ -20,7 +20,7 @@ from advisor.job.layout import SHORT_NAMES, ParallelLayout
 from advisor.learning.learned import LearnedCalibration
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.job_changes import apart
-from advisor.report.wording import chosen
+from advisor.report.wording import leading
 from advisor.request.layout_fields import freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
@@ -49,12 +49,15 @@ class Grid(Struct, frozen=True):
 
 
 def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
-    """All rows of `answer`, which has some, and those of jobs near its choice; `watch` is told how
-    far it is."""
-    best = chosen(answer)
+    """All rows of `answer`, which has some, and those of jobs near the one that it begins with;
+    `watch` is told how far it is."""
+    best = leading(answer)
     assert best is not None
     own = best.evaluation.job
     found: dict[Job, list[Evaluation]] = {own: []}
+    if answer.fastest_found:
+        others = _rows(own, best.evaluation.calibration)
+        found[own] = [best.evaluation, *(x for x in others if x.setting != best.evaluation.setting)]
     for candidate in answer.candidates:
         found.setdefault(candidate.evaluation.job, []).append(candidate.evaluation)
     searched = request.search is SearchScope.LAYOUT

@@ -7,14 +7,22 @@ from typing import Any
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
-from advisor.frameworks.registry import parts_of
+from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
 from advisor.report.breaking import dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking, Rows, overhead_words, remarks, shared_changes
-from advisor.report.wording import against_preset, chosen, remedy_line, verdict, way_out
+from advisor.report.wording import (
+    against_preset,
+    chosen,
+    found_notes,
+    leading,
+    remedy_line,
+    verdict,
+    way_out,
+)
 
 _USUAL = Rows()
 
@@ -58,32 +66,36 @@ def page(
             noted={*rows.kept, *([best.rank] if best else [])},
             shared=join_key_values(shared),
             folded=rows.folded_words(advice.candidates),
+            count=rows.count_words(advice.candidates),
             overhead=overhead_words(advice.candidates, shown),
             with_degrees=_with_degrees(advice, shared),
         ),
         _rejected(advice) if show_rejected or not shown else None,
-        _hint(advice, shown, rows.count_words(advice.candidates), show_rejected),
+        _hint(advice, shown, show_rejected),
     ]
     parts = [part for block in blocks if block is not None for part in ("", block)]
     return group(*parts[1:])
 
 
 def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
-    """The sentence that decides and what its row trains; what is faster still, or what helps where
+    """The sentence that decides, what its row trains and what it rests on; or what helps where
     nothing fits."""
     lines: list[Block] = [Text(f"{verdict(advice)} {caveat}".strip(), "bold")]
-    if advice.fits:
-        best = advice.candidates[0].evaluation
-        hours = best.gpu_hours_per_trillion_tokens
-        lines.append(rate_words(best.tokens_per_second, hours, price))
-    if advice.remedies:
+    best = leading(advice)
+    if best is not None and best.evaluation.fits:
+        hours = best.evaluation.gpu_hours_per_trillion_tokens
+        lines.append(rate_words(best.evaluation.tokens_per_second, hours, price))
+    lines += found_notes(advice)
+    if advice.remedies and not advice.fastest_found:
         reference = advice.candidates[0].evaluation
-        head = "Faster still" if advice.fits else "Other changes that help"
+        head = "Other changes that help"
         texts = [remedy_line(remedy, reference) for remedy in advice.remedies]
         if len(texts) == 1:
             lines.append(f"{head}: {texts[0]}")
         else:
             lines += [f"{head}:", *(labelled_rows([("  -", text)], gap=1) for text in texts)]
+    if advice.fastest_found:
+        return group(*lines)
     if way := way_out(advice):
         lines.append(way)
     if compared := against_preset(advice):
@@ -151,19 +163,17 @@ _SHOWN_ERROR = 5e-4
 
 
 def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
-    """What tells each framework the chosen row, to be copied."""
-    best = chosen(advice)
+    """What tells the framework the row that the first sentence names, to be copied."""
+    best = leading(advice)
     if best is None:
         return None
-    shown = flags.shown_frameworks(advice.job)
-    blocks = [
-        flags.framework_block(advice, best.evaluation, framework, with_layout=with_layout)
-        for framework in shown
-    ]
+    blocks: list[Block] = []
+    if not best.evaluation.fits:
+        blocks.append(f"Flags of row {best.rank}, which does not fit:")
+    blocks.append(flags.framework_block(advice, best.evaluation, with_layout=with_layout))
     if variables := flags.environment_words(best.evaluation):
         blocks.append(flags.command_block("Environment", variables))
-    caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
-    return group(*caption, *blocks)
+    return group(*blocks)
 
 
 def _notes(
@@ -172,12 +182,13 @@ def _notes(
     noted: Collection[int],
     shared: str = "",
     folded: str = "",
+    count: str = "",
     overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
     """What is to be said of the rows `noted`, which a reader acts on, each once; what ~ means; what
-    all rows change, over which row the overhead is, how many are folded, and what is to be given
-    with the degrees of a row."""
+    all rows change, over which row the overhead is, how many rows are folded or shown, and what is
+    to be given with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes if candidate.rank in noted else ():
@@ -192,6 +203,7 @@ def _notes(
         ("all rows", f"with {shared}" * bool(shared)),
         ("overhead", overhead),
         ("hidden", folded),
+        ("rows", count * (not folded)),
         ("to rerun a row", with_degrees),
     )
     notes += [(label, Text(text, "dim")) for label, text in words if text]
@@ -227,15 +239,13 @@ def _rejected(advice: Answer) -> Block:
     return group(*lines)
 
 
-def _hint(
-    advice: Answer, shown: Sequence[RankedEvaluation], count: str, show_rejected: bool
-) -> Block | None:
+def _hint(advice: Answer, shown: Sequence[RankedEvaluation], show_rejected: bool) -> Block | None:
     if not shown:
         return None
-    parts = [count] if count else []
-    parts.append(f"explain a row with --explain {shown[:2][-1].rank}")
+    parts = [f"--explain {shown[:2][-1].rank} explains a row"]
     if advice.rejected and not show_rejected:
-        parts.append(f"{len(advice.rejected)} rejected settings with --show-rejected")
-    parts += ["the explorer with -o job.html", "pictures with --plot out.svg"]
-    parts[0] = parts[0][:1].upper() + parts[0][1:]
+        parts.append(f"--show-rejected lists {len(advice.rejected)} rejected settings")
+    for name in flags.other_frameworks(advice.job):
+        parts.append(f"--framework {name} prints flags of {label_of(name)}")
+    parts += ["-o job.html writes the explorer", "--plot out.svg a picture"]
     return Fitted(lambda width: dotted_lines(parts, width), "dim")

@@ -15,8 +15,8 @@ from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 from advisor.report.blocks import Block, Text, group, labelled_rows
-from advisor.report.job_changes import GROUPS
 from advisor.report.setting_flags import copied_block
+from advisor.request.origin import GROUPS
 
 RECOMPUTE: Final = "recompute"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from advisor.answer.answer import MemoryLine, RankedEvaluation, TimeLine
+from advisor.answer.answer import MemoryLine, TimeLine
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
 from advisor.base.units import human_bytes
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, group, labelled_rows, table
@@ -20,16 +20,16 @@ _TIME_TOLERANCE = 1e-6  # relative: sums of floats in another order
 
 
 def explanation(
-    candidate: RankedEvaluation, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
+    evaluation: Evaluation, name: str, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
 ) -> Block:
-    """Memory by component and tensor, memory by stage, time by phase and operator."""
-    evaluation = candidate.evaluation
+    """Memory by component and tensor, memory by stage, time by phase and operator, of the row that
+    is called `name`."""
     peak = evaluation.peak
     low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
     return group(
         "",
         Text(
-            f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank (stage "
+            f"{name}, {evaluation.setting.spec}: memory of the worst rank (stage "
             f"{peak.stage}) at its peak, in the {peak.peak_phase}",
             "bold",
         ),

@@ -1,6 +1,7 @@
 """In what the jobs of a ranking differ, field by field: as columns, and as KEY=VALUE."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from msgspec import Struct
@@ -10,13 +11,11 @@ from advisor.base.fields import spelled
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH
 from advisor.job.job import Job
-from advisor.job.layout import DEGREES, EVEN
+from advisor.job.layout import DEGREES, EVEN, SHORT_NAMES
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly
-from advisor.request.origin import changed_fields
+from advisor.request.origin import GROUPS, changes
 
-GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
-"""Groups of KEY=VALUE, and the attributes of a Job that hold them."""
 _SHARDING: Final = "sharding"
 _ALWAYS: Final = ("DP", "mbs")
 _IN_COLUMNS: Final = (
@@ -24,16 +23,6 @@ _IN_COLUMNS: Final = (
     *("layout.sequence_parallel", "layout.cp_comm_type"),
     *("job.micro_batch_size", "layout.data_parallel_sharding"),
 )
-
-
-def changes(job: Job, usual: Job) -> dict[str, Any]:
-    """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
-    found = {}
-    for group, attribute in GROUPS.items():
-        own, other = getattr(job, attribute), getattr(usual, attribute)
-        for name in () if own is other else changed_fields(own, other):
-            found[f"{group}.{name}"] = getattr(own, name)
-    return found
 
 
 def untold(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +115,40 @@ def degrees_apart(job: Job, other: Job) -> list[str]:
 
 
 _WORDS: Final = {"mbs": "micro batch"}
+
+
+def change_words(job: Job, usual: Job, origin: Mapping[str, str]) -> str:
+    """``the recipe's EP 8 to 32 and micro batch 1 to 2``: in what `job` is another one than the
+    `usual`, and where each value that it changes came from, by `origin`."""
+    groups = groupby(_each_change(job, usual), lambda change: _lender(origin.get(change[0], "")))
+    return "; ".join(f"{lender}{all_of([words for _, words in own])}" for lender, own in groups)
+
+
+def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
+    """``GROUP.FIELD``, and ``EP 8 to 32``."""
+    ours, theirs = layout_cells(job), layout_cells(usual)
+    for title, cell in ours.items():
+        if cell != theirs[title] and title != "DP" and DASH not in (cell, theirs[title]):
+            path = _PATHS.get(title) or f"layout.{SHORT_NAMES[title]}"
+            yield path, f"{_WORDS.get(title, title)} {theirs[title]} to {cell}"
+    for path, value in options_apart(job, usual).items():
+        group, _, name = path.partition(".")
+        before = spelled(getattr(getattr(usual, GROUPS[group]), name))
+        yield path, " ".join(filter(None, [path, before, "to", spelled(value) or "none"]))
+
+
+_PATHS: Final = {"mbs": "job.micro_batch_size", _SHARDING: "layout.data_parallel_sharding"}
+
+
+def _lender(origin: str) -> str:
+    """Whose a value was, before its name; nothing where it was the advisor's own choice."""
+    kind = origin.partition(" ")[0]
+    return {"recipe": "the recipe's ", "default": "the default "}.get(kind, "")
+
+
+def all_of(words: Sequence[str]) -> str:
+    """``PP 2, VPP 8 and micro batch 2``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _chunks(job: Job) -> tuple[int, int]:

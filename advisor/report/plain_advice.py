@@ -15,6 +15,7 @@ from advisor.answer.advice import (
     AdvisedModel,
     Candidate,
     Explanation,
+    FastestFound,
     MemoryShare,
     RecipeNote,
     Recompute,
@@ -28,9 +29,9 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.changes import caveat, read_file
-from advisor.report.job_changes import changes
 from advisor.report.setting_flags import all_flags, all_job_flags
-from advisor.report.wording import chosen, verdict
+from advisor.report.wording import chosen, row_of, verdict
+from advisor.request.origin import changes
 
 
 def plain_advice(
@@ -49,7 +50,10 @@ def plain_advice(
     listed = [c for c in answer.candidates if c.pareto or not front][:top]
     of_jobs = {id(c.evaluation.job): c.evaluation for c in listed}
     extras = {number: _extras(evaluation, answer) for number, evaluation in of_jobs.items()}
-    wanted = next((c for c in answer.candidates if c.rank == explained), None)
+    explain = None
+    if explained is not None and best is not None:
+        rank = 0 if explained == 0 and answer.fastest_found else row_of(answer, explained).rank
+        explain = _explanation(row_of(answer, explained), rank)
     own: dict[str, Any] = {
         "job": _job(answer.job, best.evaluation if best else None, price_per_gpu_hour),
         "candidates": tuple(
@@ -64,12 +68,14 @@ def plain_advice(
         ),
         "recipe": RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
         "origin": dict(answer.origin),
+        "fits": answer.fits or answer.fastest_found is not None,
+        "fastest_found": _fastest_found(answer, price_per_gpu_hour),
     }
     return Advice(
         **_of_same_name(answer, Advice) | own,
         verdict=f"{verdict(answer)} {caveat(read)}".strip(),
         job_flags=_plain(all_job_flags(best.evaluation)) if best else {},
-        explain=_explanation(wanted) if wanted else None,
+        explain=explain,
         read_from=read_file(answer.job, read) if read else None,
     )
 
@@ -169,11 +175,25 @@ def _saved(kept: Mapping[LayerKind, int]) -> dict[str, int | None]:
     return saved
 
 
-def _explanation(candidate: RankedEvaluation) -> Explanation:
+def _fastest_found(answer: Answer, price: float | None) -> FastestFound | None:
+    """With what its job changes, and all flags of it."""
+    found = answer.fastest_found
+    if found is None:
+        return None
+
+    def plain(one: RankedEvaluation) -> Candidate:
+        return _candidate(one, *_extras(one.evaluation, answer), price)
+
+    own, other = plain(found.candidate), found.without
+    without = plain(other) if other is not None else None
+    return FastestFound(**asdict(own), gain=found.gain, rests_on=found.rests_on, without=without)
+
+
+def _explanation(candidate: RankedEvaluation, rank: int) -> Explanation:
     from advisor.search.explain import memory_lines, time_lines
 
     return Explanation(
-        rank=candidate.rank,
+        rank=rank,
         memory=tuple(
             MemoryShare(**asdict(line), num_bytes=line.num_bytes)
             for line in memory_lines(candidate.evaluation)

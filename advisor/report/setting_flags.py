@@ -9,7 +9,7 @@ from advisor.frameworks.registry import label_of, parts_of
 from advisor.job.job import Job
 from advisor.report.blocks import Block, Fitted, wrapped
 from advisor.report.breaking import command_lines, packed
-from advisor.report.wording import chosen
+from advisor.report.wording import leading
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 _MARGIN: Final = 17
@@ -35,12 +35,11 @@ def _family(job: Job) -> tuple[str, ...]:
     return tuple(name for name in family if parts_of(name).jobs.builds(job.model))
 
 
-def shown_frameworks(job: Job) -> tuple[str, ...]:
-    """Frameworks whose flags a page shows: of the job's family those that everybody uses, and the
-    job's own."""
+def other_frameworks(job: Job) -> list[str]:
+    """Of the frameworks that everybody uses, those of the job's family whose flags a page leaves
+    out: it shows those of the job's own."""
     family, own = _family(job), job.config.framework
-    usual = (*parts_of(own).shown, own)
-    return tuple(dict.fromkeys(name for name in usual if name in family))
+    return [name for name in parts_of(own).shown if name in family and name != own]
 
 
 def framework_flags(evaluation: Evaluation, framework: str) -> str:
@@ -49,9 +48,10 @@ def framework_flags(evaluation: Evaluation, framework: str) -> str:
 
 
 def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False) -> bool:
-    """Whether all flags of the job are said: everywhere `with_layout`, and to a framework that does
-    not have the recipe that the job is of."""
-    return with_layout or advice.recipe_framework != framework
+    """Whether all flags of the job are said: everywhere `with_layout`, of a job that is not the one
+    that was typed, and to a framework that does not have the recipe that the job is of."""
+    changed = advice.fastest_found is not None
+    return with_layout or changed or advice.recipe_framework != framework
 
 
 def framework_job_flags(
@@ -64,10 +64,9 @@ def framework_job_flags(
     return parts_of(framework).spelling.assumed_flags(evaluation.job)
 
 
-def framework_block(
-    advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool
-) -> Block:
-    """The framework's label, and what tells it the setting and its job."""
+def framework_block(advice: Answer, evaluation: Evaluation, *, with_layout: bool) -> Block:
+    """The label of the job's framework, and what tells it the setting and its job."""
+    framework = evaluation.job.config.framework
     job = framework_job_flags(advice, evaluation, framework, with_layout=with_layout)
     words = f"{job} {framework_flags(evaluation, framework)}".strip() or NO_FLAGS
     not_in_flags = job_outside_flags(advice, evaluation, framework, with_layout=with_layout)
@@ -135,7 +134,7 @@ def environment_words(evaluation: Evaluation) -> str:
 
 def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
-    best = chosen(advice)
+    best = leading(advice)
     if best is None:
         return ""
     framework = advice.job.config.framework
@@ -148,7 +147,7 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
     """What `--format flags` does not say; empty where it says all."""
-    best, framework = chosen(advice), advice.job.config.framework
+    best, framework = leading(advice), advice.job.config.framework
     if best is None:
         return ""
     return job_outside_flags(advice, best.evaluation, framework, with_layout=with_layout)
@@ -156,7 +155,7 @@ def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
 
 def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
-    best = chosen(advice)
+    best = leading(advice)
     if best is None:
         return ""
     evaluation = best.evaluation

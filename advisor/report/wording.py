@@ -1,9 +1,16 @@
 """Numbers and choices in the words that every report shares."""
 
-from collections.abc import Sequence
 from typing import Final
 
-from advisor.answer.answer import SAME_TIME, Answer, Basis, RankedEvaluation, Remedy
+from advisor.answer.answer import (
+    SAME_TIME,
+    Answer,
+    Basis,
+    FastestFound,
+    RankedEvaluation,
+    Remedy,
+    SearchNote,
+)
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
@@ -41,16 +48,93 @@ def chosen(advice: Answer) -> RankedEvaluation | None:
     return next(fitting, advice.candidates[0] if advice.candidates else None)
 
 
+def leading(advice: Answer) -> RankedEvaluation | None:
+    """The row that the first sentence names, whose flags are printed: the fastest found where that
+    wins, else the choice of the job as typed."""
+    return advice.fastest_found.candidate if advice.fastest_found else chosen(advice)
+
+
+def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
+    """The row of a rank, or where there is none the one that the first sentence names, of an answer
+    with some."""
+    best = leading(advice)
+    assert best is not None
+    return next((one for one in advice.candidates if one.rank == rank), best)
+
+
 def missing_bytes(evaluation: Evaluation) -> int:
     """Bytes by which the worst rank exceeds the budget; negative where it fits."""
     return evaluation.peak_reserved_bytes - evaluation.budget_bytes
 
 
 def verdict(advice: Answer) -> str:
-    """Which row is the choice, with the number that decides, and what the alternative costs."""
+    """Which row is the choice, with the number that decides, and what the alternative costs; first
+    of all the fastest that was found, where that is of another job."""
     best = chosen(advice)
     if best is None:
         return "No setting could be evaluated: the framework refuses every setting asked for."
+    if advice.fastest_found is not None:
+        return f"{_as_typed(best.evaluation)} {_fastest_found(advice, advice.fastest_found)}"
+    nothing = " Nothing faster was found near the job." if advice.fits and _near(advice) else ""
+    return f"{_of_the_job(advice, best)}{nothing}"
+
+
+def _near(advice: Answer) -> bool:
+    """Whether jobs near the one that was typed were searched."""
+    return advice.search is not None and advice.usual is None
+
+
+def _as_typed(best: Evaluation) -> str:
+    """What comes of the job without any change."""
+    if not best.fits:
+        return f"Nothing fits as the job stands ({best.setting.spec} {_miss(best)})."
+    return f"Fastest as the job stands: {_figures(best)}."
+
+
+def _fastest_found(advice: Answer, found: FastestFound) -> str:
+    """Setting, memory, time, and every change with where the changed value came from."""
+    from advisor.report.job_changes import change_words
+
+    one = found.candidate.evaluation
+    less = "" if found.gain is None else f" (-{found.gain * 100:.0f} %)"
+    words = change_words(one.job, advice.job, advice.origin)
+    return f"Fastest found: {_figures(one)}{less}{words and f', which changes {words}'}."
+
+
+def _figures(evaluation: Evaluation) -> str:
+    time = seconds(evaluation.step_time_seconds, evaluation.step_time_seconds)
+    return f"{evaluation.setting.spec} ({_room(evaluation)}), {time} s"
+
+
+def found_notes(advice: Answer) -> list[str]:
+    """What the gain of the fastest found rests on, and the best without that; how the flags of the
+    job as typed are had; how much a bound leaves open."""
+    found, said = advice.fastest_found, []
+    if found is not None and found.rests_on:
+        line = f"Part of the gain rests on {'; '.join(found.rests_on)}."
+        if found.without is not None:
+            line += f" Fastest without: {_figures(found.without.evaluation)}."
+        said.append(line)
+    if found is not None:
+        said.append("Flags of the job as typed: --format flags --as-typed.")
+    if advice.search is not None and (best := leading(advice)) is not None:
+        said += _left_open(advice.search, best.evaluation.step_time_seconds)
+    return said
+
+
+def _left_open(search: SearchNote, best_seconds: float) -> list[str]:
+    least = search.least_possible_seconds
+    if least is None or search.whole or least >= best_seconds * _NEAR_THE_BOUND:
+        return []
+    words, best = (seconds(one, best_seconds) for one in (least, best_seconds))
+    return [f"No layout can be faster than {words} s; this is {best} s: --search layout."]
+
+
+_NEAR_THE_BOUND: Final = 0.8
+"""Share of the best step time from which a bound leaves little to search for (a judgement)."""
+
+
+def _of_the_job(advice: Answer, best: RankedEvaluation) -> str:
     if not best.evaluation.fits:
         return _nothing_fits(advice)
     room = _room(best.evaluation)
@@ -83,7 +167,9 @@ def _nothing_fits(advice: Answer) -> str:
     budget = evaluations[0].budget_bytes
     shown = (one for one in advice.candidates if one.same_as is None and not one.folded)
     nearest = sorted(shown, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
-    near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
+    near = "; ".join(
+        f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c.evaluation)}" for c in nearest
+    )
     fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = f" Weights, gradients and optimizer take {gib(fixed)} GiB: recompute cannot help."
     over = missing_bytes(nearest[0].evaluation) > 0
@@ -93,8 +179,7 @@ def _nothing_fits(advice: Answer) -> str:
     return f"{nothing} {fits} in {gib(budget)} GiB. Nearest: {near}.{hopeless * (fixed > budget)}"
 
 
-def _miss(candidate: RankedEvaluation) -> str:
-    evaluation = candidate.evaluation
+def _miss(evaluation: Evaluation) -> str:
     missing = missing_bytes(evaluation)
     if missing > 0:
         return f"is {_about(evaluation)}{gib(missing)} GiB over the budget"
@@ -153,22 +238,17 @@ def _bought(advice: Answer, best: Evaluation) -> str:
     faster = best.tokens_per_second / other.evaluation.tokens_per_second - 1
     if faster < SAME_TIME:
         return ""
-    from advisor.report.job_changes import apart, degrees_apart
+    from advisor.report.job_changes import all_of, apart, degrees_apart
 
     there = other.evaluation.job
     ours, theirs = (
         degrees_apart(*jobs) or [apart(*jobs)] for jobs in ((best.job, there), (there, best.job))
     )
     return (
-        f" {best.setting.spec} makes room for {_all_of(ours)}. The choice is {faster * 100:.1f} % "
-        f"faster than row {other.rank} ({_all_of(theirs)}), the fastest row that fits without "
+        f" {best.setting.spec} makes room for {all_of(ours)}. The choice is {faster * 100:.1f} % "
+        f"faster than row {other.rank} ({all_of(theirs)}), the fastest row that fits without "
         "recompute."
     )
-
-
-def _all_of(words: Sequence[str]) -> str:
-    """``PP 2, VPP 8 and micro batch 2``."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def against_preset(advice: Answer) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import NODEFAULT, Struct
 
 from advisor.base.record import defaults
+from advisor.job.job import Job
 
 T = TypeVar("T", bound=Struct)
 
@@ -72,3 +73,17 @@ def changed_fields(one: T, other: T) -> tuple[str, ...]:
     return tuple(
         name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)
     )
+
+
+GROUPS: Final = {"model": "model", "layout": "layout", "job": "config"}
+"""Groups of KEY=VALUE, and the attributes of a Job that hold them."""
+
+
+def changes(job: Job, usual: Job) -> dict[str, Any]:
+    """``GROUP.FIELD`` -> value of `job`, where `usual` has another one."""
+    found = {}
+    for group, attribute in GROUPS.items():
+        own, other = getattr(job, attribute), getattr(usual, attribute)
+        for name in () if own is other else changed_fields(own, other):
+            found[f"{group}.{name}"] = getattr(own, name)
+    return found

@@ -26,6 +26,7 @@ class Request(Struct, frozen=True, kw_only=True):
         calibration: folders of measured runs to learn from, and at most one calibration file.
         takes_recipe: whether values that are not given may come from a published recipe; otherwise
             they are the framework's defaults, as for a launch script, and no degree is searched.
+        quick: whether the answer is for the job as typed alone, and nothing faster is looked for.
         omitted: paths of the given values that are only defaults of the framework.
     """
 
@@ -51,4 +52,5 @@ class Request(Struct, frozen=True, kw_only=True):
     config_dir: Path | None = None
     calibration: tuple[Path, ...] = ()
     takes_recipe: bool = True
+    quick: bool = False
     omitted: tuple[str, ...] = ()

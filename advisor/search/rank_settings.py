@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import SAME_TIME, Answer, Rejection, Remedy
+from advisor.answer.answer import Answer, Rejection, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
@@ -17,7 +17,7 @@ from advisor.search.answer_parts import answer_of, notes_on
 from advisor.search.changed_options import changed
 from advisor.search.evaluate import Evaluator
 from advisor.search.near_changes import Neighbour, neighbours
-from advisor.search.ranking import AT_THE_EDGE, Order, first_simulated, order, rank, tier
+from advisor.search.ranking import Order, first_simulated, order, rank, tier
 
 _SHOWN = 4
 
@@ -33,13 +33,14 @@ def find_remedies(
     calibration: Calibration,
     asked: tuple[Setting, ...] = (),
 ) -> tuple[Remedy, ...]:
-    """Remedies against `best`, the first of the ranking, most useful first.
+    """Remedies against `best`, the first of the ranking, most useful first; none where it fits.
 
-    asked: the settings that a remedy may go with; empty means any legal one.
-    Where `best` fits, a remedy must fit and be faster. Where nothing fits, a remedy must need less
-    memory; those that make it fit come first. All of them with the allocator simulated, as `best`
-    is.
+    asked: the settings that a remedy may go with; empty means any legal one. A remedy must need
+    less memory; those that make it fit come first. All of them with the allocator simulated, as
+    `best` is.
     """
+    if best.fits:
+        return ()
     best = best.simulated
     found: list[tuple[Order, Remedy]] = []
     settings = parts_of(best.job.config.framework).settings
@@ -71,39 +72,20 @@ def _first_that_helps(
 ) -> Evaluation | None:
     """The first of the job's ranking, its allocator simulated; None where it does not help."""
     settings = parts_of(evaluator.job.config.framework).settings
-    enough = best.step_time_seconds * (1 - SAME_TIME)
-    if tier(best) == 0 and (evaluator.at_least_seconds >= enough or evaluator.is_hopeless):
-        return None
     ranked: list[tuple[Order, int, Evaluation]] = []
     for setting in asked or settings.candidates(evaluator.job):
         if asked and settings.check(setting, evaluator.job):
             continue
-        timed = evaluator.timed(setting)
-        if tier(best) == 0 and timed.time.total >= enough:
-            continue
-        found = evaluator.evaluate_timed(timed)
+        found = evaluator.evaluate(setting)
         ranked.append((order(found), len(ranked), found))
-    for _, _, other in _as_likely_to_fit(sorted(ranked), best):
-        if _helps(other.simulated, best):
-            return other.simulated
-    return None
-
-
-def _as_likely_to_fit(
-    ranked: list[tuple[Order, int, Evaluation]], best: Evaluation
-) -> list[tuple[Order, int, Evaluation]]:
-    """Those that a simulation of the allocator may show to help: few, as one takes a while."""
-    likely = [one for one in ranked if _helps(one[2], best)]
-    if tier(best) == 0:
-        likely += [one for one in ranked if tier(one[2]) == AT_THE_EDGE]
-    return likely[:_SIMULATIONS]
+    likely = [other for _, _, other in sorted(ranked) if _helps(other, best)]
+    simulated = (other.simulated for other in likely[:_SIMULATIONS])
+    return next((other for other in simulated if _helps(other, best)), None)
 
 
 def _helps(other: Evaluation, best: Evaluation) -> bool:
     if tier(other) != tier(best):
         return tier(other) < tier(best)
-    if tier(best) == 0:
-        return other.step_time_seconds < best.step_time_seconds * (1 - SAME_TIME)
     return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
 
 

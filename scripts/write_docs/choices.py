@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 @cache
 def _choice(model: str, gpus: str, name: str, given: tuple[tuple[str, Any], ...]) -> Choice:
-    answer = answer_to(request_of(model, gpus, dict(given)))
+    answer = answer_to(request_of(model, gpus, {**dict(given), "quick": True}))
     found = [one.evaluation for one in answer.candidates]
     none = next(one for one in found if one.setting.spec == "none")
     return Choice(name, none, found[0])

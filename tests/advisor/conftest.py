@@ -208,7 +208,7 @@ def tight() -> Answer:
         evaluation("full:uniform:1", 4, 2.4, 0.999),
         evaluation(NONE, 40, 0.0, 0.0),
         evaluation("selective:core_attn", 40, 0.3, 0.0),
-        remedies=(VPP_REMEDY,),
+        remedies=(),
     )
     useless = replace(
         whole.candidates[4],

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from advisor.report.job_changes import changes
+from advisor.request.origin import changes
 from scripts.write_docs.choices import growing
 from scripts.write_docs.parts import DOCS, DRAWINGS, TABLES, names_in, written
 

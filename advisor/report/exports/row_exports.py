@@ -5,7 +5,7 @@ from pathlib import Path
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.report.exports.export_origin import origin_of
-from advisor.report.figures.plot import row_of
+from advisor.report.wording import row_of
 
 
 def write_exports(

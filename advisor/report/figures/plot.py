@@ -6,10 +6,10 @@ matplotlib (extra `report`) is imported when a picture is asked for, never befor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.answer import Answer
 from advisor.base.errors import UserError, missing_package
 from advisor.report.figures.kit import save, styled
-from advisor.report.wording import chosen
+from advisor.report.wording import row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,13 +50,6 @@ def write_figure(
         raise UserError("--plot", path, "nothing to draw: every setting is rejected")
     with styled("advise"):
         save(_drawn(advice, kind or "ranking", top, row), path)
-
-
-def row_of(advice: Answer, rank: int | None) -> RankedEvaluation:
-    """The row of a rank, or the choice, of an answer with some."""
-    best = chosen(advice)
-    assert best is not None
-    return next((one for one in advice.candidates if one.rank == rank), best)
 
 
 def _drawn(advice: Answer, kind: str, top: int | None, rank: int | None) -> "Figure":

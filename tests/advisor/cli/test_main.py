@@ -145,10 +145,10 @@ def test_overrides_stand_anywhere() -> None:
     assert options.request.overrides == ("model.num_layers=4", "job.seq_length=1", "layout.x=y")
 
 
-def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> None:
-    assert parse([*JOB, "--explain"]).explain == 1
+def test_explain_without_a_number_is_of_the_first_sentence_and_eats_no_override() -> None:
+    assert parse([*JOB, "--explain"]).explain == 0
     options = parse([*JOB, "--explain", "model.num_layers=4", "layout.x=y"])
-    assert options.explain == 1
+    assert options.explain == 0
     assert options.request.overrides == ("model.num_layers=4", "layout.x=y")
 
 

@@ -14,7 +14,9 @@ def test_the_whole_explanation_fits_100_columns(tight: Answer, explained: tuple)
     _, memory, time = explained
     name, shape = "a very long name of a tensor " * 3, "[" + "1024 / cp / tp, " * 5 + "]"
     long = replace(memory[0], name=name, shape=shape)
-    text = "\n".join(plain_lines(explanation(tight.candidates[0], (long, *memory[1:]), time)))
+    text = "\n".join(
+        plain_lines(explanation(tight.candidates[0].evaluation, "Row 1", (long, *memory[1:]), time))
+    )
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith("\nRow 1, selective:mlp: memory of the worst rank (stage 0) at its peak")
     assert "Time of one step, expected between 8.556 and 10.044 s" in text

@@ -8,7 +8,8 @@ from advisor.job.job import Job
 from advisor.job.layout import EVEN, DataParallelSharding
 from advisor.models.options import CpCommType
 from advisor.plan.split import split_evenly
-from advisor.report.job_changes import LayoutColumns, apart, changes
+from advisor.report.job_changes import LayoutColumns, apart
+from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 from tests.advisor.conftest import JOB

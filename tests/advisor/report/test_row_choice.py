@@ -46,7 +46,7 @@ def test_what_is_folded_is_counted_and_named(crowded: Answer) -> None:
         "hidden 1 row dominated (another row is no larger and no slower), 1 row with the same "
         "result as another, 4 rows after the first 10: --top 16 shows all"
     ) in " ".join(text.split())
-    assert "10 of 16 rows, more with --top N · explain a row with --explain 4" in text
+    assert "--explain 4 explains a row" in text
 
 
 def test_all_rows_of_top_are_there_and_nothing_is_folded(crowded: Answer) -> None:

@@ -14,7 +14,7 @@ from advisor.job.job import Job
 from advisor.lint.request_from import read_job
 from advisor.models.options import TokenDispatcher
 from advisor.models.presets import model_names
-from advisor.report.job_changes import changes
+from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
 

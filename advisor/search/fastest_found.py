@@ -1,0 +1,91 @@
+"""The fastest that is found near the job as typed, of all that was not given: the answer's first
+sentence where it wins."""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from advisor.answer.answer import Answer, FastestFound, RankedEvaluation, SearchNote
+from advisor.answer.evaluation import Evaluation
+from advisor.base.errors import UserError
+from advisor.frameworks.registry import parts_of
+from advisor.hardware.calibration import Calibration
+from advisor.request.origin import changes
+from advisor.request.request import Request
+from advisor.request.resolve import Resolution
+from advisor.search.answer_parts import notes_on
+from advisor.search.changed_options import with_fewest_changes
+from advisor.search.found import Searched, search_near
+from advisor.search.ranking import order
+
+WORTH_A_CHANGE: Final = 0.01
+"""Share of a step below which a gain is not worth another job (a judgement)."""
+_RESTS_ON: Final = {
+    "layout.overlap_moe_expert_parallel_comm": "EP overlap",
+    "model.moe_flex_dispatcher_backend": "the token dispatcher",
+    "model.moe_token_dispatcher_type": "the token dispatcher",
+}
+"""Changes whose gains few published runs show, in words."""
+
+
+def with_fastest_found(
+    answer: Answer, resolution: Resolution, calibration: Calibration, request: Request
+) -> Answer:
+    """`answer` with the fastest that is found near its job, where that is worth another job; and
+    with how far was searched. What was given stays; only settings that were asked for are tried.
+
+    Nothing is looked for with `quick`, next to a search that was asked for, or where measured runs
+    move single settings.
+    """
+    if request.quick or request.search is not None or answer.stopped or not answer.candidates:
+        return answer
+    if type(calibration) is not Calibration:
+        return answer
+    parse = parts_of(resolution.config.framework).settings.parse
+    try:
+        asked = tuple(map(parse, request.recompute))
+        searched = search_near(answer.job, resolution, calibration, asked)
+    except UserError:
+        return answer
+    evaluated = answer.evaluated + searched.evaluated
+    return replace(
+        answer,
+        evaluated=evaluated,
+        search=SearchNote(evaluated=evaluated),
+        fastest_found=_found(answer, searched, resolution),
+    )
+
+
+def _found(answer: Answer, searched: Searched, resolution: Resolution) -> FastestFound | None:
+    """The best of a search; None where the best as typed is as good."""
+    if not searched.evaluations:
+        return None
+    best = with_fewest_changes(searched.best, resolution).simulated
+    usual = next((c.evaluation for c in answer.candidates if c.evaluation.fits), None)
+    gain = None if usual is None else 1 - best.step_time_seconds / usual.step_time_seconds
+    if not best.fits or (gain is not None and gain <= WORTH_A_CHANGE):
+        return None
+    changed = changes(best.job, answer.job)
+    rests_on = tuple(dict.fromkeys(_RESTS_ON[path] for path in changed if path in _RESTS_ON))
+    return FastestFound(
+        candidate=_first(best),
+        changes=changed,
+        gain=gain,
+        rests_on=rests_on,
+        without=_without(answer, searched) if rests_on else None,
+    )
+
+
+def _without(answer: Answer, searched: Searched) -> RankedEvaluation | None:
+    """The best that fits and rests on none of `_RESTS_ON`."""
+    plain = (
+        row
+        for row in searched.evaluations
+        if row.fits and not changes(row.job, answer.job).keys() & _RESTS_ON.keys()
+    )
+    best = min(plain, key=order, default=None)
+    return _first(best) if best is not None else None
+
+
+def _first(best: Evaluation) -> RankedEvaluation:
+    return RankedEvaluation(rank=1, evaluation=best, notes=notes_on([best])(best))
