@@ -56,7 +56,7 @@ class AttentionMask(Struct, frozen=True):
 NO_MASK: Final = AttentionMask()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def chunk_footprint(
     shape: RankShape,
     plan: RecomputePlan,

@@ -206,7 +206,7 @@ class RecomputePlan(Struct, frozen=True, cache_hash=True):
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=512)
 def tallied(plan: RecomputePlan) -> tuple[Segment, ...]:
     """The segments of `plan` with equal ones counted as copies wherever they stand: all that a sum
     over a chunk needs, and few where kinds of layers alternate."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -124,12 +124,20 @@ class JobMemory:
 
     def at_least(self, plans: list[RecomputePlan]) -> Iterator[Reserved]:
         """What the stages reserve at least: what their layers keep of the microbatches that are in
-        flight before the first backward, and nothing of a running pass."""
+        flight before the first backward, and next to it what the end of the model needs."""
         kept = [kept_bytes(self._shape, plan) for plan in plans]
         for stage in range(self._pp):
-            yield self.reserved_of(
-                stage, sum(kept[group] * n for group, n in self.in_flight(stage))
-            )
+            held = sum(kept[group] * n for group, n in self.in_flight(stage))
+            yield self.reserved_of(stage, held + self._end_bytes * (stage == self._pp - 1))
+
+    @cached_property
+    def _end_bytes(self) -> int:
+        """The most bytes of head and loss in the first microbatch, which no other runs next to."""
+        turns = self._job.layout.overlap_moe_expert_parallel_comm
+        if self._working_set is not None or turns or not self._stages[-1][-1].head:
+            return 0
+        end = chunk_footprint(self._shape, RecomputePlan(()), False, True)
+        return max(end.forward.num_bytes, end.backward.num_bytes)
 
     def in_flight(self, stage: int) -> list[tuple[int, int]]:
         """Of each chunk of a stage its group of layers, and the microbatches that have gone forward

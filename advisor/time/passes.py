@@ -304,7 +304,7 @@ def copy_seconds(num_bytes: int, machine: Machine, kernels: PassTimes) -> float:
     return max(0.0, copy - kernels.forward) + max(0.0, copy - kernels.backward)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def chunk_times(
     shape: RankShape, machine: Machine, network: Network, plan: RecomputePlan
 ) -> PassTimes:

@@ -15,6 +15,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from advisor.base.sharing import first_equal
 from advisor.frameworks.megatron.labels import LABELS
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
@@ -162,13 +163,16 @@ def _layer_segments(
     whole = setting.cpu_offloading_num_layers
     sent = (EVERYTHING,) * min(whole, len(layers))
     sent += offloaded_by_layer(setting, model, layers)[whole:]
-    for (kind, offloaded), alike in groupby(zip(layers, sent, strict=True)):
-        runs = tuple(
+    runs = {
+        kind: tuple(
             replace(run, copies_output=copies_outputs)
             for run in selective_runs(setting, model, kind)
         )
+        for kind in dict.fromkeys(layers)
+    }
+    for (kind, offloaded), alike in groupby(zip(layers, sent, strict=True)):
         copies = sum(1 for _ in alike)
-        yield Segment((kind,), runs=runs, offloaded=offloaded, copies=copies)
+        yield first_equal(Segment((kind,), runs=runs[kind], offloaded=offloaded, copies=copies))
 
 
 def _full_segments(

@@ -66,12 +66,11 @@ class SplitProblem(Struct, frozen=True, dict=True):
     @cached_property
     def _slowest(self) -> list[tuple[float, int, Choice]]:
         """Every stage and choice that may be the slowest, by what a step then takes at least."""
+        every = [[choice.layers for choice in held] for held in self.choices]
+        if not all(every) or not sum(map(min, every)) <= self.num_layers <= sum(map(max, every)):
+            return []
         pace = self._pace(lambda part: part.microbatch)
         optimizer = self._pace(lambda part: part.optimizer)
-        if pace == inf or sum(min(c.layers for c in held) for held in self.choices) > (
-            self.num_layers
-        ):
-            return []
         total = self._least_total
         found = [
             (self.combine(c.part, max(total, c.part.microbatch), optimizer), stage, c)
@@ -83,11 +82,11 @@ class SplitProblem(Struct, frozen=True, dict=True):
 
     def _pace(self, of: Callable[[StagePart], float]) -> float:
         """The least that the stage with most of something has, if all layers are to be held."""
+        if all(len(held) == 1 for held in self.choices):  # as where no layer moves
+            return max(of(held[0].part) for held in self.choices)
         stages = []
         for held in self.choices:
             pairs = sorted((of(choice.part), choice.layers) for choice in held)
-            if not pairs:
-                return inf
             layers = list(accumulate((layers for _, layers in pairs), max))
             stages.append(([seconds for seconds, _ in pairs], layers))
         paces = sorted({seconds for times, _ in stages for seconds in times})
