@@ -116,6 +116,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     dispatch_seconds: what a dispatch or combine of DeepEP and HybridEP costs more than an NCCL
         collective: the layout of the exchange, and barriers.
     deepep_sm_bytes_per_second: bytes that each SM of a DeepEP dispatch moves over NVLink.
+    deepep_blocks: DeepEP's dispatch keeps the processor, EP overlap or not.
     speed_spread: relative standard deviation of the speed of a job's GPUs; the slowest is awaited.
     step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
     host_call_seconds, host_wrapped_call_seconds, host_module_seconds, host_quantize_seconds,
@@ -170,6 +171,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     ring_ramp: float = 0.497
     dispatch_seconds: float = 7.05e-5
     deepep_sm_bytes_per_second: float = 1.9e10
+    deepep_blocks: bool = True
     speed_spread: float = 0.0235
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0

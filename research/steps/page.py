@@ -14,7 +14,7 @@ from typing import Final
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import JobClass
 from advisor.learning.time_residual import WIDTHS
-from advisor.search.answer_parts import job_class
+from advisor.search.step_time_band import job_class
 from research.kernels.least_squares import Errors
 from research.rows import all_targets
 from research.rows.targets import Kind

@@ -10,7 +10,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.request.request import Request
 from advisor.search.advise import advise
-from advisor.search.answer_parts import job_class, known_error
+from advisor.search.step_time_band import job_class, known_error
 from tests.advisor.conftest import CALIBRATION
 
 DENSE = JobClass(gpu="H100-SXM-80GB", precision=Precision.BF16, layers=Layers.DENSE)
