@@ -10,7 +10,7 @@ from msgspec import Struct
 from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record
+from advisor.base.fields import field_types, read_record
 from advisor.hardware.gpu import Gpu
 from advisor.models.spec import ModelSpec
 
@@ -236,31 +236,10 @@ AT_MOST_ONE = (
 SHARED_EFFICIENCIES = ("nvls_efficiency", "all_to_all_efficiency")
 """Of the network's parts, whose values serve every GPU until one is measured."""
 POSITIVE = ("deepep_sm_bytes_per_second",)
-NON_NEGATIVE = (
-    "kernel_seconds",
-    "quantized_training_share",
-    "collective_seconds",
-    "hop_seconds",
-    "internode_hop_seconds",
-    "ring_ramp",
-    "dispatch_seconds",
-    "speed_spread",
-    "step_seconds",
-    "step_time_error",
-    "experts_step_time_error",
-    "eager_step_time_error",
-    *AT_MOST_ONE,
-    "gemm_tile_seconds",
-    "attention_half_rate_rows",
-    "attention_half_rate_tokens",
-    "host_call_seconds",
-    "host_wrapped_call_seconds",
-    "host_module_seconds",
-    "host_quantize_seconds",
-    "host_answer_seconds",
-    "host_native_call_seconds",
-    "grace_slowdown",
-    "host_memory_bytes_per_second",
+NON_NEGATIVE = tuple(
+    name
+    for name, kind in field_types(Calibration).items()
+    if kind is float and name not in EFFICIENCIES + SHARED_EFFICIENCIES + POSITIVE
 )
 _BOUNDS: Final[tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...]] = (
     (EFFICIENCIES + SHARED_EFFICIENCIES, lambda x: 0 < x <= 1, "must be above 0 and at most 1"),

@@ -26,13 +26,9 @@ class Gain(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """``EP overlap: rests on 3 published pairs, and 6 that change more``."""
-        if not self.pairs:
-            return f"{self.name}: rests on the model alone"
-        more = self.pairs - self.alone
-        said = [f"{self.alone} published pair{'s' * (self.alone != 1)}"] if self.alone else []
-        said += [f"{more} that change{'s' * (more == 1)} more"] if more else []
-        return f"{self.name}: rests on {', and '.join(said)}"
+        """``EP overlap: rests on 10 published pairs, of which 3 change nothing else``."""
+        rest = f"of which {self.alone or 'none'} change{'s' * (self.alone < 2)} nothing else"
+        return f"{self.name}: rests on {self.pairs} published pairs, {rest}"
 
 
 def _whole(job: Job) -> bool:

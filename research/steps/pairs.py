@@ -43,12 +43,12 @@ _NAMES: Final = (
 
 DOUBTFUL: Final = {
     f"{_SKILLS} 2026-05-17 short smoke, 5 steps, mean after warmup": "a smoke test of five steps, "
-    "months apart, 11 % slower with graphs; another source has graphs 'slightly slower' than eager "
-    "with all-to-all (Bridge PR 3868), and no part of the model can slow a graph",
+    "11 % slower with graphs; Bridge PR 3868 has them slightly slower with all-to-all too, and no "
+    "part of the model lets graphs cost time",
     f"{_QWEN} H100 16 FP8 26.02.01": "the table still prints PP2 VPP12 EP8, the recipe at its tag "
     "has other degrees; it is as fast as the next releases with PP1 EP16",
 }
-"""Rows after a change of which it is not known what ran, or what slowed them: no pair is counted."""
+"""Rows after a change of which it is not known what ran or what slowed it: no pair counts them."""
 
 
 class Pair(Struct, frozen=True, kw_only=True):
