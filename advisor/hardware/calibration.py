@@ -10,7 +10,7 @@ from msgspec import Struct
 from advisor.base.configuration import ConfigGroup, load_config
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record
+from advisor.base.fields import field_types, read_record
 from advisor.hardware.gpu import Gpu
 from advisor.models.spec import ModelSpec
 
@@ -116,6 +116,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     dispatch_seconds: what a dispatch or combine of DeepEP and HybridEP costs more than an NCCL
         collective: the layout of the exchange, and barriers.
     deepep_sm_bytes_per_second: bytes that each SM of a DeepEP dispatch moves over NVLink.
+    deepep_blocks: DeepEP's dispatch keeps the processor, EP overlap or not.
     speed_spread: relative standard deviation of the speed of a job's GPUs; the slowest is awaited.
     step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
     host_call_seconds, host_wrapped_call_seconds, host_module_seconds, host_quantize_seconds,
@@ -170,6 +171,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     ring_ramp: float = 0.497
     dispatch_seconds: float = 7.05e-5
     deepep_sm_bytes_per_second: float = 1.9e10
+    deepep_blocks: bool = True
     speed_spread: float = 0.0235
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
@@ -234,31 +236,10 @@ AT_MOST_ONE = (
 SHARED_EFFICIENCIES = ("nvls_efficiency", "all_to_all_efficiency")
 """Of the network's parts, whose values serve every GPU until one is measured."""
 POSITIVE = ("deepep_sm_bytes_per_second",)
-NON_NEGATIVE = (
-    "kernel_seconds",
-    "quantized_training_share",
-    "collective_seconds",
-    "hop_seconds",
-    "internode_hop_seconds",
-    "ring_ramp",
-    "dispatch_seconds",
-    "speed_spread",
-    "step_seconds",
-    "step_time_error",
-    "experts_step_time_error",
-    "eager_step_time_error",
-    *AT_MOST_ONE,
-    "gemm_tile_seconds",
-    "attention_half_rate_rows",
-    "attention_half_rate_tokens",
-    "host_call_seconds",
-    "host_wrapped_call_seconds",
-    "host_module_seconds",
-    "host_quantize_seconds",
-    "host_answer_seconds",
-    "host_native_call_seconds",
-    "grace_slowdown",
-    "host_memory_bytes_per_second",
+NON_NEGATIVE = tuple(
+    name
+    for name, kind in field_types(Calibration).items()
+    if kind is float and name not in EFFICIENCIES + SHARED_EFFICIENCIES + POSITIVE
 )
 _BOUNDS: Final[tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...]] = (
     (EFFICIENCIES + SHARED_EFFICIENCIES, lambda x: 0 < x <= 1, "must be above 0 and at most 1"),

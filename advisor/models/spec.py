@@ -4,6 +4,7 @@ from advisor.models.checks import check_model
 from advisor.models.layer_kind import LayerKind
 from advisor.models.layer_kinds import layer_kinds
 from advisor.models.model_fields import ModelFields
+from advisor.models.options import FlexBackend, TokenDispatcher
 
 
 class ModelSpec(ModelFields, frozen=True, kw_only=True):
@@ -58,6 +59,12 @@ class ModelSpec(ModelFields, frozen=True, kw_only=True):
     def expert_ffn_hidden_size(self) -> int:
         """Width of one routed expert: moe_ffn_hidden_size, or Megatron's default for it."""
         return self.moe_ffn_hidden_size or self.ffn_hidden_size
+
+    @property
+    def flex_backend(self) -> FlexBackend | None:
+        """The library that brings tokens to experts; None: NCCL's collectives do."""
+        flex = self.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        return self.moe_flex_dispatcher_backend if flex else None
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary rounded up as Megatron does (training/tokenizer: vocab_size_with_padding)."""

@@ -3,7 +3,7 @@ on, how far predictions are known to be off, and the choice that is a toss."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,14 +13,14 @@ from advisor.base.errors import UserError
 from advisor.base.key_value import join_key_values
 from advisor.base.units import human_bytes
 from advisor.frameworks.registry import parts_of
-from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
+from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.learning.toss import likeliest_toss
 from advisor.plan.recompute_plan import recomputes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.changed_options import changed
-from advisor.search.evaluate import step_time_error
+from advisor.search.step_time_band import known_error, step_time_error
 
 
 def answer_of(
@@ -43,7 +43,7 @@ def answer_of(
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
-            summary=calibration.summary(step_time_error(job.model, calibration)),
+            summary=calibration.summary(step_time_error(job, calibration)),
             known_error=_known_error(job, calibration),
         ),
         evaluated=evaluated,
@@ -158,27 +158,3 @@ def _lines(
         harness_line(jobs[number], of, model, answer.recipe, config_dir)
         for number, of in specs.items()
     ]
-
-
-def job_class(job: Job) -> JobClass:
-    """What of a job says whose runs it is like: nothing of it is a model's name."""
-    model, layout = job.model, job.layout
-    wide = layout.tensor_model_parallel_size >= _WHOLE_SERVER
-    return JobClass(
-        gpu=job.gpu.name,
-        precision=job.config.precision,
-        layers=Layers.of_model(model),
-        eager=model.transformer_impl.is_eager,
-        exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
-    )
-
-
-def known_error(job: Job, calibration: Calibration) -> KnownError | None:
-    """How far predictions are off published runs of the job's class; None where they lie on both
-    sides, are near, or are few."""
-    its = job_class(job)
-    return next((error for error in calibration.known_errors if error.of == its), None)
-
-
-_WHOLE_SERVER: Final = 8
-"""Tensor-parallel ranks from which exposed collectives weigh (a judgement)."""

@@ -27,11 +27,11 @@ from advisor.job.pipeline_split import (
 )
 from advisor.memory.chunk_units import kept_bytes
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.search.rank_shape import rank_shape
+from advisor.search.step_time_band import step_time_error
 from advisor.time.job_time import JobTime
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Evaluator:
             job, self.shape, self.stages, self.pipeline, calibration, graphed, reductions
         )
         self.rates = self.time.rates
-        self.step_time_error = step_time_error(job.model, calibration)
+        self.step_time_error = step_time_error(job, calibration)
         self.learned = _learned(job, calibration)
         self.model_flops = model_flops(
             job.model,
@@ -274,12 +274,6 @@ def _learned(job: Job, calibration: Calibration) -> "Applied | None":
 
 def _most(stages: list[StageDetail]) -> int:
     return max([stage.reserved.total for stage in stages])
-
-
-def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
-    """Half-width of the band around the step times of a model."""
-    experts = model.num_moe_experts is not None
-    return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
 
 
 def is_legal(setting: Setting, job: Job) -> bool:

@@ -28,8 +28,8 @@ class Host(Struct, frozen=True, kw_only=True):
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
     graphed: submodules whose kernels CUDA graphs hold, except exchanges of tokens; whole: those
     too. hidden_share: part of an exchange that another microbatch's kernels hide, which run while
-    it waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
-    into one.
+    it waits for a result; 0: there are none. blocks: they wait to be launched meanwhile. compiled:
+    torch's own kernels of an operator are fused into one.
     """
 
     call_seconds: float
@@ -39,6 +39,7 @@ class Host(Struct, frozen=True, kw_only=True):
     graphed: frozenset[Module] = frozenset()
     whole: bool = False
     hidden_share: float = 0.0
+    blocks: bool = False
     compiled: bool = False
 
 
@@ -162,11 +163,14 @@ _STEADY = 3
 
 def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -> float:
     """Seconds that the GPU waits for the processor in one of many equal layers, one after the
-    other. Where another microbatch runs next to, the processor has always something to launch, and
-    `hidden` seconds of the passes' exchanges are no time of their own."""
-    device_seconds = sum([one.device for one in passes]) - hidden
-    if host.hidden_share or not any(one.asks for one in passes):
+    other. Where another microbatch runs next to, `hidden` seconds of the passes' exchanges are no
+    time of their own, and the processor has always something to launch, if nothing blocks it."""
+    whole = sum([one.device for one in passes])
+    device_seconds = whole - hidden
+    ahead = host.hidden_share and not host.blocks
+    if ahead or not any(one.asks for one in passes):
         return max(0.0, sum([one.host for one in passes]) - device_seconds)
+    seen = device_seconds / whole
     clock = done = before = 0.0
     for _ in range(_STEADY):
         before = done
@@ -174,5 +178,5 @@ def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -
             if one.asks:
                 clock = max(clock, done) + host.answer_seconds
             clock += one.host
-            done = max(done, clock) + one.device
+            done = max(done, clock) + seen * one.device
     return max(0.0, done - before - device_seconds)

@@ -11,7 +11,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu, HostProcessor
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.layers.operators import Module
-from advisor.models.options import TransformerImpl
+from advisor.models.options import FlexBackend, TransformerImpl
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
@@ -90,7 +90,12 @@ def hidden_exchange(job: Job, calibration: Calibration, rates: Network) -> float
 def host_of(
     job: Job, calibration: Calibration, graphed: frozenset[Module], hidden_share: float, passes: int
 ) -> Host:
-    """The processor next to the job's GPU; the first of all `passes` has no other microbatch."""
+    """The processor next to the job's GPU; the first of all `passes` has no other microbatch.
+
+    DeepEP's dispatch keeps the thread until every rank has counted its tokens (csrc/deep_ep.cpp
+    waits for moe_recv_counter); an all-to-all reads its counts on a stream of their own
+    (token_dispatcher.py), and runs with HybridEP show no such wait under overlap.
+    """
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
     wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
@@ -103,6 +108,7 @@ def host_of(
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
         hidden_share=hidden_share * (passes - 1) / passes,
+        blocks=calibration.deepep_blocks and job.model.flex_backend == FlexBackend.DEEPEP,
         compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
 

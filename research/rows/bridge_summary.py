@@ -61,6 +61,9 @@ _SHARDED: Final = "FSDP group"
 _FOOTNOTE: Final = (
     "the table lacks the footnote of this row, and the previous release was 58 % faster"
 )
+_UNLIKE_ITS_RECIPE: Final = (
+    "the recipe at the release's tag has another layout than the row, so what ran is not known"
+)
 _UNMOVED: Final = (
     "neither the dispatcher nor overlap changed the step time, so what limits it is unknown"
 )
@@ -126,6 +129,7 @@ def _target(row: Row, seconds: float) -> Target:
         "DGX-GB200",
         "BF16",
     )
+    unlike = _UNLIKE_ITS_RECIPE if row["recipe_match"].startswith("NOT exact") else ""
     what = " ".join((row["model"], *run.gpus.split("x")[::-1]))
     layout = " ".join(f"{name.upper()}{degree(row, name)}" for name in ("tp", "pp", "vpp", "ep"))
     task = "" if run.task == "pretrain" else f" {row['task']}"
@@ -140,7 +144,7 @@ def _target(row: Row, seconds: float) -> Target:
         setting=setting_of(done.job, spec),
         seconds=seconds,
         options=done.options,
-        judged_only=_FOOTNOTE if slower else _UNMOVED if unmoved else "",
+        judged_only=_FOOTNOTE if slower else _UNMOVED if unmoved else unlike,
         unexplained=unmoved,
-        comparable=not slower,
+        comparable=not (slower or unlike),
     )

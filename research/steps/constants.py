@@ -145,8 +145,9 @@ CONSTANTS: Final = (*OF_GENERATION, *SHARED)
 
 @lru_cache(maxsize=8)
 def prior_calibration(generation: str) -> Calibration:
-    """Every constant at its prior, next to what a fit on kernels alone gave."""
+    """Every constant at its prior, next to what a fit on kernels alone gave. That DeepEP blocks is
+    left out: two rows run it under EP overlap, and they check it (research.steps.pairs)."""
     document = load_config(ConfigGroup.CALIBRATION, generation, None, "calibration")
     of_kernels = read_record(Calibration, document.values, document.path)
     values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}
-    return replace(of_kernels, **values)
+    return replace(of_kernels, **values, deepep_blocks=False)

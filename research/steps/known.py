@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Final
 
 from advisor.hardware.calibration import JobClass, KnownError
-from advisor.search.answer_parts import job_class
+from advisor.search.step_time_band import job_class
 from research.rows.targets import Quantity, Target
 
 LEAST_ROWS: Final = 3

@@ -14,13 +14,14 @@ from typing import Final
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import JobClass
 from advisor.learning.time_residual import WIDTHS
-from advisor.search.answer_parts import job_class
+from advisor.search.step_time_band import EXCHANGE_ERROR, GAINS, job_class
 from research.kernels.least_squares import Errors
 from research.rows import all_targets
 from research.rows.targets import Kind
 from research.steps.constants import CONSTANTS, GENERATIONS, SHARED
 from research.steps.known import LEAST_ERROR, LEAST_ROWS, tells
 from research.steps.page_head import HEAD
+from research.steps.pairs import pairs
 from research.steps.published import Report, report
 from research.steps.scores import Scored, changes, choices, family, score
 from research.steps.step_differences import MEASURED_HERE, WIDENED, differences, inside
@@ -41,6 +42,8 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
         "## How large are the errors?\n",
         *_errors(done),
         *_decisions(scored),
+        "\n## What do EP overlap, dispatchers and CUDA graphs gain?\n",
+        *_gains(done, scored),
         "\n## How sure is the difference of two settings?\n",
         *_differences(),
         "\n## Constants fitted on whole steps\n",
@@ -86,6 +89,32 @@ def _decisions(scored: Sequence[Scored]) -> Iterator[str]:
         f"- Of {len(moved)} measured changes of more than 2 %, {right:.0%} are predicted with the\n"
         "  right sign."
     )
+
+
+def _gains(done: Report, scored: Sequence[Scored]) -> Iterator[str]:
+    """Pairs of runs, as predicted and with the model left out of the fit."""
+    text = (
+        "Published runs of one model before and after such a change: seconds of a step for as many "
+        "tokens. Releases differ in software as well, and most recipes change several options at "
+        "once. So a row that rests on EP overlap outside one CUDA graph of a step, or on DeepEP, "
+        f"has a band of ±{EXCHANGE_ERROR:.0%}, and more where runs like it are "
+        "[known to be off](#known-to-be-off)."
+    )
+    yield fill(text, 98, break_on_hyphens=False) + "\n"
+    yield "| before → after | what changes | published | predicted | left out |"
+    yield "|---|---|---|---|---|"
+    errors = {one.target.name: one.error for one in scored}
+    names = (target.name for target in done.targets)
+    unseen = errors | dict(zip(names, done.left_out_errors, strict=True))
+    targets, doubts = [one.target for one in scored], []
+    for pair, other in zip(pairs(targets, errors), pairs(targets, unseen), strict=True):
+        figures = f"{pair.measured:+.0%} | {pair.predicted:+.0%} | {other.predicted:+.0%}"
+        mark = " (in doubt)" if pair.doubt else ""
+        yield f"| {pair.name}{mark} | {', '.join(sorted(pair.changed))} | {figures} |"
+        doubts += [f"- {pair.name}: {pair.doubt}."] if pair.doubt else []
+    yield "\nIn doubt, so neither fitted on nor counted:\n"
+    yield from (fill(doubt, 98, subsequent_indent="  ") for doubt in doubts)
+    yield "\n" + fill("; ".join(gain.words for gain in GAINS) + ".", 98)
 
 
 def _differences() -> Iterator[str]:

@@ -33,7 +33,8 @@ in NVLink's switches. For all-to-all and the flex dispatchers it matters where t
 step waits for the slowest of many GPUs | \
 `advisor/time/network` |
 | host | the launches of kernels: operations, modules, quantized tensors, results that a \
-dispatcher waits for. A CUDA graph is one launch | `advisor/time/launches.py` |
+dispatcher waits for. A CUDA graph is one launch. Under EP \
+overlap, DeepEP alone still keeps the processor waiting | `advisor/time/launches.py` |
 | overlap | work that runs beside other work still costs a part of its time, since it takes SMs \
 and memory bandwidth. `overlap_moe_expert_parallel_comm` puts the experts' exchange beside the \
 kernels of another microbatch | |

@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 from advisor.frameworks.registry import default_framework
 from advisor.hardware.calibration import Calibration, load_calibration
-from advisor.search.evaluate import step_time_error
+from advisor.search.step_time_band import step_time_error
 from research.kernels.least_squares import Errors
 from research.rows import SOURCES
 from research.rows.row import PUBLISHED
@@ -107,7 +107,7 @@ def score(targets: Iterable[Target], calibration: Calibration | None = None) -> 
     """Every target predicted once, under its GPU's calibration if no other is given."""
     for target in targets:
         its = calibration or load_calibration(target.job.gpu)
-        yield Scored(target, predict(target, its), step_time_error(target.job.model, its))
+        yield Scored(target, predict(target, its), step_time_error(target.job, its))
 
 
 def family(target: Target) -> Hashable:

@@ -8,13 +8,15 @@ from statistics import fmean
 import pytest
 
 from advisor.base.configuration import packaged_configs
+from advisor.search.step_time_band import GAINS
 from research.rows import all_targets
 from research.rows.targets import Kind
 from research.steps import published
 from research.steps.constants import CONSTANTS, GENERATIONS
 from research.steps.page import PAGE, page
+from research.steps.pairs import Pair, pair_rows, pairs
 from research.steps.published import Report, fitted_targets, main, report, table, yaml_text
-from research.steps.scores import score
+from research.steps.scores import Scored, score
 
 LEFT_OUT = {
     # issue 12: mean 5 %
@@ -29,6 +31,11 @@ LEFT_OUT = {
 @pytest.fixture(scope="module")
 def done() -> Report:
     return report()
+
+
+@pytest.fixture(scope="module")
+def scored() -> tuple[Scored, ...]:
+    return tuple(score(all_targets()))
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -80,5 +87,30 @@ def test_what_is_only_judged_is_not_fitted_on(done: Report) -> None:
     assert not any(target.judged_only for target in done.targets)
 
 
-def test_the_page_is_the_fit(done: Report) -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(done, tuple(score(all_targets())))
+def test_the_page_is_the_fit(done: Report, scored: tuple[Scored, ...]) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(done, scored)
+
+
+@pytest.fixture(scope="module")
+def left_out(done: Report, scored: tuple[Scored, ...]) -> tuple[Pair, ...]:
+    """Predicted without any row of the model; rows that are only judged no fit has seen."""
+    errors = {one.target.name: one.error for one in scored}
+    names = (target.name for target in done.targets)
+    unseen = dict(zip(names, done.left_out_errors, strict=True))
+    return pairs(all_targets(), errors | unseen)
+
+
+def test_pairs_go_the_way_that_was_measured(left_out: tuple[Pair, ...]) -> None:
+    """Issue 29; pairs.DOUBTFUL lists those of which nothing is known, with the reason."""
+    for pair in left_out:
+        print(f"{pair.measured:+.1%} {pair.predicted:+.1%} {sorted(pair.changed)} {pair.name}")
+    assert [pair.name for pair in left_out if not (pair.is_right or pair.doubt)] == []
+    for gain in GAINS:
+        its = [pair for pair in left_out if gain.name in pair.changed and not pair.doubt]
+        assert (gain.pairs, gain.alone) == (len(its), sum(pair.alone for pair in its)), gain.name
+
+
+def test_rows_of_pairs_lie_in_their_bands(scored: tuple[Scored, ...]) -> None:
+    rows = [one for one in scored if one.target.name in pair_rows()]
+    assert len(rows) == len(pair_rows())
+    assert [one.target.name for one in rows if not one.is_inside] == []

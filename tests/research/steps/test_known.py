@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from advisor.search.answer_parts import job_class
+from advisor.search.step_time_band import job_class
 from research.rows.simumax import simumax_targets
 from research.rows.targets import Quantity
 from research.steps.known import known_errors, tells

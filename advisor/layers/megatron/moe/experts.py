@@ -14,7 +14,7 @@ from advisor.layers.expert_tokens import MoeTokens, moe_tokens, router_dtype, ro
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.options import Activation, FlexBackend, TokenDispatcher
+from advisor.models.options import Activation, FlexBackend
 
 
 class _Part(Struct, frozen=True):
@@ -138,8 +138,7 @@ def _padding_traffic(shape: RankShape, rows_of: Tensor) -> int:
     """Bytes of padding each expert's rows to what 8-bit GEMMs take, or of taking that off again
     (TEGroupedMLP quantization_padding); HybridEP's permutation has padded them already."""
     model = shape.model
-    flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
-    padded = flex and model.moe_flex_dispatcher_backend is FlexBackend.HYBRIDEP
+    padded = model.flex_backend is FlexBackend.HYBRIDEP
     if not shape.quantizes or not runs_grouped(model) or padded:
         return 0
     return 2 * rows_of.num_bytes
