@@ -160,8 +160,9 @@ def alike(ordered: Sequence[Evaluation]) -> list[int | None]:
 
 _SHOWN = 10
 _MOST_UNUSED, _MOST_UNUSED_EAGER = 0.4, 0.8
-"""Shares of allocated bytes that no allocator leaves unused: 0.35, and 0.79 of torch's own layers,
-is the most of 2,900 simulations of settings of 110 random jobs in seven frameworks."""
+"""Shares of allocated bytes above which no allocator is taken to leave unused, a judgement: of
+5,335 rows of 169 random jobs the simulated peak is at most 31 % above the one with the usual share,
+66 % with torch's own layers."""
 
 
 def first_simulated(
