@@ -22,6 +22,9 @@ from advisor.search.near_changes import neighbours
 from advisor.search.ranking import Order, order, tier
 from advisor.search.replay_room import may_fit_within
 
+_EFFORT_OF_A_JOB, _EFFORT_OF_MEMORY, _REQUESTS = 12.0, 3.0, 80
+"""Of a look at a job, of the memory of a setting, and requests to an allocator that take as long as
+the time of a step of one."""
 _EVEN: Final = 0.5
 """Probability from which a setting has its simulation at once (a judgement)."""
 _SETTLED_AT: Final = 32
@@ -43,6 +46,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
     a bound. whole: False where the search ended before that; interrupted: by Ctrl-C. short: jobs
     that would be faster than the first row, did they fit without recompute; the fastest first.
+    least_seconds: no layout takes less; 0 where nothing is known.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -50,6 +54,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     whole: bool = True
     interrupted: bool = False
     short: tuple[Job, ...] = ()
+    least_seconds: float = 0.0
 
     @property
     def best(self) -> Evaluation:
@@ -78,8 +83,9 @@ class BestFound:
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which rows are wanted. either_segments: what nearly fits is tried with the other
     segments of the caching allocator as well: in a simulation, either kind may leave less unused.
-    likely: probability from which a setting fits.
-    first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
+    likely: probability from which a setting fits. most: effort after which steps to others end.
+    effort: what was done, in times of a step of one setting, about 0.15 ms each: the same on every
+    machine. first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
     that were looked at. unfit: those that do not fit, or were looked at before any did. evaluated:
     settings that were looked at.
     """
@@ -92,7 +98,9 @@ class BestFound:
         *,
         either_segments: bool = False,
         likely: float = LIKELY,
+        most: float = inf,
     ) -> None:
+        self.most, self.effort = most, 0.0
         self._either_segments, self._likely = either_segments, likely
         self._calibration, self._asked, self._within = calibration, asked, within
         self._kept: dict[object, Evaluation] = {}
@@ -113,13 +121,16 @@ class BestFound:
         """Whether anything does."""
         return self.first < inf
 
-    def searched(self, *, whole: bool, interrupted: bool = False) -> Searched:
+    def searched(
+        self, *, whole: bool, interrupted: bool = False, least_seconds: float = 0.0
+    ) -> Searched:
         """All rows."""
         return Searched(
             evaluations=tuple(self._kept.values()),
             evaluated=self.evaluated,
             whole=whole,
             interrupted=interrupted,
+            least_seconds=least_seconds,
             short=tuple(job for seconds, _, job in sorted(self._short) if seconds < self.first),
         )
 
@@ -128,6 +139,7 @@ class BestFound:
         job = evaluator.job
         settings = parts_of(job.config.framework).settings
         self.looked += 1
+        self.effort += _EFFORT_OF_A_JOB
         if settings.check_job(job):
             return Looked(unfit=False, short=True)
         looked = Looked(unfit=True, short=True)
@@ -149,6 +161,7 @@ class BestFound:
             if one.time.total > self.limit:
                 return Looked(unfit=False, short=short)
             self.evaluated += 1
+            self.effort += _EFFORT_OF_MEMORY
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is not None and is_legal(one.setting, evaluator.job):
                 unfit = False
@@ -158,15 +171,17 @@ class BestFound:
         return Looked(unfit=unfit, short=short)
 
     def _takes(self, found: Evaluation) -> bool:
-        """Whether it fits; what only a simulation can say waits for `settle` once something fits."""
-        if found.step_time_seconds > self.first or not self.fits:
-            return self._take(found if self.fits else self._simulated(found))
-        if found.fit_probability >= _EVEN and self._may_fit(found):
+        """Whether it fits; what only a simulation can say waits for `settle`."""
+        if found.step_time_seconds > self.first:
+            return self._take(found)
+        may_fit = self._may_fit(found)
+        if may_fit and found.fit_probability >= _EVEN:
             return self._take(self._simulated(found))
-        if found.likely_with(0.0) < self._likely:
-            return False
-        heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
-        if len(self._unclear) % _SETTLED_AT == 0:
+        if may_fit:
+            heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
+        elif not self.fits:
+            self._take(found)
+        if len(self._unclear) % _SETTLED_AT == _SETTLED_AT - 1:
             self.settle(_SETTLED_AT // 4)
         return False
 
@@ -180,12 +195,14 @@ class BestFound:
                 most -= 1
 
     def _may_fit(self, found: Evaluation) -> bool:
-        """By what simulations have said of other settings of its job."""
-        return found.usual_reserved_bytes <= self._most.get(found.job, inf)
+        """In a simulation, by what those of other settings of its job have said."""
+        smaller = found.usual_reserved_bytes <= self._most.get(found.job, inf)
+        return smaller and found.likely_with(0.0) >= self._likely
 
     def _simulated(self, found: Evaluation) -> Evaluation:
         """With its allocator simulated; with other segments where that alone makes it fit."""
         simulated = found.simulated
+        self.effort += (simulated.requests or 0) / _REQUESTS
         over = simulated.peak_reserved_bytes - simulated.budget_bytes
         if over > 0:  # half of it: others of the job may leave less unused
             self._most[found.job] = found.usual_reserved_bytes - over // 2
@@ -212,6 +229,7 @@ class BestFound:
         settings = tuple(one for one in self._asked if is_legal(one, job))
         if not self._asked:
             settings = parts_of(job.config.framework).settings.tried(job)
+        self.effort += len(settings)
         return sorted((evaluator.timed(one) for one in settings), key=lambda one: one.time.total)
 
     def _take(self, found: Evaluation) -> bool:
@@ -327,7 +345,7 @@ class Climb:
         layouts cannot undercut."""
         while self._found.fits and (best := self._found.best) is not None:
             for neighbour in neighbours(best.job):
-                if self._is_open(neighbour.job):
+                if self._found.effort < self._found.most and self._is_open(neighbour.job):
                     evaluator = Evaluator(neighbour.job, self._calibration)
                     if evaluator.at_least_seconds < self._found.first:
                         self._found.look_at(evaluator)

@@ -80,6 +80,10 @@ def rank_layouts(
     )
 
 
+_NEAR_BEST: Final = 0.01
+"""Share of a step that the usual answer's layout may be slower than the best of all (a judgement:
+less than what two runs differ by)."""
+
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
 
@@ -149,7 +153,7 @@ def rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
-    search = Search(resolution, calibration, asked)
+    search = Search(resolution, calibration, asked, within=-_NEAR_BEST)
     try:
         searched = _some_found(search, (), asked)
     except UserError:
