@@ -2,6 +2,7 @@
 from a job to a better one by one change after the other: soon done, and nothing proven."""
 
 from bisect import insort
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -26,10 +27,9 @@ _EFFORT_OF_A_JOB, _EFFORT_OF_MEMORY, _REQUESTS = 12.0, 3.0, 80
 """Of a look at a job, of the memory of a setting, and requests to an allocator that take as long as
 the time of a step of one."""
 _EVEN: Final = 0.5
-"""Probability from which a setting has its simulation at once (a judgement)."""
-_SETTLED_AT: Final = 32
-"""Settings that wait for a simulation after which some of them have it: what fits among them
-bounds the others."""
+_SETTLED_AT, _SETTLED = 32, 4
+"""Settings that wait for a simulation after which the few likeliest of them have it: what fits among
+them bounds the others (judgements)."""
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 _SHORT: Final = 8
@@ -46,7 +46,8 @@ class Searched(Struct, frozen=True, kw_only=True):
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
     a bound. whole: False where the search ended before that; interrupted: by Ctrl-C. short: jobs
     that would be faster than the first row, did they fit without recompute; the fastest first.
-    least_seconds: no layout takes less; 0 where nothing is known.
+    least_seconds: no layout takes less; 0 where nothing is known. excluded: so many settings at
+    least are excluded by a bound on a layout or on a group of them.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -55,6 +56,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     short: tuple[Job, ...] = ()
     least_seconds: float = 0.0
+    excluded: int = 0
 
     @property
     def best(self) -> Evaluation:
@@ -122,7 +124,12 @@ class BestFound:
         return self.first < inf
 
     def searched(
-        self, *, whole: bool, interrupted: bool = False, least_seconds: float = 0.0
+        self,
+        *,
+        whole: bool,
+        interrupted: bool = False,
+        least_seconds: float = 0.0,
+        excluded: int = 0,
     ) -> Searched:
         """All rows."""
         return Searched(
@@ -131,6 +138,7 @@ class BestFound:
             whole=whole,
             interrupted=interrupted,
             least_seconds=least_seconds,
+            excluded=excluded,
             short=tuple(job for seconds, _, job in sorted(self._short) if seconds < self.first),
         )
 
@@ -175,24 +183,29 @@ class BestFound:
         if found.step_time_seconds > self.first:
             return self._take(found)
         may_fit = self._may_fit(found)
-        if may_fit and found.fit_probability >= _EVEN:
+        if may_fit and found.fit_probability >= self._likely:
             return self._take(self._simulated(found))
         if may_fit:
             heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
         elif not self.fits:
             self._take(found)
         if len(self._unclear) % _SETTLED_AT == _SETTLED_AT - 1:
-            self.settle(_SETTLED_AT // 4)
+            self.settle(_SETTLED)
         return False
 
     def settle(self, most: float = inf) -> None:
-        """Simulate what waits and may be the first, the fastest first, until one fits; `most` of
-        them at most."""
+        """Simulate what waits and may be the first, the fastest first, until one fits; of a few,
+        `most`, those that are as likely as not to fit."""
+        later = []
         while self._unclear and self._unclear[0][0] < self.first and most > 0:
-            found = heappop(self._unclear)[2]
-            if self._may_fit(found):
-                self._take(self._simulated(found))
+            one = heappop(self._unclear)
+            if most < inf and one[2].fit_probability < _EVEN:
+                later.append(one)
+            elif self._may_fit(one[2]):
+                self._take(self._simulated(one[2]))
                 most -= 1
+        for one in later:
+            heappush(self._unclear, one)
 
     def _may_fit(self, found: Evaluation) -> bool:
         """In a simulation, by what those of other settings of its job have said."""
@@ -254,19 +267,19 @@ class BestFound:
         return min(peaks, default=_NO_PEAK)
 
     def look_at_the_smallest(self, others: list[tuple[int, Job]]) -> None:
-        """Where nothing fits: the jobs that hold least before any activation, `others` among them,
-        until one's peak is below what the next one holds."""
-        least = inf
+        """Where nothing fits: all settings of the job that may need least, of those that hold least
+        before any activation, `others` among them, until its peak is below what the next holds."""
+        least, best = inf, None
         smallest = sorted([*self._smallest, *others], key=lambda pair: pair[0])
         for held, job in smallest[:_NEAREST]:
             if held > least:
                 break
             evaluator = Evaluator(job, self._calibration)
-            for one in self._timed(evaluator):
-                if is_legal(one.setting, job):
-                    found = evaluator.evaluate_timed(one)
-                    self._take(found)
-                    least = min(least, found.peak_reserved_bytes)
+            if (peak := self.least_peak(evaluator)) < least:
+                least, best = peak, evaluator
+        for one in self._timed(best) if best is not None else ():
+            if best is not None and is_legal(one.setting, best.job):
+                self._take(best.evaluate_timed(one))
 
 
 _SLOWEST: Final = 2
@@ -298,10 +311,12 @@ def search_near(
     resolution: Resolution,
     calibration: Calibration,
     asked: tuple[Setting, ...] = (),
+    *,
+    most: float = inf,
 ) -> Searched:
     """What is found from a job to neighbour after neighbour, of all that may change of a
-    resolution: only what fits where anything does."""
-    found = BestFound(calibration, asked)
+    resolution, until `most` effort: only what fits where anything does."""
+    found = BestFound(calibration, asked, most=most)
     found.look_at(Evaluator(job, calibration))
     climb = Climb(resolution, calibration, found, options=True)
     if not found.fits:
@@ -332,6 +347,7 @@ class Climb:
             before = smallest
             for neighbour in neighbours(smallest.job):
                 if self._is_open(neighbour.job) and not self._refuses(neighbour.job):
+                    self._found.effort += _EFFORT_OF_A_JOB
                     evaluator = Evaluator(neighbour.job, self._calibration)
                     peak = self._found.least_peak(evaluator)
                     if peak < least:
@@ -341,17 +357,30 @@ class Climb:
                 return
 
     def climb(self) -> None:
-        """From the best so far to its best neighbour, and on: soon a step is known that most
-        layouts cannot undercut."""
-        while self._found.fits and (best := self._found.best) is not None:
-            for neighbour in neighbours(best.job):
-                if self._found.effort < self._found.most and self._is_open(neighbour.job):
-                    evaluator = Evaluator(neighbour.job, self._calibration)
-                    if evaluator.at_least_seconds < self._found.first:
-                        self._found.look_at(evaluator)
-            self._found.settle(_SETTLED_AT)
-            if self._found.first >= best.step_time_seconds:
+        """From the best so far to its best neighbour, and on; where none is better, to the best of
+        what two changes make of it: soon a step is known that most layouts cannot undercut."""
+        found = self._found
+        while (best := found.best) is not None and found.fits:
+            near = self._look_around([best.job])
+            if found.first >= best.step_time_seconds:
+                self._look_around(near)
+            if found.first >= best.step_time_seconds or found.effort > found.most:
                 return
+
+    def _look_around(self, jobs: Sequence[Job]) -> list[Job]:
+        """All neighbours of jobs; those that may be the first are looked at, the one with the least
+        bound first."""
+        found, near = self._found, dict[Job, Evaluator]()
+        for job in jobs:
+            for neighbour in neighbours(job):
+                if found.effort < found.most and self._is_open(neighbour.job):
+                    found.effort += _EFFORT_OF_A_JOB
+                    near.setdefault(neighbour.job, Evaluator(neighbour.job, self._calibration))
+        for evaluator in sorted(near.values(), key=lambda one: one.at_least_seconds):
+            if evaluator.at_least_seconds < found.first and found.effort < found.most:
+                found.look_at(evaluator)
+        found.settle(_SETTLED)
+        return list(near)
 
     def _refuses(self, job: Job) -> bool:
         return bool(self._settings.check_job(job))

@@ -172,7 +172,13 @@ class Search:
             whole, interrupted = False, True
             if found.best is None:
                 raise
-        return found.searched(whole=whole, interrupted=interrupted, least_seconds=self._least)
+        each = len(self._framework.settings.tried(templates[0]))
+        return found.searched(
+            whole=whole,
+            interrupted=interrupted,
+            least_seconds=self._least,
+            excluded=self._waiting.excluded * each,
+        )
 
     def nothing_taken(self) -> Iterator[Rejection]:
         """Why one of the usual jobs takes none of the settings asked for."""
