@@ -78,7 +78,11 @@ def _advise(
     if request.search is SearchScope.LAYOUT:
         from advisor.search.rank_layouts import rank_layouts
 
-        return rank_layouts(resolution, calibration, asked, watch)
+        try:
+            usual = _advise(replace(request, search=None), resolution, calibration)
+        except UserError:  # a search may choose what is refused
+            usual = None
+        return rank_layouts(resolution, calibration, asked, watch, usual)
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         return rank_settings(resolution, layout, calibration, asked)

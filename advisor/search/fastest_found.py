@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from advisor.answer.answer import Answer, FastestFound, RankedEvaluation, SearchNote
+from advisor.answer.answer import Answer, FastestFound, RankedEvaluation
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
@@ -53,18 +53,8 @@ def with_fastest_found(
     return replace(
         answer,
         evaluated=evaluated,
-        search=note_of(searched, evaluated),
+        search=searched.note(evaluated),
         fastest_found=_found(answer, searched, free),
-    )
-
-
-def note_of(searched: Searched, evaluated: int) -> SearchNote:
-    """How far a search went, next to what else was evaluated."""
-    return SearchNote(
-        evaluated=evaluated,
-        excluded_by_bound=searched.excluded,
-        least_possible_seconds=searched.least_seconds or None,
-        whole=searched.whole,
     )
 
 
