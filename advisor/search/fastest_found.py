@@ -10,7 +10,6 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
-from advisor.request.layout_fields import freed
 from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
@@ -41,11 +40,9 @@ def with_fastest_found(
     if type(calibration) is not Calibration:
         return answer
     parse = parts_of(resolution.config.framework).settings.parse
-    layout, given = freed(resolution.layout, resolution.layout_fields)
-    free = replace(resolution, layout=layout, layout_fields=given)
     try:
         asked = tuple(map(parse, request.recompute))
-        search = Search(free, calibration, asked, options=True, most=EFFORT)
+        search = Search(resolution, calibration, asked, options=True, most=EFFORT)
         searched = search.run((answer.candidates[0].evaluation.job,))
     except UserError:
         return answer
@@ -54,7 +51,7 @@ def with_fastest_found(
         answer,
         evaluated=evaluated,
         search=searched.note(evaluated),
-        fastest_found=_found(answer, searched, free),
+        fastest_found=_found(answer, searched, resolution),
     )
 
 
