@@ -15,12 +15,13 @@ class BestFirst(Generic[Item]):
     whoever takes one adds what it leads to.
 
     within: whether something with such a bound is still wanted; asked of what comes and of what is
-    next, as it may change with what was found.
+    next, as it may change with what was found. excluded: how many were not wanted.
     """
 
     def __init__(self, within: Callable[[float], bool]) -> None:
         self._within, self._numbers = within, count()
         self._heap: list[tuple[float, int, Item]] = []
+        self.excluded = 0
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -30,8 +31,11 @@ class BestFirst(Generic[Item]):
         while self._heap and self._within(self._heap[0][0]):
             bound, _, item = heappop(self._heap)
             yield bound, item
+        self.excluded += len(self._heap)
 
     def add(self, bound: float, item: Item) -> None:
         """`item` waits, if it is wanted."""
         if self._within(bound):
             heappush(self._heap, (bound, next(self._numbers), item))
+        else:
+            self.excluded += 1

@@ -10,22 +10,21 @@ from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import parts_of
 from advisor.hardware.calibration import Calibration
+from advisor.request.layout_fields import freed
 from advisor.request.origin import changes
 from advisor.request.request import Request
 from advisor.request.resolve import Resolution
 from advisor.search.answer_parts import notes_on
 from advisor.search.changed_options import with_fewest_changes
-from advisor.search.found import Searched, search_near
+from advisor.search.found import Searched
+from advisor.search.layout_search import Search
 from advisor.search.ranking import order
+from advisor.search.step_time_band import Gain, gains, unproven_gains
 
 WORTH_A_CHANGE: Final = 0.01
 """Share of a step below which a gain is not worth another job (a judgement)."""
-_RESTS_ON: Final = {
-    "layout.overlap_moe_expert_parallel_comm": "EP overlap",
-    "model.moe_flex_dispatcher_backend": "the token dispatcher",
-    "model.moe_token_dispatcher_type": "the token dispatcher",
-}
-"""Changes whose gains few published runs show, in words."""
+EFFORT: Final = 8_000.0
+"""Of the search, about a second of one core (see BestFound)."""
 
 
 def with_fastest_found(
@@ -42,17 +41,30 @@ def with_fastest_found(
     if type(calibration) is not Calibration:
         return answer
     parse = parts_of(resolution.config.framework).settings.parse
+    layout, given = freed(resolution.layout, resolution.layout_fields)
+    free = replace(resolution, layout=layout, layout_fields=given)
     try:
         asked = tuple(map(parse, request.recompute))
-        searched = search_near(answer.job, resolution, calibration, asked)
+        search = Search(free, calibration, asked, options=True, most=EFFORT)
+        searched = search.run((answer.candidates[0].evaluation.job,))
     except UserError:
         return answer
     evaluated = answer.evaluated + searched.evaluated
     return replace(
         answer,
         evaluated=evaluated,
-        search=SearchNote(evaluated=evaluated),
-        fastest_found=_found(answer, searched, resolution),
+        search=note_of(searched, evaluated),
+        fastest_found=_found(answer, searched, free),
+    )
+
+
+def note_of(searched: Searched, evaluated: int) -> SearchNote:
+    """How far a search went, next to what else was evaluated."""
+    return SearchNote(
+        evaluated=evaluated,
+        excluded_by_bound=searched.excluded,
+        least_possible_seconds=searched.least_seconds or None,
+        whole=searched.whole,
     )
 
 
@@ -65,24 +77,25 @@ def _found(answer: Answer, searched: Searched, resolution: Resolution) -> Fastes
     gain = None if usual is None else 1 - best.step_time_seconds / usual.step_time_seconds
     if not best.fits or (gain is not None and gain <= WORTH_A_CHANGE):
         return None
-    changed = changes(best.job, answer.job)
-    rests_on = tuple(dict.fromkeys(_RESTS_ON[path] for path in changed if path in _RESTS_ON))
+    rests_on = tuple(gain.words for gain in _new_gains(best, answer))
     return FastestFound(
         candidate=_first(best),
-        changes=changed,
+        changes=changes(best.job, answer.job),
         gain=gain,
         rests_on=rests_on,
         without=_without(answer, searched) if rests_on else None,
     )
 
 
+def _new_gains(row: Evaluation, answer: Answer) -> list[Gain]:
+    """Options of a row whose gains few published runs show, and that the job as typed has not."""
+    own = unproven_gains(answer.job)
+    return [gain for gain in gains(row.job) if gain.name not in own]
+
+
 def _without(answer: Answer, searched: Searched) -> RankedEvaluation | None:
-    """The best that fits and rests on none of `_RESTS_ON`."""
-    plain = (
-        row
-        for row in searched.evaluations
-        if row.fits and not changes(row.job, answer.job).keys() & _RESTS_ON.keys()
-    )
+    """The best that fits and rests on no such gain."""
+    plain = (row for row in searched.evaluations if row.fits and not _new_gains(row, answer))
     best = min(plain, key=order, default=None)
     return _first(best) if best is not None else None
 

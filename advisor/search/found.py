@@ -2,6 +2,7 @@
 from a job to a better one by one change after the other: soon done, and nothing proven."""
 
 from bisect import insort
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -22,11 +23,13 @@ from advisor.search.near_changes import neighbours
 from advisor.search.ranking import Order, order, tier
 from advisor.search.replay_room import may_fit_within
 
+_EFFORT_OF_A_JOB, _EFFORT_OF_MEMORY, _REQUESTS = 12.0, 3.0, 80
+"""Of a look at a job, of the memory of a setting, and requests to an allocator that take as long as
+the time of a step of one."""
 _EVEN: Final = 0.5
-"""Probability from which a setting has its simulation at once (a judgement)."""
-_SETTLED_AT: Final = 32
-"""Settings that wait for a simulation after which some of them have it: what fits among them
-bounds the others."""
+_SETTLED_AT, _SETTLED = 32, 4
+"""Settings that wait for a simulation after which the few likeliest of them have it: what fits among
+them bounds the others (judgements)."""
 ROWS: Final = 20
 """Layouts with a micro batch each that are the first of all."""
 _SHORT: Final = 8
@@ -43,6 +46,8 @@ class Searched(Struct, frozen=True, kw_only=True):
     evaluated: so many settings were looked at; every other one of every other layout is excluded by
     a bound. whole: False where the search ended before that; interrupted: by Ctrl-C. short: jobs
     that would be faster than the first row, did they fit without recompute; the fastest first.
+    least_seconds: no layout takes less; 0 where nothing is known. excluded: so many settings at
+    least are excluded by a bound on a layout or on a group of them.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -50,6 +55,8 @@ class Searched(Struct, frozen=True, kw_only=True):
     whole: bool = True
     interrupted: bool = False
     short: tuple[Job, ...] = ()
+    least_seconds: float = 0.0
+    excluded: int = 0
 
     @property
     def best(self) -> Evaluation:
@@ -78,8 +85,9 @@ class BestFound:
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which rows are wanted. either_segments: what nearly fits is tried with the other
     segments of the caching allocator as well: in a simulation, either kind may leave less unused.
-    likely: probability from which a setting fits.
-    first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
+    likely: probability from which a setting fits. most: effort after which steps to others end.
+    effort: what was done, in times of a step of one setting, about 0.15 ms each: the same on every
+    machine. first: seconds of the first that fits; limit: of the last that is wanted. looked: jobs
     that were looked at. unfit: those that do not fit, or were looked at before any did. evaluated:
     settings that were looked at.
     """
@@ -92,7 +100,9 @@ class BestFound:
         *,
         either_segments: bool = False,
         likely: float = LIKELY,
+        most: float = inf,
     ) -> None:
+        self.most, self.effort = most, 0.0
         self._either_segments, self._likely = either_segments, likely
         self._calibration, self._asked, self._within = calibration, asked, within
         self._kept: dict[object, Evaluation] = {}
@@ -113,13 +123,22 @@ class BestFound:
         """Whether anything does."""
         return self.first < inf
 
-    def searched(self, *, whole: bool, interrupted: bool = False) -> Searched:
+    def searched(
+        self,
+        *,
+        whole: bool,
+        interrupted: bool = False,
+        least_seconds: float = 0.0,
+        excluded: int = 0,
+    ) -> Searched:
         """All rows."""
         return Searched(
             evaluations=tuple(self._kept.values()),
             evaluated=self.evaluated,
             whole=whole,
             interrupted=interrupted,
+            least_seconds=least_seconds,
+            excluded=excluded,
             short=tuple(job for seconds, _, job in sorted(self._short) if seconds < self.first),
         )
 
@@ -128,6 +147,7 @@ class BestFound:
         job = evaluator.job
         settings = parts_of(job.config.framework).settings
         self.looked += 1
+        self.effort += _EFFORT_OF_A_JOB
         if settings.check_job(job):
             return Looked(unfit=False, short=True)
         looked = Looked(unfit=True, short=True)
@@ -149,6 +169,7 @@ class BestFound:
             if one.time.total > self.limit:
                 return Looked(unfit=False, short=short)
             self.evaluated += 1
+            self.effort += _EFFORT_OF_MEMORY
             found = evaluator.evaluate_if_it_may_fit(one)
             if found is not None and is_legal(one.setting, evaluator.job):
                 unfit = False
@@ -158,34 +179,43 @@ class BestFound:
         return Looked(unfit=unfit, short=short)
 
     def _takes(self, found: Evaluation) -> bool:
-        """Whether it fits; what only a simulation can say waits for `settle` once something fits."""
-        if found.step_time_seconds > self.first or not self.fits:
-            return self._take(found if self.fits else self._simulated(found))
-        if found.fit_probability >= _EVEN and self._may_fit(found):
+        """Whether it fits; what only a simulation can say waits for `settle`."""
+        if found.step_time_seconds > self.first:
+            return self._take(found)
+        may_fit = self._may_fit(found)
+        if may_fit and found.fit_probability >= self._likely:
             return self._take(self._simulated(found))
-        if found.likely_with(0.0) < self._likely:
-            return False
-        heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
-        if len(self._unclear) % _SETTLED_AT == 0:
-            self.settle(_SETTLED_AT // 4)
+        if may_fit:
+            heappush(self._unclear, (found.step_time_seconds, self.evaluated, found))
+        elif not self.fits:
+            self._take(found)
+        if len(self._unclear) % _SETTLED_AT == _SETTLED_AT - 1:
+            self.settle(_SETTLED)
         return False
 
     def settle(self, most: float = inf) -> None:
-        """Simulate what waits and may be the first, the fastest first, until one fits; `most` of
-        them at most."""
+        """Simulate what waits and may be the first, the fastest first, until one fits; of a few,
+        `most`, those that are as likely as not to fit."""
+        later = []
         while self._unclear and self._unclear[0][0] < self.first and most > 0:
-            found = heappop(self._unclear)[2]
-            if self._may_fit(found):
-                self._take(self._simulated(found))
+            one = heappop(self._unclear)
+            if most < inf and one[2].fit_probability < _EVEN:
+                later.append(one)
+            elif self._may_fit(one[2]):
+                self._take(self._simulated(one[2]))
                 most -= 1
+        for one in later:
+            heappush(self._unclear, one)
 
     def _may_fit(self, found: Evaluation) -> bool:
-        """By what simulations have said of other settings of its job."""
-        return found.usual_reserved_bytes <= self._most.get(found.job, inf)
+        """In a simulation, by what those of other settings of its job have said."""
+        smaller = found.usual_reserved_bytes <= self._most.get(found.job, inf)
+        return smaller and found.likely_with(0.0) >= self._likely
 
     def _simulated(self, found: Evaluation) -> Evaluation:
         """With its allocator simulated; with other segments where that alone makes it fit."""
         simulated = found.simulated
+        self.effort += (simulated.requests or 0) / _REQUESTS
         over = simulated.peak_reserved_bytes - simulated.budget_bytes
         if over > 0:  # half of it: others of the job may leave less unused
             self._most[found.job] = found.usual_reserved_bytes - over // 2
@@ -212,6 +242,7 @@ class BestFound:
         settings = tuple(one for one in self._asked if is_legal(one, job))
         if not self._asked:
             settings = parts_of(job.config.framework).settings.tried(job)
+        self.effort += len(settings)
         return sorted((evaluator.timed(one) for one in settings), key=lambda one: one.time.total)
 
     def _take(self, found: Evaluation) -> bool:
@@ -236,19 +267,19 @@ class BestFound:
         return min(peaks, default=_NO_PEAK)
 
     def look_at_the_smallest(self, others: list[tuple[int, Job]]) -> None:
-        """Where nothing fits: the jobs that hold least before any activation, `others` among them,
-        until one's peak is below what the next one holds."""
-        least = inf
+        """Where nothing fits: all settings of the job that may need least, of those that hold least
+        before any activation, `others` among them, until its peak is below what the next holds."""
+        least, best = inf, None
         smallest = sorted([*self._smallest, *others], key=lambda pair: pair[0])
         for held, job in smallest[:_NEAREST]:
             if held > least:
                 break
             evaluator = Evaluator(job, self._calibration)
-            for one in self._timed(evaluator):
-                if is_legal(one.setting, job):
-                    found = evaluator.evaluate_timed(one)
-                    self._take(found)
-                    least = min(least, found.peak_reserved_bytes)
+            if (peak := self.least_peak(evaluator)) < least:
+                least, best = peak, evaluator
+        for one in self._timed(best) if best is not None else ():
+            if best is not None and is_legal(one.setting, best.job):
+                self._take(best.evaluate_timed(one))
 
 
 _SLOWEST: Final = 2
@@ -280,10 +311,12 @@ def search_near(
     resolution: Resolution,
     calibration: Calibration,
     asked: tuple[Setting, ...] = (),
+    *,
+    most: float = inf,
 ) -> Searched:
     """What is found from a job to neighbour after neighbour, of all that may change of a
-    resolution: only what fits where anything does."""
-    found = BestFound(calibration, asked)
+    resolution, until `most` effort: only what fits where anything does."""
+    found = BestFound(calibration, asked, most=most)
     found.look_at(Evaluator(job, calibration))
     climb = Climb(resolution, calibration, found, options=True)
     if not found.fits:
@@ -314,6 +347,7 @@ class Climb:
             before = smallest
             for neighbour in neighbours(smallest.job):
                 if self._is_open(neighbour.job) and not self._refuses(neighbour.job):
+                    self._found.effort += _EFFORT_OF_A_JOB
                     evaluator = Evaluator(neighbour.job, self._calibration)
                     peak = self._found.least_peak(evaluator)
                     if peak < least:
@@ -323,17 +357,30 @@ class Climb:
                 return
 
     def climb(self) -> None:
-        """From the best so far to its best neighbour, and on: soon a step is known that most
-        layouts cannot undercut."""
-        while self._found.fits and (best := self._found.best) is not None:
-            for neighbour in neighbours(best.job):
-                if self._is_open(neighbour.job):
-                    evaluator = Evaluator(neighbour.job, self._calibration)
-                    if evaluator.at_least_seconds < self._found.first:
-                        self._found.look_at(evaluator)
-            self._found.settle(_SETTLED_AT)
-            if self._found.first >= best.step_time_seconds:
+        """From the best so far to its best neighbour, and on; where none is better, to the best of
+        what two changes make of it: soon a step is known that most layouts cannot undercut."""
+        found = self._found
+        while (best := found.best) is not None and found.fits:
+            near = self._look_around([best.job])
+            if found.first >= best.step_time_seconds:
+                self._look_around(near)
+            if found.first >= best.step_time_seconds or found.effort > found.most:
                 return
+
+    def _look_around(self, jobs: Sequence[Job]) -> list[Job]:
+        """All neighbours of jobs; those that may be the first are looked at, the one with the least
+        bound first."""
+        found, near = self._found, dict[Job, Evaluator]()
+        for job in jobs:
+            for neighbour in neighbours(job):
+                if found.effort < found.most and self._is_open(neighbour.job):
+                    found.effort += _EFFORT_OF_A_JOB
+                    near.setdefault(neighbour.job, Evaluator(neighbour.job, self._calibration))
+        for evaluator in sorted(near.values(), key=lambda one: one.at_least_seconds):
+            if evaluator.at_least_seconds < found.first and found.effort < found.most:
+                found.look_at(evaluator)
+        found.settle(_SETTLED)
+        return list(near)
 
     def _refuses(self, job: Job) -> bool:
         return bool(self._settings.check_job(job))

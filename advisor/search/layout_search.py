@@ -50,6 +50,7 @@ _LIKE: Final = 10
 """Groups of layouts in which jobs are looked for that stand for all."""
 _MANY: Final = 50
 """Groups of layouts from which it takes a while until the search itself finds a good one."""
+_EFFORT_OF_A_STEP: Final = 2.0
 _MOST_UNFIT: Final = 300
 """Jobs that do not fit after which a search ends that has found none that does, or that is of
 layouts alone, for an answer at once: some seconds."""
@@ -115,8 +116,8 @@ class Search:
 
     asked: the settings to choose from; empty means any legal one. within: share above the best step
     time up to which all layouts are looked at. options: whether options of the job may change as
-    well. likely: probability from which a setting fits. most: jobs that are
-    looked at after which it ends. watch: is told how far it is.
+    well. likely: probability from which a setting fits. most: effort after which it ends (see
+    BestFound). watch: is told how far it is.
     """
 
     def __init__(
@@ -139,7 +140,10 @@ class Search:
         if resolution.micro_batch_is_free:
             self._sizes = divisors(self._batch)
         segments = options and resolution.origins.get("job.expandable_segments") != GIVEN
-        self._found = BestFound(calibration, asked, within, either_segments=segments, likely=likely)
+        self._found = BestFound(
+            calibration, asked, within, either_segments=segments, likely=likely, most=most
+        )
+        self._least = 0.0
         self._waiting = BestFirst[_Waiting](lambda bound: bound <= self._found.limit)
 
     def run(self, known: tuple[Job, ...] = ()) -> Searched:
@@ -161,13 +165,20 @@ class Search:
                 climb.climb()
             whole = self._go()
             found.settle()
+            self._least = found.first if whole else min(self._least, found.first)
             if not found.fits:
                 found.look_at_the_smallest(self._too_large.smallest)
         except KeyboardInterrupt:
             whole, interrupted = False, True
             if found.best is None:
                 raise
-        return found.searched(whole=whole, interrupted=interrupted)
+        each = len(self._framework.settings.tried(templates[0]))
+        return found.searched(
+            whole=whole,
+            interrupted=interrupted,
+            least_seconds=self._least,
+            excluded=self._waiting.excluded * each,
+        )
 
     def nothing_taken(self) -> Iterator[Rejection]:
         """Why one of the usual jobs takes none of the settings asked for."""
@@ -205,8 +216,11 @@ class Search:
         start = 0.0
         for steps, (bound, item) in enumerate(self._waiting):
             start = start if steps else bound
-            hopeful = self._options and found.fits
-            if found.looked > self._most or (not hopeful and found.unfit > _MOST_UNFIT):
+            hopeful, self._least = self._options and found.fits, bound
+            found.effort += _EFFORT_OF_A_STEP
+            if found.effort > self._most:
+                return False
+            if not hopeful and found.unfit > _MOST_UNFIT:
                 return False
             self._expand(bound, item)
             if self._watch and steps % _EACH == 0:

@@ -80,11 +80,18 @@ def rank_layouts(
     )
 
 
+_NEAR_BEST: Final = 0.01
+"""Share of a step that the usual answer's layout may be slower than the best of all (a judgement:
+less than what two runs differ by)."""
+
+_USUAL_EFFORT: Final = 8_000.0
+"""Of the search for the usual answer's layout, about a second of one core (see BestFound)."""
+
 SURE: Final = 0.95
 """Likelihood from which a row is sure to fit (a judgement: one job in twenty may fail)."""
 
-_MOST_SURER: Final = 2000
-"""Jobs that are looked at for the fastest row that is sure to fit: some seconds."""
+_MOST_SURER: Final = 8_000.0
+"""Effort for the fastest row that is sure to fit."""
 
 
 def _beyond_the_menu(
@@ -149,7 +156,7 @@ def rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Answer:
     """The layout on which the best setting of a search runs."""
-    search = Search(resolution, calibration, asked)
+    search = Search(resolution, calibration, asked, within=-_NEAR_BEST, most=_USUAL_EFFORT)
     try:
         searched = _some_found(search, (), asked)
     except UserError:
@@ -158,7 +165,7 @@ def rank_best_layout(
         raise
     best = searched.best.job
     if not searched.best.fits:
-        with_options = search_near(best, resolution, calibration, asked)
+        with_options = search_near(best, resolution, calibration, asked, most=_USUAL_EFFORT)
         if with_options.evaluations and with_options.best.fits:
             searched = with_options
             best = with_fewest_changes(with_options.best, resolution).job
