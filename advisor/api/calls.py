@@ -81,8 +81,8 @@ def json_schema() -> dict[str, Any]:
 
 
 def diff(first: Advice, second: Advice) -> Difference:
-    """Compare two answers and their chosen rows, as `advise diff --format json` does. Differences
-    are second minus first, in bytes and seconds."""
+    """Compare two jobs as typed and the rows that are best of them (`Advice.as_typed`), as `advise
+    diff --format json` does. Differences are second minus first, in bytes and seconds."""
     return difference(first, second)
 
 

@@ -103,7 +103,7 @@ def _check(options: RankingOptions) -> None:
             others = [one for one in OutputFormat if one not in refusing]
             raise UserError(
                 flag,
-                None if value is True else value,
+                None if value is True else value or None,
                 f"cannot be combined with --format {options.output}",
                 f"use --format {' or '.join(others)}",
             )

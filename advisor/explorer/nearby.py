@@ -29,7 +29,7 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.layout_search import Progress, Watch
 from advisor.search.layouts import groups, of_group
 from advisor.search.measured_rows import corrected
-from advisor.search.ranking import memory_and_time, order
+from advisor.search.ranking import first_simulated, memory_and_time, order
 
 _NEAR, _MOST_ROWS = 3, 1500
 _NEAR_OF_SEARCH, _MOST_ROWS_OF_SEARCH = 6, 6000
@@ -56,8 +56,9 @@ def grid(answer: Answer, request: Request, watch: Watch | None = None) -> Grid:
     own = best.evaluation.job
     found: dict[Job, list[Evaluation]] = {own: []}
     if answer.fastest_found:
-        others = _rows(own, best.evaluation.calibration)
-        found[own] = [best.evaluation, *(x for x in others if x.setting != best.evaluation.setting)]
+        first = best.evaluation
+        others = [one for one in _rows(own, first.calibration) if one.setting != first.setting]
+        found[own] = list(first_simulated([first, *others]))
     for candidate in answer.candidates:
         found.setdefault(candidate.evaluation.job, []).append(candidate.evaluation)
     searched = request.search is SearchScope.LAYOUT

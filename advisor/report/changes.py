@@ -15,7 +15,9 @@ from advisor.models.presets import load_preset
 from advisor.plan.recompute_plan import recomputes
 from advisor.reading.read_configuration import ReadConfiguration, ReadValue, UnknownValue
 from advisor.report.blocks import Block, Text, group, labelled_rows
+from advisor.report.job_changes import change_words
 from advisor.report.setting_flags import copied_block
+from advisor.report.wording import leading
 from advisor.request.origin import GROUPS
 
 RECOMPUTE: Final = "recompute"
@@ -67,7 +69,8 @@ _MARGIN: Final = 11
 
 
 def changes(advice: Answer, read: ReadConfiguration) -> Block:
-    """Where the setting stands now, with its rank, and the flags of the first row in its place."""
+    """Where the setting stands now, with its rank, and the flags of the row in its place that the
+    first sentence names, with what else that one changes."""
     file = read_file(advice.job, read)
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
     if omitted := _omitted(advice, read):
@@ -78,10 +81,11 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     for number, one in enumerate(file.not_known):
         rows.append(("" if number else "not known", Text(_unknown_words(one))))
     flags: list[Block] = []
-    if advice.candidates:
-        best = advice.candidates[0].evaluation
-        what, words = _instead(best, file)
-        rows.append(("row 1", Text(what)))
+    if row := leading(advice):
+        best, found = row.evaluation, advice.fastest_found
+        also = change_words(best.job, advice.job, advice.origin) if found else ""
+        what, words = _instead(best, file, also)
+        rows.append(("fastest" if found else f"row {row.rank}", Text(what)))
         flags = [copied_block(best.job.config.framework, best.job, "", words)] if words else []
     return group(Text(""), labelled_rows(rows, margin=_MARGIN), *flags)
 
@@ -141,17 +145,19 @@ def _unknown_words(one: UnknownOption) -> str:
     return f"{where}: {one.assumed} is assumed; give {one.key}=VALUE"
 
 
-def _instead(best: Evaluation, file: ReadFile) -> tuple[str, str]:
-    """What to do for the first row, and its flags; without recompute they may be those of any, so
-    that what the file switches on has to go."""
+def _instead(best: Evaluation, file: ReadFile, also: str) -> tuple[str, str]:
+    """What to do for a row, with what its job changes `also`, and its flags; without recompute they
+    may be those of any, so that what the file switches on has to go."""
+    more = f"change {also}" if also else ""
     if best.setting.spec == file.recompute:
-        return "is what the file sets: nothing to change", ""
+        return f"is what the file sets: {more or 'nothing to change'}", ""
     stack, job = parts_of(best.job.config.framework), best.job
     flags = stack.spelling.setting_flags(best.setting, job)
+    beside = f", and {more}" if more else ""
     if not flags:
-        return "needs none of these options: remove them", ""
+        return f"needs none of these options: remove them{beside}", ""
     if file.recompute is None or recomputes(best.setting):
-        return "set instead:", flags
+        return f"set instead{beside}:", flags
     own = stack.spelling.setting_flags(stack.settings.parse(file.recompute), job)
     drops = {*flags.split()} <= {*own.split()}
-    return "remove these options and set:" if drops else "set instead:", flags
+    return f"remove these options and set{beside}:" if drops else f"set instead{beside}:", flags

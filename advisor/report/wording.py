@@ -111,7 +111,7 @@ def found_notes(advice: Answer) -> list[str]:
     job as typed are had; how much a bound leaves open."""
     found, said = advice.fastest_found, []
     if found is not None and found.rests_on:
-        line = f"Part of the gain rests on {'; '.join(found.rests_on)}."
+        line = f"Few published runs show what these win: {', '.join(found.rests_on)}."
         if found.without is not None:
             line += f" Fastest without: {_figures(found.without.evaluation)}."
         said.append(line)

@@ -106,8 +106,9 @@ def with_measurements_and_ties(
 
 
 def _with_toss(answer: Answer, request: Request) -> Answer:
-    """`answer` with the two rows that are to be measured before one is chosen, if there are."""
-    found = likeliest_toss(answer.candidates)
+    """`answer` with the two rows that are to be measured before one is chosen, if there are; none
+    where another job is chosen."""
+    found = None if answer.fastest_found else likeliest_toss(answer.candidates)
     if found is None:
         return answer
     command, beside = command_for(answer, (found.first, found.second), request)

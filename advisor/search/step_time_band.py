@@ -26,9 +26,9 @@ class Gain(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """``EP overlap: rests on 10 published pairs, of which 3 change nothing else``."""
+        """``EP overlap (10 pairs, of which 3 change nothing else)``."""
         rest = f"of which {self.alone or 'none'} change{'s' * (self.alone < 2)} nothing else"
-        return f"{self.name}: rests on {self.pairs} published pairs, {rest}"
+        return f"{self.name} ({self.pairs} pairs, {rest})"
 
 
 def _whole(job: Job) -> bool:

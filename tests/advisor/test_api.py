@@ -149,7 +149,7 @@ LONG_TP, LAYERS = "tensor_model_parallel_size", "model.num_layers"
         ({"memory_budget": "-5"}, "is not a quantity of bytes"),
         ({"memory_budget": 60}, '= 60: needs a unit; write e.g. memory_budget="60GiB"'),
         ({"explain": 9}, "--explain = 9: the answer has 2 rows"),
-        ({"explain": 0}, "explain = 0: must be at least 1"),
+        ({"explain": -1}, "explain = -1: must be at least 1"),
         ({"verify": 0}, "verify = 0: must be at least 1"),
         ({"top": 0}, "top = 0: must be at least 1"),
         ({"price_per_gpu_hour": 0}, "price_per_gpu_hour = 0.0: must be above 0"),

@@ -63,7 +63,7 @@ def test_the_same_from_python() -> None:
     one, other = (advisor.advise(model="llama3_8b", gpus="8xH100", recompute=s) for s in settings)
     found = advisor.diff(one, other)
     assert found.peak_reserved_bytes == (
-        other.best.peak_reserved_bytes - one.best.peak_reserved_bytes
+        other.as_typed.peak_reserved_bytes - one.as_typed.peak_reserved_bytes
     )
     assert advisor.diff_schema() == json_schema(
         Difference, title="advise diff --format json, schema_version 1"

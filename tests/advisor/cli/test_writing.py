@@ -153,9 +153,9 @@ def test_the_answer_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
             ["--against", "0.13", "-o", "x.csv"],
             "-o = x.csv: cannot be csv: a comparison is a table",
         ),
-        (["-o", "x.csv", "--explain"], "--explain = 1: cannot be combined with --format csv"),
+        (["-o", "x.csv", "--explain"], "--explain: cannot be combined with --format csv"),
         (["-o", "no/such/file"], "-o = no/such/file: there is no folder no/such"),
-        (["--format", "html", "--explain"], "--explain = 1: cannot be combined with --format html"),
+        (["--format", "html", "--explain"], "--explain: cannot be combined with --format html"),
         (["--against", "--tp 2 -o x"], "-o: cannot be combined with two requests; leave it out"),
     ],
 )

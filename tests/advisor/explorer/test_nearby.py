@@ -15,11 +15,13 @@ from advisor.explorer.nearby import Grid, grid, nearby
 from advisor.explorer.step_numbers import Pool
 from advisor.plan.recompute_plan import recomputes
 from advisor.report.job_changes import apart
+from advisor.report.wording import leading
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
+from advisor.search.ranking import order
 from tests.harness.simulated import SimulatedDevice
 
-REQUEST = Request(model="llama3_8b", gpus="8xH100", tensor_model_parallel_size=2)
+REQUEST = Request(model="llama3_8b", gpus="8xH100", tensor_model_parallel_size=2, quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,16 @@ def test_the_answers_rows_come_first_and_are_all_there(found: Grid) -> None:
     assert job == found.own == answer.candidates[0].evaluation.job
     assert {row.setting.spec for row in rows} == specs
     assert len(_all_rows(found)) > len(rows)
+
+
+def test_it_begins_with_the_fastest_found() -> None:
+    request = replace(REQUEST, quick=False)
+    answer = answer_to(request)
+    found, best = grid(answer, request), leading(answer)
+    (job, rows), *others = found.jobs
+    assert job == found.own == best.evaluation.job != answer.job
+    assert min(rows, key=order).setting == best.evaluation.setting
+    assert len(dict(others)[answer.job]) == len(answer.candidates)
 
 
 def test_a_job_that_is_near_has_its_front_and_no_recompute(found: Grid) -> None:

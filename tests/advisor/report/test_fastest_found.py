@@ -57,10 +57,12 @@ def test_flags_and_plain_data_are_those_of_the_first_sentence(found: Answer) -> 
 
 
 def test_what_a_gain_rests_on_and_what_a_bound_leaves_open(found: Answer) -> None:
-    fastest = replace(found.fastest_found, rests_on=("EP overlap",), without=found.candidates[0])
+    fastest = replace(found.fastest_found, rests_on=("DeepEP (2)",), without=found.candidates[0])
     open_ = SearchNote(evaluated=9, least_possible_seconds=2.0)
     rests, typed, left = found_notes(replace(found, fastest_found=fastest, search=open_))
-    assert rests.startswith("Part of the gain rests on EP overlap. Fastest without: none (")
+    assert rests.startswith(
+        "Few published runs show what these win: DeepEP (2). Fastest without: none ("
+    )
     assert "--as-typed" in typed
     assert left == "No layout can be faster than 2.00 s; this is 6.00 s: --search layout."
     near = replace(open_, least_possible_seconds=5.0)

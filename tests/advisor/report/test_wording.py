@@ -19,6 +19,7 @@ from tests.advisor.conftest import JOB
 
 def test_no_prediction_is_certain() -> None:
     texts = {0.0: "<1 %", 0.004: "<1 %", 0.5: "50 %", 0.994: "99 %", 0.995: ">99 %", 1: ">99 %"}
+    texts |= {0.896: "89 %", 0.9: "90 %", 0.496: "49 %", 0.947: "94 %", 0.9849: "98 %"}
     assert {probability: percent(probability) for probability in texts} == texts
 
 

@@ -245,5 +245,13 @@ def test_the_first_answer_is_what_its_own_simulation_says() -> None:
     assert not any(one.simulated.fits for one in others if one.step_time_seconds < 147)
 
 
+def test_printed_probabilities_fall_with_the_peaks() -> None:
+    asked = {"framework": "huggingface", "micro_batch_size": 2, "quick": True}
+    rows = advise(Request(model="llama3.1_8b", gpus="8xA100", **asked)).candidates
+    by_peak = sorted((row.evaluation for row in rows), key=lambda one: one.peak_reserved_bytes)
+    likely = [one.fit_probability for one in by_peak]
+    assert likely == sorted(likely, reverse=True)
+
+
 def test_no_evaluations() -> None:
     assert first_simulated(()) == ()
