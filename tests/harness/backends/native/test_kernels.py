@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from advisor.models.options import Activation, Normalization  # noqa: E402
-from harness.backends.native.modules import kernels
+from harness.backends.native.modules import kernels  # noqa: E402
 from harness.backends.native.modules.linear import TensorParallel, cross_entropy  # noqa: E402
 
 
