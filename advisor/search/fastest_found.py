@@ -32,12 +32,9 @@ def with_fastest_found(
     """`answer` with the fastest that is found near its job, where that is worth another job; and
     with how far was searched. What was given stays; only settings that were asked for are tried.
 
-    Nothing is looked for with `quick`, next to a search that was asked for, or where measured runs
-    move single settings.
+    Nothing is looked for where measured runs move single settings.
     """
-    if request.quick or request.search is not None or answer.stopped or not answer.candidates:
-        return answer
-    if type(calibration) is not Calibration:
+    if not answer.candidates or type(calibration) is not Calibration:
         return answer
     parse = parts_of(resolution.config.framework).settings.parse
     try:
