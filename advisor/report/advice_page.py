@@ -7,7 +7,7 @@ from typing import Any
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.key_value import join_key_values
 from advisor.base.units import DASH, gib, ranges, rate_words
-from advisor.frameworks.registry import label_of, parts_of
+from advisor.frameworks.registry import parts_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report import wording
@@ -53,18 +53,20 @@ def page(
         _toss(advice),
         _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
-        _notes(
-            shown,
-            noted={*rows.kept, *([best.rank] if best else [])},
-            shared=join_key_values(shared),
-            folded=rows.folded_words(advice.candidates),
-            count=rows.count_words(advice.candidates),
-            overhead=overhead_words(advice.candidates, shown),
-            with_degrees=_with_degrees(advice, shared),
-        ),
         _rejected(advice) if show_rejected or not shown else None,
-        _hint(advice, shown, show_rejected),
     ]
+    notes = _notes(
+        shown,
+        noted={*rows.kept, *([best.rank] if best and not advice.fastest_found else [])},
+        found=advice.fastest_found.candidate.notes if advice.fastest_found else (),
+        shared=join_key_values(shared),
+        folded=rows.folded_words(advice.candidates),
+        count=rows.count_words(advice.candidates),
+        overhead=overhead_words(advice.candidates, shown),
+        with_degrees=_with_degrees(advice, shared),
+    )
+    last = [part for part in (notes, _hint(advice, shown, show_rejected)) if part]
+    blocks += [group(*last)] if last else []
     parts = [part for block in blocks if block is not None for part in ("", block)]
     return group(*parts[1:])
 
@@ -80,18 +82,14 @@ def _answer(advice: Answer, caveat: str, price: float | None) -> Block:
     lines += wording.found_notes(advice)
     if advice.remedies and not advice.fastest_found:
         reference = advice.candidates[0].evaluation
-        head = "Other changes that help"
         texts = [wording.remedy_line(remedy, reference) for remedy in advice.remedies]
         if len(texts) == 1:
-            lines.append(f"{head}: {texts[0]}")
+            lines.append(f"Other changes that help: {texts[0]}")
         else:
-            lines += [f"{head}:", *(labelled_rows([("  -", text)], gap=1) for text in texts)]
-    if advice.fastest_found:
-        return group(*lines)
-    if way := wording.way_out(advice):
-        lines.append(way)
-    if compared := wording.against_preset(advice):
-        lines.append(compared)
+            lines.append("Other changes that help:")
+            lines += (labelled_rows([("  -", text)], gap=1) for text in texts)
+    if not advice.fastest_found:
+        lines += filter(None, [wording.way_out(advice), wording.against_preset(advice)])
     return group(*lines)
 
 
@@ -133,11 +131,7 @@ def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
-_OF_ANOTHER_JOB = (
-    "the predicted GiB are of the rehearsed job, which differs from the job ranked above"
-)
-
-
+_OF_ANOTHER_JOB = "predicted GiB are of the rehearsed job, which differs from the job ranked above"
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
 _WORDS = ("recompute", "")
 
@@ -172,21 +166,23 @@ def _notes(
     shown: Sequence[RankedEvaluation],
     *,
     noted: Collection[int],
+    found: Sequence[str] = (),
     shared: str = "",
     folded: str = "",
     count: str = "",
     overhead: str = "",
     with_degrees: str = "",
 ) -> Block | None:
-    """What is to be said of the rows `noted`, which a reader acts on, each once; what ~ means; what
-    all rows change, over which row the overhead is, how many rows are folded or shown, and what is
-    to be given with the degrees of a row."""
+    """What is to be said of the fastest `found` and of the rows `noted`; what ~ means; what all
+    rows change, over which row the overhead is, how many rows are folded or shown, and what is to
+    be given with the degrees of a row."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes if candidate.rank in noted else ():
             rows_of.setdefault(note, []).append(candidate.rank)
-    notes = [
-        (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
+    notes = [("found", note) for note in found]
+    notes += [
+        (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", note)
         for note, rows in rows_of.items()
     ]
     estimated = any(candidate.evaluation.requests is None for candidate in shown)
@@ -198,8 +194,8 @@ def _notes(
         ("rows", count * (not folded)),
         ("to rerun a row", with_degrees),
     )
-    notes += [(label, Text(text, "dim")) for label, text in words if text]
-    return labelled_rows(notes) if notes else None
+    notes += [(label, text) for label, text in words if text]
+    return labelled_rows([(label, Text(text, "dim")) for label, text in notes]) if notes else None
 
 
 def _with_degrees(advice: Answer, shared: Mapping[str, Any]) -> str:
@@ -238,6 +234,6 @@ def _hint(advice: Answer, shown: Sequence[RankedEvaluation], show_rejected: bool
     if advice.rejected and not show_rejected:
         parts.append(f"--show-rejected lists {len(advice.rejected)} rejected settings")
     for name in flags.other_frameworks(advice.job):
-        parts.append(f"--framework {name} prints flags of {label_of(name)}")
-    parts += ["-o job.html writes the explorer", "--plot out.svg a picture"]
+        parts.append(f"--framework {name} prints its flags")
+    parts.append("-o job.html writes the explorer")
     return Fitted(lambda width: dotted_lines(parts, width), "dim")

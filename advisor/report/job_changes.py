@@ -1,7 +1,6 @@
 """In what the jobs of a ranking differ, field by field: as columns, and as KEY=VALUE."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 from msgspec import Struct
@@ -120,8 +119,10 @@ _WORDS: Final = {"mbs": "micro batch"}
 def change_words(job: Job, usual: Job, origin: Mapping[str, str]) -> str:
     """``the recipe's EP 8 to 32 and micro batch 1 to 2``: in what `job` is another one than the
     `usual`, and where each value that it changes came from, by `origin`."""
-    groups = groupby(_each_change(job, usual), lambda change: _lender(origin.get(change[0], "")))
-    return "; ".join(f"{lender}{all_of([words for _, words in own])}" for lender, own in groups)
+    lent: dict[str, list[str]] = {lender: [] for lender in ("", *_LENDERS.values())}
+    for path, words in _each_change(job, usual):
+        lent[_LENDERS.get(origin.get(path, "").partition(" ")[0], "")].append(words)
+    return "; ".join(f"{lender}{all_of(words)}" for lender, words in lent.items() if words)
 
 
 def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
@@ -140,10 +141,8 @@ def _each_change(job: Job, usual: Job) -> Iterator[tuple[str, str]]:
 _PATHS: Final = {"mbs": "job.micro_batch_size", _SHARDING: "layout.data_parallel_sharding"}
 
 
-def _lender(origin: str) -> str:
-    """Whose a value was, before its name; nothing where it was the advisor's own choice."""
-    kind = origin.partition(" ")[0]
-    return {"recipe": "the recipe's ", "default": "the default "}.get(kind, "")
+_LENDERS: Final = {"recipe": "the recipe's ", "default": "the default ", "assumed:": "the assumed "}
+"""Whose a value was, by the first word of its origin; nothing is said of what a search chose."""
 
 
 def all_of(words: Sequence[str]) -> str:

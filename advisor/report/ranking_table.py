@@ -62,12 +62,12 @@ class Rows(Struct, frozen=True, kw_only=True):
         inside = sum(c.same_as is None and c.pareto for c in folded)
         later = len(self._listed(candidates)) - len(self.shown(candidates))
         parts = (
-            (len(folded) - same - inside, "dominated (another row is no larger and no slower)"),
-            (same, "with the same result as another"),
-            (inside, "between those of a ladder"),
+            (len(folded) - same - inside, "no better than another row"),
+            (same, "equal to another"),
+            (inside, "between two shown"),
             (later, f"after the first {_USUAL_ROWS}"),
         )
-        words = [f"{n} {'row' if n == 1 else 'rows'} {why}" for n, why in parts if n]
+        words = [f"{n} {why}" for n, why in parts if n]
         return f"{', '.join(words)}: --top {len(candidates)} shows all"
 
 

@@ -1,5 +1,6 @@
 """A setting in the words of each framework, as the reports print it."""
 
+import shlex
 from functools import partial
 from typing import Final
 
@@ -26,7 +27,7 @@ def all_flags(evaluation: Evaluation) -> dict[str, str]:
 def all_job_flags(evaluation: Evaluation) -> dict[str, str]:
     """All flags of the job, for every framework that takes such settings."""
     job = evaluation.job
-    return {name: parts_of(name).spelling.layout_flags(job) for name in _family(job)}
+    return {name: _job_flags(job, name) for name in _family(job)}
 
 
 def _family(job: Job) -> tuple[str, ...]:
@@ -48,20 +49,27 @@ def framework_flags(evaluation: Evaluation, framework: str) -> str:
 
 
 def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False) -> bool:
-    """Whether all flags of the job are said: everywhere `with_layout`, of a job that is not the one
-    that was typed, and to a framework that does not have the recipe that the job is of."""
-    changed = advice.fastest_found is not None
-    return with_layout or changed or advice.recipe_framework != framework
+    """Whether all flags of the job are said: everywhere `with_layout`, to a framework that does not
+    have the recipe that the job is of, and of a changed job where flags cannot undo a recipe's."""
+    undone = advice.fastest_found is None or "=" in _job_flags(advice.job, framework)
+    return with_layout or advice.recipe_framework != framework or not undone
 
 
 def framework_job_flags(
     advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool = False
 ) -> str:
     """Flags of the job: all of them, or besides its published recipe those that the prediction
-    rests on."""
+    rests on and those that the job as typed has not."""
+    every, usual = (_job_flags(job, framework) for job in (evaluation.job, advice.job))
     if is_written_out(advice, framework, with_layout=with_layout):
-        return parts_of(framework).spelling.layout_flags(evaluation.job)
-    return parts_of(framework).spelling.assumed_flags(evaluation.job)
+        return every
+    changed = [word for word in shlex.split(every) if word not in shlex.split(usual)]
+    assumed = parts_of(framework).spelling.assumed_flags(evaluation.job)
+    return shlex.join(dict.fromkeys([*changed, *shlex.split(assumed)]))
+
+
+def _job_flags(job: Job, framework: str) -> str:
+    return parts_of(framework).spelling.layout_flags(job)
 
 
 def framework_block(advice: Answer, evaluation: Evaluation, *, with_layout: bool) -> Block:
@@ -85,9 +93,12 @@ def job_outside_flags(
 ) -> str:
     """What of the job the flags do not say, and the recipe that they are put after; empty where
     they say all."""
+    spelling = parts_of(framework).spelling
+    omitted = spelling.omitted(evaluation.job)
     if is_written_out(advice, framework, with_layout=with_layout):
-        return parts_of(framework).spelling.omitted(evaluation.job)
-    return f"on top of recipe {advice.recipe}"
+        return omitted
+    more = omitted if omitted != spelling.omitted(advice.job) else ""
+    return " · ".join(filter(None, [f"on top of recipe {advice.recipe}", more]))
 
 
 def command_block(label: str, words: str, comment: str = "") -> Block:
@@ -128,21 +139,17 @@ def _code(label: str, text: str, width: int) -> list[str]:
 
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
-    stack = parts_of(evaluation.job.config.framework)
-    return " ".join(stack.spelling.environment(evaluation.setting, evaluation.job))
+    spelling = parts_of(evaluation.job.config.framework).spelling
+    return " ".join(spelling.environment(evaluation.setting, evaluation.job))
 
 
 def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
-    best = leading(advice)
+    best, framework = leading(advice), advice.job.config.framework
     if best is None:
         return ""
-    framework = advice.job.config.framework
-    flags = (
-        framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout),
-        framework_flags(best.evaluation, framework),
-    )
-    return " ".join(filter(None, flags)) + "\n"
+    of_job = framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
+    return f"{of_job} {framework_flags(best.evaluation, framework)}".strip() + "\n"
 
 
 def omitted_report(advice: Answer, *, with_layout: bool = False) -> str:
@@ -158,6 +165,5 @@ def file_report(advice: Answer) -> str:
     best = leading(advice)
     if best is None:
         return ""
-    evaluation = best.evaluation
-    stack = parts_of(evaluation.job.config.framework)
-    return stack.spelling.config_file(evaluation.setting, evaluation.job)
+    setting, job = best.evaluation.setting, best.evaluation.job
+    return parts_of(job.config.framework).spelling.config_file(setting, job)

@@ -75,13 +75,9 @@ def verdict(advice: Answer) -> str:
         return "No setting could be evaluated: the framework refuses every setting asked for."
     if advice.fastest_found is not None:
         return f"{_as_typed(best.evaluation)} {_fastest_found(advice, advice.fastest_found)}"
-    nothing = " Nothing faster was found near the job." if advice.fits and _near(advice) else ""
-    return f"{_of_the_job(advice, best)}{nothing}"
-
-
-def _near(advice: Answer) -> bool:
-    """Whether jobs near the one that was typed were searched."""
-    return advice.search is not None and advice.usual is None
+    nothing = " Nothing more than 1 % faster was found near the job."
+    near = advice.fits and advice.search is not None and advice.usual is None
+    return _of_the_job(advice, best) + nothing * near
 
 
 def _as_typed(best: Evaluation) -> str:
@@ -113,7 +109,7 @@ def found_notes(advice: Answer) -> list[str]:
     if found is not None and found.rests_on:
         line = f"Few published runs show what these win: {', '.join(found.rests_on)}."
         if found.without is not None:
-            line += f" Fastest without: {_figures(found.without.evaluation)}."
+            line += f" Fastest without it: {_figures(found.without.evaluation)}."
         said.append(line)
     if found is not None:
         said.append("Flags of the job as typed: --format flags --as-typed.")

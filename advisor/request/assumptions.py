@@ -147,6 +147,8 @@ def _lends_overlap(facts: Facts) -> bool:
 
 def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
+    if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
+        yield f"fused cross entropy ({model.cross_entropy_fusion})"
     if model.num_moe_experts is not None:
         if config.moe_load_imbalance != 1.0:
             yield f"expert load: busiest/mean {config.moe_load_imbalance:g}"
@@ -159,8 +161,6 @@ def _of_model(facts: Facts) -> Iterator[str]:
         yield (
             f"{' and '.join(linear)} layers modelled from their kernels' source code, not measured"
         )
-    if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
-        yield f"fused cross entropy ({model.cross_entropy_fusion})"
 
 
 def _of_gpu(gpu: Gpu) -> Iterator[str]:

@@ -115,9 +115,7 @@ def test_form_of_the_page(tight: Answer) -> None:
         " # on top of recipe llama0_0b_0xh0\n"
         "\n"
         "--explain 0 explains a row · --show-rejected lists 0 rejected settings ·\n"
-        "--framework megatron_bridge prints flags of Megatron Bridge · -o job.html writes the "
-        "explorer ·\n"
-        "--plot out.svg a picture\n"
+        "--framework megatron_bridge prints its flags · -o job.html writes the explorer\n"
     )
 
 
@@ -195,9 +193,9 @@ def test_notes_of_the_choice_and_of_rows_asked_about_stand_once(
     ]
     advice = replace(advice, candidates=tuple(marked))
     text = plain(advice)
-    assert "\nrow 1  buys nothing\nrow 1  of all\n\n" in text
+    assert "\nrow 1  buys nothing\nrow 1  of all\n--explain" in text
     text = plain(advice, rows=Rows(kept=(2, 4)))
-    assert "\nrows 1-2     buys nothing\nrows 1-2, 4  of all\n\n" in text
+    assert "\nrows 1-2     buys nothing\nrows 1-2, 4  of all\n--explain" in text
 
 
 def test_layout_columns_and_flags_where_layouts_are_ranked(tight: Answer, layouts: Answer) -> None:

@@ -4,10 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, FastestFound, RankedEvaluation, SearchNote
+from advisor.report.advice_page import page
 from advisor.report.plain_advice import plain_advice
-from advisor.report.setting_flags import flags_report
+from advisor.report.setting_flags import (
+    flags_report,
+    framework_job_flags,
+    is_written_out,
+    job_outside_flags,
+)
+from advisor.report.text import plain_lines
 from advisor.report.wording import found_notes, leading, row_of, verdict
 from advisor.request.origin import changes
+from advisor.search.fastest_found import WORTH_A_CHANGE
 from tests.advisor.conftest import JOB
 
 WIDE = replace(
@@ -61,7 +69,7 @@ def test_what_a_gain_rests_on_and_what_a_bound_leaves_open(found: Answer) -> Non
     open_ = SearchNote(evaluated=9, least_possible_seconds=2.0)
     rests, typed, left = found_notes(replace(found, fastest_found=fastest, search=open_))
     assert rests.startswith(
-        "Few published runs show what these win: DeepEP (2). Fastest without: none ("
+        "Few published runs show what these win: DeepEP (2). Fastest without it: none ("
     )
     assert "--as-typed" in typed
     assert left == "No layout can be faster than 2.00 s; this is 6.00 s: --search layout."
@@ -71,4 +79,30 @@ def test_what_a_gain_rests_on_and_what_a_bound_leaves_open(found: Answer) -> Non
 
 def test_where_nothing_is_faster_the_choice_says_so(roomy: Answer) -> None:
     said = verdict(replace(roomy, search=SearchNote(evaluated=9)))
-    assert said == f"{verdict(roomy)} Nothing faster was found near the job."
+    assert said == f"{verdict(roomy)} Nothing more than 1 % faster was found near the job."
+
+
+def test_the_smallest_gain_in_words_is_that_of_the_search(roomy: Answer) -> None:
+    said = verdict(replace(roomy, search=SearchNote(evaluated=9)))
+    assert f"more than {WORTH_A_CHANGE * 100:.0f} % faster" in said
+
+
+def test_a_recipe_s_framework_is_told_the_changes_alone(found: Answer) -> None:
+    ours = replace(found, recipe_framework="megatron_bridge", recipe="some")
+    one = found.fastest_found.candidate.evaluation
+    said = framework_job_flags(ours, one, "megatron_bridge").split()
+    assert said[:2] == [
+        "model.virtual_pipeline_model_parallel_size=10",
+        "train.micro_batch_size=2",
+    ]
+    assert not any("tensor_model_parallel_size" in word for word in said)
+    comment = job_outside_flags(ours, one, "megatron_bridge", with_layout=False)
+    assert comment == "on top of recipe some"
+    assert is_written_out(replace(ours, recipe_framework="megatron_lm"), "megatron_lm")
+
+
+def test_notes_of_what_was_found_stand_on_the_page(found: Answer) -> None:
+    marked = replace(found.fastest_found.candidate, notes=("needs this",))
+    fastest = replace(found.fastest_found, candidate=marked)
+    shown = "\n".join(plain_lines(page(replace(found, fastest_found=fastest)), 100))
+    assert "\nfound  needs this\n" in shown

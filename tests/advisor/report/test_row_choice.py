@@ -43,8 +43,8 @@ def test_what_is_folded_is_counted_and_named(crowded: Answer) -> None:
     assert "full:block:3 " not in text
     assert "\n     same result: 2 full:block:2\n" in text
     assert (
-        "hidden 1 row dominated (another row is no larger and no slower), 1 row with the same "
-        "result as another, 4 rows after the first 10: --top 16 shows all"
+        "hidden 1 no better than another row, 1 equal to another, 4 after the first 10: "
+        "--top 16 shows all"
     ) in " ".join(text.split())
     assert "--explain 4 explains a row" in text
 

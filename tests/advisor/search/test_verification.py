@@ -75,7 +75,7 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Answer, answers: Any
     )
     assert REFUSED in " ".join(lines)
     assert "run otherwise" in lines
-    assert any("the predicted GiB are of the rehearsed job" in line for line in lines)
+    assert any("predicted GiB are of the rehearsed job" in line for line in lines)
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
     first, second = plain_advice(verified).candidates
     assert first.verification.rehearsed_bytes == 2 * 2**30
